@@ -1,0 +1,139 @@
+"""PopArt-IMPALA: trains and tests one agent on many tasks.
+
+  python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
+  python experiment.py --level_name=atari57 --mode=test --logdir=/tmp/atari57
+
+Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
+so that a wrong flag is answered at once and processes that re-import this script start fast.
+"""
+
+import errno
+import os
+import sys
+
+from absl import app, flags
+
+from scalable_agent_popart import config as config_lib
+from scalable_agent_popart.errors import UserError
+
+_DEFAULTS = config_lib.Config()
+_BY_SUITE = " Default: set by the suite."
+
+
+def _define(kind: str, name: str, text: str) -> str:
+    """Defines a flag whose default is that of the `Config` field of its name."""
+    default = getattr(_DEFAULTS, name)
+    getattr(flags, f"DEFINE_{kind}")(name, default, text + (_BY_SUITE if default is None else ""))
+    return name
+
+
+def _define_enum(name: str, choices: tuple[str, ...], text: str) -> str:
+    default = getattr(_DEFAULTS, name)
+    flags.DEFINE_enum(name, default, choices, text + (_BY_SUITE if default is None else ""))
+    return name
+
+
+_FLAGS = (
+    _define("string", "logdir", "Run directory. The same command resumes the run in it."),
+    _define_enum("mode", config_lib.MODES, "Train, or test the run in --logdir."),
+    _define("integer", "test_num_episodes", "Number of episodes per level to test."),
+    _define("string", "level_name", "A suite (atari57, catch5), a level, or levels: pong,boxing."),
+    _define("integer", "seed", "Random seed."),
+    # Training.
+    _define("integer", "total_environment_frames", "Total environment frames to train for."),
+    _define("integer", "num_actors", "Environments, dealt round robin over the levels."),
+    _define("integer", "actor_threads", "Threads that step them, each a batch of its own."),
+    _define("integer", "batch_size", "Rollouts per batch."),
+    _define("integer", "unroll_length", "Rollout length in agent steps."),
+    _define("integer", "num_action_repeats", "Environment frames per agent step."),
+    _define("integer", "width", "Width of the observation."),
+    _define("integer", "height", "Height of the observation."),
+    # Agent.
+    _define_enum("network", config_lib.NETWORKS, "IMPALA's deep or shallow network."),
+    _define("boolean", "use_lstm", "Whether an LSTM follows the torso."),
+    _define("boolean", "multi_head", "One value head a level (MultiHead-IMPALA)."),
+    _define("boolean", "use_popart", "One value head a level, normalised (PopArt-IMPALA)."),
+    _define("float", "popart_step_size", "Weight of a rollout in PopArt's statistics."),
+    _define("float", "popart_scale_lower_bound", "Smallest scale (sigma)."),
+    _define("float", "popart_scale_upper_bound", "Largest scale (sigma)."),
+    _define_enum(
+        "popart_second_moment_of",
+        config_lib.SECOND_MOMENTS,
+        "Whether the second moment averages the squares of a rollout's targets, or squares "
+        "their mean.",
+    ),
+    _define_enum(
+        "popart_order",
+        config_lib.POPART_ORDERS,
+        "Whether the gradient step or the update of the statistics comes first.",
+    ),
+    # Losses.
+    _define_enum(
+        "reward_clipping",
+        config_lib.REWARD_CLIPPINGS,
+        "How rewards are transformed for learning. Scores always use raw rewards.",
+    ),
+    _define("float", "entropy_cost", "Entropy cost/multiplier."),
+    _define("float", "baseline_cost", "Baseline cost/multiplier."),
+    _define("float", "discounting", "Discounting factor."),
+    # Optimiser.
+    _define("float", "learning_rate", "Learning rate, annealed linearly to 0."),
+    _define("float", "decay", "RMSProp decay."),
+    _define("float", "momentum", "RMSProp momentum."),
+    _define("float", "epsilon", "RMSProp epsilon, inside the root."),
+    _define("float", "max_grad_norm", "Global norm that gradients are clipped to; 0: never."),
+    # Records.
+    _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
+    _define("float", "log_seconds", "Seconds between lines of metrics."),
+)
+
+
+def main(argv: list[str]) -> None:
+    """Runs the mode asked for; a user's error is one line and exit code 1."""
+    try:
+        if len(argv) > 1:
+            raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
+        signal_number = _run(_make_config())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.exit(f"error: no space left on the disk of --logdir ({error}); make room and repeat")
+    if signal_number is not None:
+        sys.exit(128 + signal_number)
+
+
+def _make_config() -> config_lib.Config:
+    given = {
+        name: flags.FLAGS[name].value
+        for name in _FLAGS
+        if not flags.FLAGS[name].using_default_value
+    }
+    if given.get("mode") != "test":
+        return config_lib.Config.from_flags(given)
+    # A test plays by the run's own settings, but for those given.
+    from scalable_agent_popart.run_directory import RunDirectory
+
+    trained = RunDirectory(given.get("logdir", _DEFAULTS.logdir)).read_config()
+    if trained is None:
+        raise UserError(f"there is no run in {given.get('logdir', _DEFAULTS.logdir)} to test")
+    config = trained.with_flags(given)
+    config.check_testable(trained)
+    return config
+
+
+def _run(config: config_lib.Config) -> int | None:
+    """Dispatches on the mode; returns the signal that ended the run, if any."""
+    # TensorFlow's notes on its own build would bury the progress.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from scalable_agent_popart import evaluation, training
+
+    if config.mode == "test":
+        evaluation.evaluate(config)
+        return None
+    return training.train(config)
+
+
+if __name__ == "__main__":
+    app.run(main)

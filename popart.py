@@ -1,0 +1,192 @@
+"""PopArt: the multi-task value head and its normalisation statistics, in one object.
+
+"Multi-task Deep Reinforcement Learning with PopArt" (Hessel et al., 2019), section
+"Scale invariant updates for multi-task learning". For task i the head computes
+
+  n_i(s) = w_i . f(s) + b_i            the normalised value, learned by gradient descent
+  v_i(s) = sigma_i n_i(s) + mu_i       the unnormalised value, on the scale of the rewards
+
+and `update` moves mu and sigma towards the value targets, then rescales w and b so that every
+v_i(s) stays what it was:
+
+  mu <- (1 - beta) mu + beta G          nu <- (1 - beta) nu + beta G^2
+  sigma = sqrt(nu - mu^2), clipped
+  w' = (sigma / sigma') w               b' = (sigma b + mu - mu') / sigma'
+
+Three choices that the paper leaves open or allows to be made either way:
+
+* Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Their memory lasts
+  about 1/beta rollouts a task.
+* "We average the targets within a rollout": nu tracks the mean of the squared targets
+  (`second_moment_of="squares"`), which keeps the variance within a rollout, or by option the
+  square of their mean (`second_moment_of="mean"`).
+* The statistics are updated after the gradient step, as in the paper's implementation notes.
+  The order is the caller's: calling `update` first gives the "just-in-time" variant.
+"""
+
+from typing import Literal, NamedTuple
+
+import sonnet as snt
+import tensorflow as tf
+
+
+class Value(NamedTuple):
+    """A value estimate on both scales; each `[...]`."""
+
+    normalised: tf.Tensor
+    unnormalised: tf.Tensor
+
+
+class ValueHead(snt.Module):
+    """One linear value function a task, normalised by that task's running statistics.
+
+    Attributes:
+      shift: mu, non-trainable float32 variable `[num_tasks]`.
+      second_moment: nu, non-trainable float32 variable `[num_tasks]`.
+      weights: `[num_tasks, D]`, created at the first call.
+      bias: `[num_tasks]`.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int,
+        normalise: bool = True,
+        step_size: float = 3e-4,
+        scale_lower_bound: float = 1e-4,
+        scale_upper_bound: float = 1e6,
+        second_moment_of: Literal["squares", "mean"] = "squares",
+        name: str = "value_head",
+    ):
+        """Creates the statistics.
+
+        Args:
+          num_tasks: number of heads.
+          normalise: if False the statistics stay at mu = 0, sigma = 1 and `update` does nothing.
+          step_size: beta, a rollout's weight in the statistics.
+          scale_lower_bound: smallest sigma.
+          scale_upper_bound: largest sigma.
+          second_moment_of: whether nu averages the squares of a rollout's targets or squares
+            their mean.
+          name: of the module.
+
+        Raises:
+          ValueError: if an argument is out of its range.
+        """
+        super().__init__(name=name)
+        if num_tasks < 1:
+            raise ValueError(f"num_tasks must be at least 1, got {num_tasks}")
+        if not 0.0 < step_size <= 1.0:
+            raise ValueError(f"step_size must lie in (0, 1], got {step_size}")
+        if not 0.0 < scale_lower_bound <= scale_upper_bound:
+            raise ValueError(
+                "the scale's bounds must satisfy 0 < lower <= upper, got "
+                f"{scale_lower_bound} and {scale_upper_bound}"
+            )
+        if second_moment_of not in ("squares", "mean"):
+            raise ValueError(f"second_moment_of must be squares or mean, got {second_moment_of}")
+        self.num_tasks = num_tasks
+        self.normalise = normalise
+        self._step_size = step_size
+        self._variance_bounds = (scale_lower_bound**2, scale_upper_bound**2)
+        self._second_moment_of = second_moment_of
+        self.shift = tf.Variable(tf.zeros([num_tasks]), trainable=False, name="shift")
+        self.second_moment = tf.Variable(
+            tf.ones([num_tasks]), trainable=False, name="second_moment"
+        )
+
+    @property
+    def scale(self) -> tf.Tensor:
+        """sigma `[num_tasks]`, sqrt(nu - mu^2) within its bounds."""
+        # In float64 because nu and mu^2 are close where sigma is small beside mu, and clipped
+        # before the root because rounding may leave their difference below zero.
+        shift = tf.cast(self.shift, tf.float64)
+        variance = tf.cast(self.second_moment, tf.float64) - tf.square(shift)
+        return tf.cast(tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds)), tf.float32)
+
+    @snt.once
+    def _create_parameters(self, num_features: int) -> None:
+        initial = snt.initializers.TruncatedNormal(stddev=num_features**-0.5)
+        self.weights = tf.Variable(
+            initial([self.num_tasks, num_features], tf.float32), name="weights"
+        )
+        self.bias = tf.Variable(tf.zeros([self.num_tasks]), name="bias")
+
+    def __call__(self, features: tf.Tensor, task_ids: tf.Tensor) -> Value:
+        """Values of each state under its own task's head.
+
+        No gradient flows into the statistics.
+
+        Args:
+          features: `[..., D]` float32.
+          task_ids: `[...]` integer in [0, num_tasks), broadcast over time by the caller.
+
+        Returns:
+          `Value` of tensors `[...]`.
+        """
+        self._create_parameters(features.shape[-1])
+        # [..., D] x [num_tasks, D] -> [..., num_tasks]
+        all_tasks = tf.tensordot(features, self.weights, axes=[[-1], [1]]) + self.bias
+        normalised = tf.gather(all_tasks, task_ids, axis=-1, batch_dims=task_ids.shape.rank)
+        return Value(normalised, self.unnormalise(normalised, task_ids))
+
+    def unnormalise(self, normalised: tf.Tensor, task_ids: tf.Tensor) -> tf.Tensor:
+        """sigma n + mu, `[...]`, for normalised values and task ids `[...]`."""
+        shift, scale = self.statistics(task_ids)
+        return scale * normalised + shift
+
+    def statistics(self, task_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(mu, sigma) of each task id, without gradient; shaped like `task_ids`."""
+        shift = tf.gather(tf.stop_gradient(self.shift), task_ids)
+        return shift, tf.gather(tf.stop_gradient(self.scale), task_ids)
+
+    def update(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
+        """Moves the statistics towards a batch's value targets and preserves the outputs.
+
+        One online update a rollout, in the batch's order, each with the rollout's mean
+        (section "Implementation notes"). Tasks absent from the batch keep their statistics,
+        weights and bias bit for bit.
+
+        Args:
+          targets: `[T, B]` float32, unnormalised value targets.
+          task_ids: `[B]` integer, the task of each rollout.
+        """
+        if not self.normalise:
+            return
+        old_shift, old_scale = tf.identity(self.shift), self.scale
+        self._update_statistics(targets, task_ids)
+        new_shift, new_scale = tf.identity(self.shift), self.scale
+
+        present = tf.scatter_nd(
+            task_ids[:, tf.newaxis], tf.ones_like(task_ids), [self.num_tasks]
+        ) > 0  # [num_tasks]
+        ratio = old_scale / new_scale
+        # The shift's change is divided on its own, so that it is rounded to its own size.
+        bias = ratio * self.bias + (old_shift - new_shift) / new_scale
+        self.weights.assign(
+            tf.where(present[:, tf.newaxis], ratio[:, tf.newaxis] * self.weights, self.weights)
+        )
+        self.bias.assign(tf.where(present, bias, self.bias))
+
+    def _update_statistics(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
+        """The moments after B online updates in order, in closed form and in float64.
+
+        k updates of one task with rollout means m_1, ..., m_k leave
+          mu_k = (1 - beta)^k mu_0 + sum_j beta (1 - beta)^(k - j) m_j,
+        so a rollout's weight needs only the number of later rollouts of its task.
+        """
+        targets = tf.cast(tf.stop_gradient(targets), tf.float64)
+        mean = tf.reduce_mean(targets, axis=0)  # [B]
+        if self._second_moment_of == "squares":
+            square = tf.reduce_mean(tf.square(targets), axis=0)  # [B]
+        else:
+            square = tf.square(mean)
+        own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
+        later = tf.cumsum(own_task, axis=0, exclusive=True, reverse=True)
+        keep = tf.constant(1.0 - self._step_size, tf.float64)
+        weight = own_task * self._step_size * tf.pow(keep, later)  # [B, num_tasks]
+        memory = tf.pow(keep, tf.reduce_sum(own_task, axis=0))  # [num_tasks], 1 where absent
+        for variable, observed in ((self.shift, mean), (self.second_moment, square)):
+            moved = memory * tf.cast(variable, tf.float64) + tf.linalg.matvec(
+                weight, observed, transpose_a=True
+            )
+            variable.assign(tf.cast(moved, tf.float32))

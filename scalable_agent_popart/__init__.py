@@ -1,0 +1,1 @@
+"""PopArt-IMPALA: multi-task deep reinforcement learning with adaptive normalisation."""

@@ -1,0 +1,100 @@
+"""Checkpoints: everything a killed run needs to go on as if nothing had happened."""
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agent_popart.errors import UserError
+
+_KEPT = 3
+_DAMAGE = (
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,
+    tf.errors.NotFoundError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.InternalError,
+)
+
+
+class Checkpoints:
+    """The newest checkpoints of one run.
+
+    TensorFlow writes data, then index, then the file that names the newest checkpoint, each
+    under another name first: a write that is cut off leaves the one before it in force.
+    """
+
+    def __init__(self, directory: Path, **objects: Any):
+        """Names what is saved.
+
+        Args:
+          directory: created by the first `save`.
+          **objects: trackable objects by name; a reader may name fewer than the writer.
+        """
+        self._directory = directory
+        self._checkpoint = tf.train.Checkpoint(**objects)
+        self._manager: tf.train.CheckpointManager | None = None
+
+    def restore(self) -> bool:
+        """Restores the newest checkpoint; returns False if there is none.
+
+        Raises:
+          UserError: if it is damaged or of other variables.
+        """
+        newest = self._newest()
+        if newest is None:
+            return False
+        try:
+            status = self._checkpoint.restore(newest)
+            status.assert_existing_objects_matched().expect_partial()
+        except _DAMAGE as error:
+            raise UserError(
+                f"checkpoint {newest} is damaged; delete {newest}.* to go on from the one before "
+                f"it ({_first_line(error)})"
+            ) from error
+        except (AssertionError, ValueError) as error:
+            raise UserError(
+                f"checkpoint {newest} is of another program or version ({_first_line(error)}); "
+                "give another --logdir"
+            ) from error
+        return True
+
+    def save(self) -> None:
+        """Writes a checkpoint and removes the oldest.
+
+        Raises:
+          UserError: if it cannot be written; the one before it is still in force.
+        """
+        try:
+            if self._manager is None:
+                self._manager = tf.train.CheckpointManager(
+                    self._checkpoint, str(self._directory), _KEPT, checkpoint_name="ckpt"
+                )
+            self._manager.save()
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"no checkpoint could be written to {self._directory} ({_first_line(error)}); "
+                "make room, and the same command goes on from the last one"
+            ) from error
+
+    def _newest(self) -> str | None:
+        """Path of the newest checkpoint that still has any of its files."""
+        if not self._directory.is_dir():
+            return None
+        state = tf.train.get_checkpoint_state(str(self._directory))
+        if state is None:
+            # With no more than the first on disk, its writing was cut off before it counted.
+            if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
+                raise UserError(
+                    f"{self._directory / 'checkpoint'}, which names the newest checkpoint, is "
+                    "damaged or missing; give another --logdir"
+                )
+            return None
+        for path in reversed(state.all_model_checkpoint_paths):
+            if any(self._directory.glob(f"{Path(path).name}.*")):
+                return str(self._directory / Path(path).name)
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

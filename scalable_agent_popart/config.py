@@ -1,0 +1,220 @@
+"""One frozen record of everything a run was asked to do."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalable_agent_popart import suites
+from scalable_agent_popart.errors import UserError
+
+# Choices of the enumerated flags.
+MODES = ("train", "test")
+NETWORKS = ("deep", "shallow")
+REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
+POPART_ORDERS = ("gradient_first", "statistics_first")
+SECOND_MOMENTS = ("squares", "mean")
+
+_MIN_DEFAULT_ACTORS = 32
+
+# What a run directory's checkpoints and statistics are bound to.
+_FIXED_BY_RUN = (
+    "level_name",
+    "network",
+    "use_lstm",
+    "use_popart",
+    "multi_head",
+    "height",
+    "width",
+    "num_action_repeats",
+    "reward_clipping",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a run; names and meanings are those of the flags.
+
+    `None` stands for a default that depends on the suite; `from_flags` fills it in.
+    """
+
+    level_name: str = ""
+    mode: str = "train"
+    logdir: str = "/tmp/agent"
+    seed: int = 1
+    total_environment_frames: int | None = None
+    test_num_episodes: int = 10
+    # Actors.
+    num_actors: int | None = None
+    actor_threads: int = 2
+    unroll_length: int | None = None
+    batch_size: int | None = None
+    # Environment.
+    num_action_repeats: int | None = None
+    height: int | None = None
+    width: int | None = None
+    # Agent.
+    network: str | None = None
+    use_lstm: bool | None = None
+    multi_head: bool = False
+    use_popart: bool = False
+    popart_step_size: float | None = None
+    popart_scale_lower_bound: float = 1e-4
+    popart_scale_upper_bound: float = 1e6
+    popart_second_moment_of: str = "squares"
+    popart_order: str = "gradient_first"
+    # Losses.
+    reward_clipping: str | None = None
+    entropy_cost: float | None = None
+    baseline_cost: float = 0.5
+    discounting: float = 0.99
+    # Optimiser.
+    learning_rate: float | None = None
+    decay: float = 0.99
+    momentum: float = 0.0
+    epsilon: float | None = None
+    max_grad_norm: float | None = None
+    # Run directory.
+    checkpoint_seconds: float = 60.0
+    log_seconds: float = 5.0
+
+    @classmethod
+    def from_flags(cls, given: Mapping[str, Any]) -> "Config":
+        """A complete and valid configuration.
+
+        Args:
+          given: the flags that were set; a flag that is absent takes the suite's default.
+
+        Raises:
+          UserError: if a value is impossible, or two contradict each other.
+        """
+        if not given.get("level_name"):
+            names = ", ".join(suite.name for suite in suites.ALL)
+            raise UserError(
+                f"--level_name is missing: give a suite ({names}), a level or a list of levels"
+            )
+        suite = suites.resolve(given["level_name"])
+        num_tasks = len(suite.tasks)
+        defaults = {
+            **suite.defaults,
+            "total_environment_frames": suite.frames_per_task * num_tasks,
+            "num_actors": num_tasks * -(-_MIN_DEFAULT_ACTORS // num_tasks),
+        }
+        config = cls(**{**defaults, **given})
+        config._validate(suite)
+        return config
+
+    @property
+    def suite(self) -> suites.Suite:
+        """The tasks in play."""
+        return suites.resolve(self.level_name)
+
+    @property
+    def num_heads(self) -> int:
+        """Value heads: one a task if they are task-specific, else one."""
+        return len(self.suite.tasks) if self.multi_head or self.use_popart else 1
+
+    @property
+    def agent_name(self) -> str:
+        """The paper's name of the agent."""
+        if self.use_popart:
+            return "PopArt-IMPALA"
+        return "MultiHead-IMPALA" if self.multi_head else "IMPALA"
+
+    def environment_options(self, training: bool) -> suites.EnvironmentOptions:
+        """How the environments are to behave."""
+        return suites.EnvironmentOptions(
+            self.num_action_repeats, self.height, self.width, training
+        )
+
+    def with_flags(self, given: Mapping[str, Any]) -> "Config":
+        """This configuration with the given flags in place of its own; checked again."""
+        return Config.from_flags({**dataclasses.asdict(self), **given})
+
+    def differences(self, other: "Config") -> list[str]:
+        """What keeps a run of `other` from being continued as this one, flag by flag."""
+        return [
+            f"--{name} was {getattr(other, name)} and is {getattr(self, name)}"
+            for name in _FIXED_BY_RUN
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+    def check_testable(self, trained: "Config") -> None:
+        """Raises UserError if a policy of the run `trained` cannot play under this one.
+
+        The levels may differ, within the suite.
+        """
+        if self.suite.name != trained.suite.name:
+            raise UserError(
+                f"the run in {self.logdir} was trained on {trained.suite.name}; it cannot be "
+                f"tested on {self.level_name} of {self.suite.name}"
+            )
+        differences = replace(self, level_name=trained.level_name).differences(trained)
+        if differences:
+            raise UserError(
+                f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"
+            )
+
+    def _validate(self, suite: suites.Suite) -> None:
+        for name, choices in (
+            ("mode", MODES),
+            ("network", NETWORKS),
+            ("reward_clipping", REWARD_CLIPPINGS),
+            ("popart_order", POPART_ORDERS),
+            ("popart_second_moment_of", SECOND_MOMENTS),
+        ):
+            if getattr(self, name) not in choices:
+                raise UserError(f"--{name} must be one of {', '.join(choices)}")
+        for name in (
+            "total_environment_frames",
+            "test_num_episodes",
+            "num_actors",
+            "actor_threads",
+            "unroll_length",
+            "batch_size",
+            "num_action_repeats",
+            "height",
+            "width",
+            "learning_rate",
+            "epsilon",
+            "checkpoint_seconds",
+            "log_seconds",
+        ):
+            if not getattr(self, name) > 0:
+                raise UserError(f"--{name} must be above 0, got {getattr(self, name)}")
+        for name in ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"--{name} must not be below 0, got {getattr(self, name)}")
+        for name in ("discounting", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"--{name} must lie in [0, 1], got {getattr(self, name)}")
+        self._validate_popart()
+        self._validate_suite(suite)
+
+    def _validate_popart(self) -> None:
+        if not 0 < self.popart_step_size <= 1:
+            raise UserError(f"--popart_step_size must lie in (0, 1], got {self.popart_step_size}")
+        lower, upper = self.popart_scale_lower_bound, self.popart_scale_upper_bound
+        if not 0 < lower <= upper:
+            raise UserError(
+                "--popart_scale_lower_bound and --popart_scale_upper_bound must satisfy "
+                f"0 < lower <= upper, got {lower} and {upper}"
+            )
+
+    def _validate_suite(self, suite: suites.Suite) -> None:
+        if self.mode == "train" and self.num_actors < len(suite.tasks):
+            raise UserError(
+                f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "
+                f"--level_name={self.level_name}: give at least one actor a task"
+            )
+        if self.actor_threads > self.num_actors:
+            raise UserError(
+                f"--actor_threads={self.actor_threads} is more than --num_actors="
+                f"{self.num_actors}: a thread needs at least one actor"
+            )
+        for name in () if suite.scalable else ("height", "width", "num_action_repeats"):
+            if getattr(self, name) != suite.defaults[name]:
+                raise UserError(
+                    f"--{name} is always {suite.defaults[name]} in {suite.name}, "
+                    f"got {getattr(self, name)}"
+                )

@@ -1,0 +1,80 @@
+"""Makes the parts of a run from its configuration."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import popart
+from environments import BatchedEnvironment
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learner import Learner, LearnerSettings
+
+
+def make_rollout_spec(config: Config) -> rollouts.Rollout:
+    """`tf.TensorSpec`s of the rollouts that this run's actors make."""
+    return rollouts.rollout_spec(
+        config.suite.observation_spec(config.environment_options(training=True)),
+        _bare_agent(config).initial_state(1),
+        config.suite.num_actions,
+        config.unroll_length,
+    )
+
+
+def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
+    """The policy network, its variables created for rollouts of this spec."""
+    agent = _bare_agent(config)
+    example = rollouts.example_batch(spec)
+    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    return agent
+
+
+def _bare_agent(config: Config) -> Agent:
+    return Agent(config.suite.num_actions, config.network, config.use_lstm)
+
+
+def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
+    """The learner with its agent, value head and optimiser, all variables created."""
+    head = popart.ValueHead(
+        config.num_heads,
+        normalise=config.use_popart,
+        step_size=config.popart_step_size,
+        scale_lower_bound=config.popart_scale_lower_bound,
+        scale_upper_bound=config.popart_scale_upper_bound,
+        second_moment_of=config.popart_second_moment_of,
+    )
+    settings = LearnerSettings(
+        total_environment_frames=config.total_environment_frames,
+        num_action_repeats=config.num_action_repeats,
+        discounting=config.discounting,
+        reward_clipping=config.reward_clipping,
+        entropy_cost=config.entropy_cost,
+        baseline_cost=config.baseline_cost,
+        learning_rate=config.learning_rate,
+        decay=config.decay,
+        momentum=config.momentum,
+        epsilon=config.epsilon,
+        max_grad_norm=config.max_grad_norm,
+        popart_order=config.popart_order,
+    )
+    return Learner(make_agent(config, spec), head, settings, spec, config.batch_size)
+
+
+def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.ndarray]:
+    """The task of each actor, by thread: round robin over the tasks, then in equal parts.
+
+    Within a thread tasks are in order, so that copies of one game stand together.
+    """
+    tasks = np.arange(num_actors, dtype=np.int32) % num_tasks
+    return np.array_split(np.sort(tasks), num_threads)
+
+
+def make_environment(
+    config: Config, task_ids: Sequence[int], seed: np.random.SeedSequence, training: bool
+) -> BatchedEnvironment:
+    """A batched environment that plays these tasks."""
+    seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
+    return config.suite.make_environment(
+        task_ids, seeds.tolist(), config.environment_options(training)
+    )

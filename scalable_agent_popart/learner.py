@@ -1,0 +1,170 @@
+"""The learner: batches of rollouts in, one gradient step and one PopArt update each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+import popart
+import vtrace
+from scalable_agent_popart import losses, rollouts
+from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.rmsprop import RMSProp
+from scalable_agent_popart.rollouts import Rollout
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """Hyperparameters of the update; names and meanings are those of the flags."""
+
+    total_environment_frames: int
+    num_action_repeats: int
+    discounting: float
+    reward_clipping: str
+    entropy_cost: float
+    baseline_cost: float
+    learning_rate: float
+    decay: float
+    momentum: float
+    epsilon: float
+    max_grad_norm: float  # 0: no clipping
+    popart_order: str  # "gradient_first" or "statistics_first"
+
+
+class Learner(snt.Module):
+    """Owns the agent's weights, the value head, the optimiser and the frame count.
+
+    Attributes:
+      frames: int64 variable, environment frames learned from.
+      num_updates: int64 variable, the version of the weights.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        head: popart.ValueHead,
+        settings: LearnerSettings,
+        spec: Rollout,
+        batch_size: int,
+        name: str = "learner",
+    ):
+        """Creates every variable, so that they can be restored before the first update.
+
+        Args:
+          agent: the policy to train, its variables created.
+          head: with one head for all tasks, or one a task.
+          settings: hyperparameters.
+          spec: of one environment's rollout.
+          batch_size: rollouts a batch.
+          name: of the module.
+        """
+        super().__init__(name=name)
+        self.agent = agent
+        self.head = head
+        self._settings = settings
+        self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
+        self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
+        example = rollouts.example_batch(spec)
+        head(self._unroll(example).features, self._head_ids(example))
+        self._parameters = (*agent.trainable_variables, *head.trainable_variables)
+        self._optimiser = RMSProp(
+            self._parameters, settings.decay, settings.momentum, settings.epsilon
+        )
+        self._compiled_update = tf.function(
+            self._update, input_signature=[rollouts.batch_spec(spec, batch_size)]
+        )
+
+    def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
+        """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
+        return self._compiled_update(batch)
+
+    def learning_rate(self) -> tf.Tensor:
+        """Annealed linearly to zero over `total_environment_frames`."""
+        progress = tf.cast(self.frames / self._settings.total_environment_frames, tf.float32)
+        return self._settings.learning_rate * tf.maximum(1.0 - progress, 0.0)
+
+    def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
+        settings = self._settings
+        with tf.GradientTape() as tape:
+            unroll = self._unroll(batch)
+            head_ids = self._head_ids(batch)  # [T + 1, B]
+            value = self.head(unroll.features, head_ids)
+            returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
+            if settings.popart_order == "statistics_first":
+                self.head.update(returns.vs, head_ids[0])
+                value = self.head(unroll.features, head_ids)
+            shift, scale = self.head.statistics(head_ids[0])  # [B]
+            parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
+            total_loss = tf.add_n(list(parts.values()))
+        gradients = tape.gradient(total_loss, self._parameters)
+        gradient_norm = tf.linalg.global_norm(gradients)
+        if settings.max_grad_norm > 0:
+            gradients, _ = tf.clip_by_global_norm(
+                gradients, settings.max_grad_norm, use_norm=gradient_norm
+            )
+        learning_rate = self.learning_rate()
+        self._optimiser.apply(gradients, learning_rate)
+        if settings.popart_order == "gradient_first":
+            self.head.update(returns.vs, head_ids[0])
+
+        lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
+        steps, batch_size = returns.vs.shape
+        self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
+        self.num_updates.assign_add(1)
+        return {
+            "total_loss": total_loss,
+            **parts,
+            "gradient_norm": gradient_norm,
+            "learning_rate": learning_rate,
+            "policy_lag": lag,
+        }
+
+    def _unroll(self, batch: Rollout) -> Any:
+        return self.agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
+
+    def _head_ids(self, batch: Rollout) -> tf.Tensor:
+        """The head of each step `[T + 1, B]`: the rollout's task, or the only one there is."""
+        steps = batch.env_outputs.reward.shape[0]
+        ids = batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
+        return tf.tile(ids[tf.newaxis], [steps, 1])
+
+    def _vtrace(
+        self, batch: Rollout, logits: tf.Tensor, values: tf.Tensor
+    ) -> vtrace.VTraceFromLogitsReturns:
+        """Targets and advantages `[T, B]` from logits and values `[T + 1, B, ...]`."""
+        # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
+        # t to t + 1 has its action, reward and done in row t + 1.
+        taken = tf.nest.map_structure(lambda t: t[1:], (batch.env_outputs, batch.agent_outputs))
+        env_outputs, agent_outputs = taken
+        return vtrace.from_logits(
+            behaviour_policy_logits=agent_outputs.policy_logits,
+            target_policy_logits=logits[:-1],
+            actions=agent_outputs.action,
+            discounts=tf.where(env_outputs.done, 0.0, self._settings.discounting),
+            rewards=losses.clip_rewards(env_outputs.reward, self._settings.reward_clipping),
+            values=values[:-1],
+            bootstrap_value=values[-1],
+        )
+
+    def _losses(
+        self,
+        batch: Rollout,
+        logits: tf.Tensor,
+        value: popart.Value,
+        returns: vtrace.VTraceFromLogitsReturns,
+        shift: tf.Tensor,
+        scale: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """The weighted parts of the total loss; shift and scale `[B]` of each task."""
+        logits = logits[:-1]
+        actions = batch.agent_outputs.action[1:]
+        return {
+            "policy_gradient_loss": losses.policy_gradient_loss(
+                logits, actions, returns.pg_advantages / scale
+            ),
+            "value_loss": self._settings.baseline_cost
+            * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
+            "entropy_loss": self._settings.entropy_cost * losses.entropy_loss(logits),
+        }

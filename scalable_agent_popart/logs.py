@@ -1,0 +1,177 @@
+"""What a run records: JSON lines, TensorBoard and the terminal.
+
+`episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
+learning. Both are cut back to where they stood at the checkpoint when a run resumes, so that
+their frames never go backwards.
+"""
+
+import collections
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from environments import StepOutputInfo
+from scalable_agent_popart import scores
+from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.suites import Suite
+
+# A task's score while training is the mean over its latest games.
+_RECENT_EPISODES = 100
+
+
+class JsonLines:
+    """A file of one JSON object a line, whose length is part of the checkpoint.
+
+    Attributes:
+      length: int64 variable, bytes of the log that belong to the checkpoint.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def open(self) -> list[dict[str, Any]]:
+        """Cuts the file back to `length` and opens it to go on; returns what it holds."""
+        self._path.touch()
+        keep = min(int(self.length), self._path.stat().st_size)
+        os.truncate(self._path, keep)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
+        with open(self._path, encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends one line."""
+        self._file.write(json.dumps(record) + "\n")
+
+    def flush(self) -> None:
+        """Hands everything written to the operating system and notes the length."""
+        self._file.flush()
+        self.length.assign(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RunLog:
+    """All records of a training run.
+
+    Attributes:
+      metrics: the learner's log, to be saved with the checkpoint.
+      episodes: the finished games' log, likewise.
+    """
+
+    def __init__(self, directory: RunDirectory, suite: Suite, num_action_repeats: int):
+        self.metrics = JsonLines(directory.metrics)
+        self.episodes = JsonLines(directory.episodes)
+        self._directory = directory
+        self._suite = suite
+        self._num_action_repeats = num_action_repeats
+        self._returns: dict[str, collections.deque[float]] = {
+            task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
+        }
+
+    def open(self, frames: int, total_frames: int) -> None:
+        """Starts to record, at `frames` of `total_frames` environment frames."""
+        for episode in self.episodes.open():
+            self._returns[episode["task"]].append(episode["episode_return"])
+        self.metrics.open()
+        self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
+        terminal = sys.stderr.isatty()
+        self._progress = tqdm.tqdm(
+            total=total_frames,
+            initial=frames,
+            unit=" frames",
+            unit_scale=True,
+            mininterval=0.5 if terminal else 10.0,
+            dynamic_ncols=terminal,
+            smoothing=0.05,
+        )
+        self._since = (time.monotonic(), frames)  # Of the last record.
+
+    def record_episodes(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
+        """Writes the games that ended in a batch.
+
+        Args:
+          frames: of the run.
+          task_ids: `[B]`.
+          info: `[T + 1, B]`; step 0 was part of the rollouts before.
+        """
+        for step, b in np.argwhere(info.episode_end[1:]):
+            task = self._suite.tasks[task_ids[b]]
+            episode_return = float(info.episode_return[step + 1, b])
+            self._returns[task].append(episode_return)
+            self.episodes.write(
+                {
+                    "task": task,
+                    "episode_return": episode_return,
+                    "episode_frames": int(info.episode_step[step + 1, b])
+                    * self._num_action_repeats,
+                    "frames": frames,
+                }
+            )
+
+    def record_metrics(
+        self,
+        frames: int,
+        learner_metrics: Mapping[str, float],
+        statistics: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Writes a line of metrics, TensorBoard scalars, and the terminal's progress.
+
+        Args:
+          frames: of the run.
+          learner_metrics: name to value.
+          statistics: name (`shift`, `scale`) to values by task.
+        """
+        if frames == self._since[1]:
+            return  # Already recorded.
+        now = time.monotonic()
+        since_time, since_frames = self._since
+        self._since = (now, frames)
+        record = {
+            "frames": frames,
+            "frames_per_second": (frames - since_frames) / max(now - since_time, 1e-9),
+            **learner_metrics,
+            **self._score(),
+        }
+        mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
+        by_task = {"episode_return": mean_returns, **statistics}
+        self.metrics.write({"time": time.time(), **record, **by_task})
+        self.metrics.flush()
+        self.episodes.flush()
+        with self._tensorboard.as_default(step=frames):
+            for name, value in record.items():
+                tf.summary.scalar(name, value)
+            for name, values in by_task.items():
+                for task, value in values.items():
+                    tf.summary.scalar(f"{name}/{task}", value)
+        self._tensorboard.flush()
+        shown = {"loss": f"{record['total_loss']:.4g}"}
+        if "mean_capped" in record:
+            shown = {"score": f"{record['mean_capped']:.1f}%", **shown}
+        self._progress.set_postfix(shown, refresh=False)
+        self._progress.update(frames - self._progress.n)
+
+    def close(self) -> None:
+        """Ends the records; harmless if they were never opened."""
+        if hasattr(self, "_progress"):
+            self._progress.close()
+            self._tensorboard.close()
+            self.metrics.close()
+            self.episodes.close()
+
+    def _score(self) -> dict[str, float]:
+        """Aggregate over the tasks that have finished a game, and how many those are."""
+        played = {task: returns for task, returns in self._returns.items() if returns}
+        if not played:
+            return {"tasks_scored": 0}
+        aggregate = scores.aggregate_returns(played, self._suite.reference_scores)
+        return {"tasks_scored": len(played), **aggregate._asdict()}

@@ -1,0 +1,70 @@
+"""The actor-critic losses, summed over batch and time as the published settings assume.
+
+Hessel et al. (2019), equations 10 and 11; without PopArt mu = 0 and sigma = 1, and they are
+IMPALA's. Tensors are `[T, B]` unless said otherwise.
+"""
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
+
+
+def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
+    """The rewards that the agent learns from.
+
+    Args:
+      rewards: `[...]` float32, raw.
+      clipping: `abs_one`: clipped to [-1, 1]. `none`: as they are. `soft_asymmetric`:
+        5 tanh(r / 5), times 0.3 where negative, as in IMPALA's released code. `oar`, the
+        optimistic asymmetric reward as the papers write it: 0.3 min(tanh r, 0) +
+        5 max(tanh r, 0); the table in Hessel et al. (2019) has the first sign the wrong way.
+
+    Raises:
+      ValueError: for any other name.
+    """
+    if clipping == "abs_one":
+        return tf.clip_by_value(rewards, -1.0, 1.0)
+    if clipping == "none":
+        return rewards
+    if clipping == "soft_asymmetric":
+        squeezed = tf.tanh(rewards / 5.0)
+        return 5.0 * tf.where(rewards < 0.0, 0.3 * squeezed, squeezed)
+    if clipping == "oar":
+        squeezed = tf.tanh(rewards)
+        return 0.3 * tf.minimum(squeezed, 0.0) + 5.0 * tf.maximum(squeezed, 0.0)
+    raise ValueError(f"clipping must be one of {REWARD_CLIPPINGS}, got {clipping!r}")
+
+
+def value_loss(
+    targets: tf.Tensor, normalised_values: tf.Tensor, shift: tf.Tensor, scale: tf.Tensor
+) -> tf.Tensor:
+    """sum 1/2 ((v_s - mu) / sigma - n)^2, a scalar.
+
+    Args:
+      targets: v_s, on the scale of the rewards; no gradient flows into them.
+      normalised_values: n, what is learned.
+      shift: mu of each rollout's task, broadcastable to `[T, B]`.
+      scale: sigma of each rollout's task, broadcastable to `[T, B]`.
+    """
+    normalised_targets = tf.stop_gradient((targets - shift) / scale)
+    return 0.5 * tf.reduce_sum(tf.square(normalised_targets - normalised_values))
+
+
+def policy_gradient_loss(
+    logits: tf.Tensor, actions: tf.Tensor, advantages: tf.Tensor
+) -> tf.Tensor:
+    """sum -A log pi(a|x), a scalar; no gradient flows into the advantages.
+
+    Args:
+      logits: `[T, B, num_actions]`.
+      actions: `[T, B]` int32.
+      advantages: normalised by the task's sigma.
+    """
+    log_probs = tfp.distributions.Categorical(logits=logits).log_prob(actions)
+    return -tf.reduce_sum(log_probs * tf.stop_gradient(advantages))
+
+
+def entropy_loss(logits: tf.Tensor) -> tf.Tensor:
+    """sum -H(pi), a scalar, for logits `[T, B, num_actions]`."""
+    return -tf.reduce_sum(tfp.distributions.Categorical(logits=logits).entropy())

@@ -1,0 +1,55 @@
+"""RMSProp as TensorFlow 1 defined it, which IMPALA's hyperparameters were tuned for.
+
+  ms  <- decay ms + (1 - decay) g^2
+  mom <- momentum mom + learning_rate g / sqrt(ms + epsilon)
+  w   <- w - mom
+
+Two things set it apart from the optimisers of Sonnet 2 and Keras: epsilon stands inside the
+root, and ms starts at one rather than zero, which keeps the first steps small.
+"""
+
+from collections.abc import Sequence
+
+import sonnet as snt
+import tensorflow as tf
+
+
+class RMSProp(snt.Module):
+    """The optimiser's slots and its update; slots are made for the variables given."""
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        decay: float,
+        momentum: float,
+        epsilon: float,
+        name: str = "rmsprop",
+    ):
+        super().__init__(name=name)
+        self._variables = list(variables)
+        self._decay = decay
+        self._momentum = momentum
+        self._epsilon = epsilon
+        self.mean_square = [
+            tf.Variable(tf.ones_like(variable), trainable=False, name="mean_square")
+            for variable in self._variables
+        ]
+        self.accumulator = [
+            tf.Variable(tf.zeros_like(variable), trainable=False, name="momentum")
+            for variable in self._variables
+        ]
+
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        """One step; `gradients` are in the order of the variables."""
+        slots = zip(self._variables, self.mean_square, self.accumulator, gradients, strict=True)
+        for variable, mean_square, accumulator, gradient in slots:
+            tf.raw_ops.ResourceApplyRMSProp(
+                var=variable.handle,
+                ms=mean_square.handle,
+                mom=accumulator.handle,
+                lr=learning_rate,
+                rho=self._decay,
+                momentum=self._momentum,
+                epsilon=self._epsilon,
+                grad=gradient,
+            )

@@ -1,0 +1,128 @@
+"""A run's directory: who may use it, what it was made for, and where things are."""
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import IO, Any
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+
+_PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
+
+
+class RunDirectory:
+    """Paths and configuration of one run.
+
+    Attributes:
+      path: of the directory.
+      metrics: `metrics.jsonl`, the learner's log.
+      episodes: `episodes.jsonl`, a line for each finished game.
+      checkpoints: the checkpoints' directory.
+      evaluation: `evaluation.json`, the result of `--mode=test`.
+    """
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        self.metrics = self.path / "metrics.jsonl"
+        self.episodes = self.path / "episodes.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.evaluation = self.path / "evaluation.json"
+        self._config_path = self.path / "config.json"
+        self._lock: IO[str] | None = None
+
+    def read_config(self) -> Config | None:
+        """The configuration the run was last started with, or None if there is no run.
+
+        Raises:
+          UserError: if the directory or its configuration cannot be read.
+        """
+        try:
+            record = json.loads(self._config_path.read_text())
+            return Config(**record["flags"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise UserError(
+                f"{self._config_path} is damaged or not of this program ({error}); "
+                "give another --logdir"
+            ) from error
+
+    def check(self, config: Config) -> None:
+        """Writes nothing; raises UserError if `config` cannot train in this directory."""
+        previous = self.read_config()
+        if previous is not None:
+            differences = config.differences(previous)
+            if differences:
+                raise UserError(
+                    f"{self.path} holds another run: {'; '.join(differences)}; "
+                    "give the same flags or another --logdir"
+                )
+        elif self.checkpoints.exists():
+            raise UserError(
+                f"{self.path} holds checkpoints but no config.json; give another --logdir"
+            )
+        nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"--logdir={self.path} cannot be written to; give another one")
+
+    def open(self, config: Config) -> None:
+        """Takes the directory for this process and records the configuration.
+
+        Raises:
+          UserError: if another process trains here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
+        try:
+            # Released by the kernel when the process ends, however it ends.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"another process trains in {self.path}; stop it or give another --logdir"
+            ) from error
+        record = {
+            "agent": config.agent_name,
+            "flags": dataclasses.asdict(config),
+            "tasks": config.suite.tasks,
+            "versions": _versions(),
+            "git_revision": _git_revision(),
+        }
+        write_atomically(self._config_path, record)
+
+    def close(self) -> None:
+        """Lets go of the directory."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def write_atomically(path: Path, record: Any) -> None:
+    """Writes JSON so that readers see the old file or the new one, never a part."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(record, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()

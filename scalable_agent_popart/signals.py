@@ -1,0 +1,31 @@
+"""Stopping on request: SIGINT and SIGTERM end a run after its checkpoint is saved."""
+
+import signal
+from types import FrameType
+
+
+class StopOnSignal:
+    """While entered, the first SIGINT or SIGTERM is noted; a second one acts as usual.
+
+    Attributes:
+      signal_number: the signal received, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def __enter__(self) -> "StopOnSignal":
+        self._previous = {
+            number: signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal_number = number
+        self.__exit__()

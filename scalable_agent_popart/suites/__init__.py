@@ -1,0 +1,49 @@
+"""The benchmarks an agent can be trained on, and how `--level_name` names them."""
+
+import difflib
+
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.suites import atari57, catch
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
+
+ALL = (atari57.SUITE, catch.SUITE)
+
+
+def resolve(level_name: str) -> Suite:
+    """The suite that `--level_name` asks for, with the named tasks in play.
+
+    Args:
+      level_name: a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by
+        commas (`pong,boxing`).
+
+    Raises:
+      UserError: if a name is unknown, named twice, or not of the same suite as the others.
+    """
+    for suite in ALL:
+        if level_name == suite.name:
+            return suite
+    tasks = [name.strip() for name in level_name.split(",")]
+    owners = [_owner(task) for task in tasks]
+    repeated = sorted({task for task in tasks if tasks.count(task) > 1})
+    if repeated:
+        raise UserError(f"--level_name names {', '.join(repeated)} more than once")
+    if len({suite.name for suite in owners}) > 1:
+        listing = ", ".join(
+            f"{task} ({suite.name})" for task, suite in zip(tasks, owners, strict=True)
+        )
+        raise UserError(f"--level_name mixes tasks of different suites: {listing}")
+    return owners[0].select(tasks)
+
+
+def _owner(task: str) -> Suite:
+    for suite in ALL:
+        if task in suite.tasks:
+            return suite
+    suite_names = [suite.name for suite in ALL]
+    candidates = [*suite_names, *(name for suite in ALL for name in suite.tasks)]
+    near = difflib.get_close_matches(task, candidates, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"suites: {', '.join(suite_names)}"
+    raise UserError(f"--level_name: there is no level {task!r}; {hint}")
+
+
+__all__ = ["ALL", "EnvironmentOptions", "Suite", "resolve"]

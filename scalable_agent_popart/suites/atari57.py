@@ -1,0 +1,153 @@
+"""Atari-57: 57 games of the Arcade Learning Environment, emulated by `ale-py`.
+
+Preprocessing as in the paper's appendix: 84x84 grey frames, each the maximum of the last two,
+stacks of four, four action repeats, the full set of 18 actions, up to 30 no-ops at a game's
+start, at most 108,000 frames a game and no sticky actions. A lost life ends the training
+episode but not the game.
+
+Random and human scores are those of DQN Zoo (`dqn_zoo/atari_data.py`), no-op starts.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import environments
+from scalable_agent_popart.suites import suite
+
+_NUM_STACKED_FRAMES = 4
+_MAX_FRAMES_PER_GAME = 108_000
+_MAX_NOOPS = 30
+_NUM_ACTIONS = 18
+
+
+class AtariEnvironments:
+    """N copies of one game, stepped by `ale-py`'s own threads without holding the GIL."""
+
+    def __init__(
+        self,
+        game: str,
+        task_ids: np.ndarray,
+        seeds: Sequence[int],
+        options: suite.EnvironmentOptions,
+    ):
+        """Loads the game.
+
+        Args:
+          game: name of its ROM, such as `space_invaders`.
+          task_ids: int32 `[N]`.
+          seeds: one for each environment.
+          options: the observation's size, action repeats, and whether a lost life is `done`.
+        """
+        import ale_py  # Deferred: other suites work without the emulator.
+
+        self.task_ids = task_ids
+        self._seeds = np.asarray(seeds, np.int32)
+        self._counter = environments.EpisodeCounter(len(task_ids))
+        self._game_frame = np.zeros(len(task_ids), np.int32)
+        self._environments: Any = ale_py.AtariVectorEnv(
+            game,
+            num_envs=len(task_ids),
+            # One core for each member of a group; a batch of one game may use two.
+            num_threads=min(2, len(task_ids)),
+            max_num_frames_per_episode=_MAX_FRAMES_PER_GAME,
+            full_action_space=True,
+            # Restarting in the step after a game's end would ignore that step's action, and
+            # the learner would be taught that it had been taken.
+            autoreset_mode="SameStep",
+            img_height=options.height,
+            img_width=options.width,
+            stack_num=_NUM_STACKED_FRAMES,
+            frameskip=options.num_action_repeats,
+            noop_max=_MAX_NOOPS,
+            # Reports a lost life as terminated and goes on; `episodic_life` would restart.
+            life_loss_info=options.training,
+            reward_clipping=False,
+            use_fire_reset=False,
+        )
+        # `send` takes places in the game's own list of actions, which may be shorter than the
+        # 18 (Skiing has no fire button). As in the emulator itself, the others do nothing.
+        legal = self._environments.ale.get_action_set()
+        self._place_of_action = np.array(
+            [
+                legal.index(action if action in legal else ale_py.Action.NOOP)
+                for action in list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
+            ],
+            np.int32,
+        )
+
+    def reset(self) -> environments.StepOutput:
+        frames, info = self._environments.reset(seed=self._seeds)
+        self._game_frame = info["episode_frame_number"]
+        return environments.initial_step(self._counter, _channels_last(frames))
+
+    def send(self, actions: np.ndarray) -> None:
+        self._environments.send(self._place_of_action[actions])
+
+    def receive(self) -> environments.StepOutput:
+        frames, rewards, terminated, truncated, info = self._environments.recv()
+        done = terminated | truncated
+        # A lost life leaves the game's frame counter running, a new game starts it again. The
+        # count of lives would not do: some games never show one.
+        game_over = done & (info["episode_frame_number"] <= self._game_frame)
+        self._game_frame = info["episode_frame_number"]
+        rewards = rewards.astype(np.float32)
+        return environments.StepOutput(
+            reward=rewards,
+            info=self._counter.step(rewards, game_over),
+            done=done,
+            observation=_channels_last(frames),
+        )
+
+    def close(self) -> None:
+        self._environments = None  # Its destructor joins the emulator's threads.
+
+
+def _channels_last(frames: np.ndarray) -> np.ndarray:
+    """`[N, stack, height, width]` -> `[N, height, width, stack]`, oldest frame first."""
+    return np.moveaxis(frames, 1, -1)
+
+
+def _make_environment(
+    games: Sequence[str],
+    task_ids: np.ndarray,
+    seeds: Sequence[int],
+    options: suite.EnvironmentOptions,
+) -> environments.BatchedEnvironment:
+    """One `AtariEnvironments` for each run of the same game, side by side."""
+    starts = [i for i, game in enumerate(games) if i == 0 or game != games[i - 1]]
+    members = [
+        AtariEnvironments(games[start], task_ids[start:end], seeds[start:end], options)
+        for start, end in zip(starts, [*starts[1:], len(games)], strict=True)
+    ]
+    return members[0] if len(members) == 1 else environments.EnvironmentGroup(members)
+
+
+_SCORES = suite.read_reference_scores("atari57_scores.csv")
+
+SUITE = suite.Suite(
+    name="atari57",
+    tasks=tuple(_SCORES),
+    num_actions=_NUM_ACTIONS,
+    num_channels=_NUM_STACKED_FRAMES,
+    scalable=True,
+    frames_per_task=200_000_000,
+    reference_scores=_SCORES,
+    defaults={
+        "unroll_length": 20,
+        "batch_size": 32,
+        "num_action_repeats": 4,
+        "height": 84,
+        "width": 84,
+        "network": "deep",
+        "use_lstm": False,
+        "reward_clipping": "abs_one",
+        "learning_rate": 6e-4,
+        "entropy_cost": 0.01,
+        "epsilon": 0.01,
+        "max_grad_norm": 40.0,
+        "popart_step_size": 3e-4,
+    },
+    environment_factory=_make_environment,
+)

@@ -1,0 +1,197 @@
+"""Training in one process: actor threads, the queue, the learner and the run's records."""
+
+import queue
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agent_popart import construction, rollouts
+from scalable_agent_popart.actor import run_actor
+from scalable_agent_popart.checkpoints import Checkpoints
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learner import Learner
+from scalable_agent_popart.logs import RunLog
+from scalable_agent_popart.policy import Policy
+from scalable_agent_popart.rollout_queue import RolloutQueue
+from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.weights import WeightSource, WeightStore
+from scalable_agent_popart.worker_threads import WorkerThreads
+
+# How long the main thread waits for a batch before it looks for signals and failed threads.
+_POLL_SECONDS = 0.2
+
+
+class ActorPool:
+    """Actor threads and the batches they make, stopped together.
+
+    Use as a context manager: leaving it ends every thread and closes every environment.
+    """
+
+    def __init__(
+        self, config: Config, spec: rollouts.Rollout, source: WeightSource, num_updates: int
+    ):
+        """Prepares the pool; threads start on entering.
+
+        Args:
+          config: of the run.
+          spec: of one environment's rollout.
+          source: where actors take their weights from.
+          num_updates: the learner's, which keeps a resumed run from replaying its past.
+        """
+        self._config = config
+        self._spec = spec
+        self._source = source
+        self._seed = np.random.SeedSequence([config.seed, num_updates])
+        self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
+        self._batches: queue.Queue[rollouts.Rollout] = queue.Queue(maxsize=1)
+        self._closed = False
+        self._workers = WorkerThreads(self._stop)
+
+    def __enter__(self) -> "ActorPool":
+        config = self._config
+        dealt = construction.deal_tasks(
+            config.num_actors, len(config.suite.tasks), config.actor_threads
+        )
+        seeds = self._seed.spawn(len(dealt))
+        for i, (task_ids, seed) in enumerate(zip(dealt, seeds, strict=True)):
+            self._workers.start(f"actor-{i}", lambda t=task_ids, s=seed: self._act(t, s))
+        self._workers.start("batches", self._prepare_batches)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._workers.close()
+
+    def next_batch(self) -> rollouts.Rollout | None:
+        """The next batch `[T + 1, B, ...]`, or None if there is none yet.
+
+        Raises:
+          Exception: whatever ended an actor thread.
+        """
+        self._workers.raise_error()
+        try:
+            return self._batches.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return None
+
+    def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence) -> None:
+        environment = construction.make_environment(self._config, task_ids, seed, training=True)
+        policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
+        agent = construction.make_agent(self._config, self._spec)
+        policy = Policy(agent, self._source, policy_seed)
+        run_actor(environment, policy, self.rollout_queue, self._spec)
+
+    def _prepare_batches(self) -> None:
+        """Has the next batch ready while the learner works on the last."""
+        transpose = tf.function(rollouts.time_major)
+        while (stacked := self.rollout_queue.get(self._config.batch_size)) is not None:
+            batch = transpose(stacked)
+            while not self._closed:
+                try:
+                    self._batches.put(batch, timeout=_POLL_SECONDS)
+                    break
+                except queue.Full:
+                    continue
+
+    def _stop(self) -> None:
+        self._closed = True
+        self.rollout_queue.close()
+
+
+def train(config: Config) -> int | None:
+    """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
+
+    Returns:
+      None at the end, or the number of the signal that asked to stop; saved either way.
+
+    Raises:
+      UserError: if the run directory is another run's or damaged, before anything is written.
+    """
+    directory = RunDirectory(config.logdir)
+    directory.check(config)
+    spec = construction.make_rollout_spec(config)
+    learner = construction.make_learner(config, spec)
+    log = RunLog(directory, config.suite, config.num_action_repeats)
+    checkpoints = Checkpoints(
+        directory.checkpoints,
+        learner=learner,
+        metrics_length=log.metrics.length,
+        episodes_length=log.episodes.length,
+    )
+    checkpoints.restore()
+    directory.open(config)
+    try:
+        log.open(int(learner.frames), config.total_environment_frames)
+        return _learn(config, learner, log, checkpoints, spec)
+    finally:
+        log.close()
+        directory.close()
+
+
+def _learn(
+    config: Config,
+    learner: Learner,
+    log: RunLog,
+    checkpoints: Checkpoints,
+    spec: rollouts.Rollout,
+) -> int | None:
+    store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
+    pool = ActorPool(config, spec, store, int(learner.num_updates))
+    log_due = checkpoint_due = time.monotonic()
+    metrics = None
+    with StopOnSignal() as stop, pool:
+        for batch in _batches(pool, learner, config, stop):
+            metrics = learner.update(batch)
+            store.publish(int(learner.num_updates))
+            log.record_episodes(
+                int(learner.frames),
+                batch.task_id.numpy(),
+                tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
+            )
+            now = time.monotonic()
+            if now >= min(log_due, checkpoint_due):
+                _record(config, learner, log, metrics)
+                log_due = now + config.log_seconds
+            if now >= checkpoint_due:
+                checkpoints.save()
+                checkpoint_due = now + config.checkpoint_seconds
+    if metrics is not None:
+        _record(config, learner, log, metrics)
+        checkpoints.save()
+    return stop.signal_number
+
+
+def _record(
+    config: Config, learner: Learner, log: RunLog, metrics: Mapping[str, tf.Tensor]
+) -> None:
+    """Logs an update.
+
+    Raises:
+      UserError: if the loss is no longer a finite number.
+    """
+    frames = int(learner.frames)
+    values = {name: float(tensor) for name, tensor in metrics.items()}
+    if not np.isfinite(values["total_loss"]):
+        raise UserError(
+            f"training diverged: total_loss is {values['total_loss']} at {frames:,} frames; "
+            "lower --learning_rate or --max_grad_norm and give another --logdir"
+        )
+    statistics = {}
+    if config.use_popart:
+        for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
+            by_task = zip(config.suite.tasks, vector.numpy().tolist(), strict=True)
+            statistics[name] = dict(by_task)
+    log.record_metrics(frames, values, statistics)
+
+
+def _batches(
+    pool: ActorPool, learner: Learner, config: Config, stop: StopOnSignal
+) -> Iterator[rollouts.Rollout]:
+    """Batches until the frames are used up or a signal asks to stop."""
+    while stop.signal_number is None and learner.frames < config.total_environment_frames:
+        batch = pool.next_batch()
+        if batch is not None:
+            yield batch
