@@ -15,20 +15,20 @@ from absl import app, flags
 
 from scalable_agent_popart import config as config_lib
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.run_directory import RunDirectory
 
-_DEFAULTS = config_lib.Config()
 _BY_SUITE = " Default: set by the suite."
 
 
 def _define(kind: str, name: str, text: str) -> str:
     """Defines a flag whose default is that of the `Config` field of its name."""
-    default = getattr(_DEFAULTS, name)
+    default = config_lib.flag_default(name)
     getattr(flags, f"DEFINE_{kind}")(name, default, text + (_BY_SUITE if default is None else ""))
     return name
 
 
 def _define_enum(name: str, choices: tuple[str, ...], text: str) -> str:
-    default = getattr(_DEFAULTS, name)
+    default = config_lib.flag_default(name)
     flags.DEFINE_enum(name, default, choices, text + (_BY_SUITE if default is None else ""))
     return name
 
@@ -113,11 +113,10 @@ def _make_config() -> config_lib.Config:
     if given.get("mode") != "test":
         return config_lib.Config.from_flags(given)
     # A test plays by the run's own settings, but for those given.
-    from scalable_agent_popart.run_directory import RunDirectory
-
-    trained = RunDirectory(given.get("logdir", _DEFAULTS.logdir)).read_config()
+    logdir = flags.FLAGS.logdir
+    trained = RunDirectory(logdir).read_config()
     if trained is None:
-        raise UserError(f"there is no run in {given.get('logdir', _DEFAULTS.logdir)} to test")
+        raise UserError(f"there is no run in {logdir} to test; train first")
     config = trained.with_flags(given)
     config.check_testable(trained)
     return config
@@ -127,7 +126,7 @@ def _run(config: config_lib.Config) -> int | None:
     """Dispatches on the mode; returns the signal that ended the run, if any."""
     # TensorFlow's notes on its own build would bury the progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from scalable_agent_popart import evaluation, training
+    from scalable_agent_popart import evaluation, training  # noqa: PLC0415
 
     if config.mode == "test":
         evaluation.evaluate(config)

@@ -13,7 +13,7 @@ v_i(s) stays what it was:
   sigma = sqrt(nu - mu^2), clipped
   w' = (sigma / sigma') w               b' = (sigma b + mu - mu') / sigma'
 
-Three choices that the paper leaves open or allows to be made either way:
+Choices that the paper leaves open or allows to be made either way:
 
 * Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Their memory lasts
   about 1/beta rollouts a task.
@@ -22,9 +22,12 @@ Three choices that the paper leaves open or allows to be made either way:
   square of their mean (`second_moment_of="mean"`).
 * The statistics are updated after the gradient step, as in the paper's implementation notes.
   The order is the caller's: calling `update` first gives the "just-in-time" variant.
+* The weights start a hundred times smaller than a linear layer's usually do. A first value far
+  above the rewards' scale would be preserved by the rescaling: with sigma on its way from 1 to
+  0.01 the weights would grow a hundredfold, and their gradients would drown the policy's.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -54,7 +57,7 @@ class ValueHead(snt.Module):
         step_size: float = 3e-4,
         scale_lower_bound: float = 1e-4,
         scale_upper_bound: float = 1e6,
-        second_moment_of: Literal["squares", "mean"] = "squares",
+        second_moment_of: str = "squares",
         name: str = "value_head",
     ):
         """Creates the statistics.
@@ -105,7 +108,7 @@ class ValueHead(snt.Module):
 
     @snt.once
     def _create_parameters(self, num_features: int) -> None:
-        initial = snt.initializers.TruncatedNormal(stddev=num_features**-0.5)
+        initial = snt.initializers.TruncatedNormal(stddev=0.01 * num_features**-0.5)
         self.weights = tf.Variable(
             initial([self.num_tasks, num_features], tf.float32), name="weights"
         )
@@ -156,9 +159,8 @@ class ValueHead(snt.Module):
         self._update_statistics(targets, task_ids)
         new_shift, new_scale = tf.identity(self.shift), self.scale
 
-        present = tf.scatter_nd(
-            task_ids[:, tf.newaxis], tf.ones_like(task_ids), [self.num_tasks]
-        ) > 0  # [num_tasks]
+        occurrences = tf.math.bincount(tf.cast(task_ids, tf.int32), minlength=self.num_tasks)
+        present = occurrences > 0  # [num_tasks]
         ratio = old_scale / new_scale
         # The shift's change is divided on its own, so that it is rounded to its own size.
         bias = ratio * self.bias + (old_shift - new_shift) / new_scale

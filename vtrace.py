@@ -182,14 +182,12 @@ def from_importance_weights(
         next_vs = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
         clipped_pg_rhos = _clip(rhos, clip_pg_rho_threshold)
         pg_advantages = clipped_pg_rhos * (rewards + discounts * next_vs - values)
-        return VTraceReturns(
-            vs=tf.stop_gradient(vs), pg_advantages=tf.stop_gradient(pg_advantages)
-        )
+        return VTraceReturns(vs=tf.stop_gradient(vs), pg_advantages=tf.stop_gradient(pg_advantages))
 
 
 def _clip(rhos: tf.Tensor, threshold: float | tf.Tensor | None) -> tf.Tensor:
     if threshold is None:
         return rhos
-    threshold = tf.convert_to_tensor(threshold, dtype=tf.float32)
-    threshold.shape.assert_has_rank(0)
-    return tf.minimum(threshold, rhos)
+    limit = tf.convert_to_tensor(threshold, dtype=tf.float32)
+    limit.shape.assert_has_rank(0)
+    return tf.minimum(limit, rhos)

@@ -69,9 +69,7 @@ class Agent(snt.Module):
         """The recurrent state at the start of an episode, `[batch_size, ...]`."""
         return () if self._core is None else tuple(self._core.initial_state(batch_size))
 
-    def unroll(
-        self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState
-    ) -> Unroll:
+    def unroll(self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState) -> Unroll:
         """Runs the agent over time.
 
         Args:
@@ -105,8 +103,9 @@ class Agent(snt.Module):
         Returns:
           The agent's output `[B, ...]` and its next state.
         """
-        one_step = tf.nest.map_structure(lambda t: t[tf.newaxis], (last_actions, env_outputs))
-        unroll = self.unroll(*one_step, state)
+        last_actions = last_actions[tf.newaxis]  # [1, B]
+        one_step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], env_outputs)
+        unroll = self.unroll(last_actions, one_step, state)
         logits = unroll.policy_logits[0]  # [B, num_actions]
         action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]  # [B]
         return AgentOutput(action, logits), unroll.state

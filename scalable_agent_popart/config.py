@@ -31,49 +31,49 @@ _FIXED_BY_RUN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Settings of a run; names and meanings are those of the flags.
 
-    `None` stands for a default that depends on the suite; `from_flags` fills it in.
+    Fields without a default here have one that depends on the suite.
     """
 
-    level_name: str = ""
+    level_name: str
     mode: str = "train"
     logdir: str = "/tmp/agent"
     seed: int = 1
-    total_environment_frames: int | None = None
+    total_environment_frames: int
     test_num_episodes: int = 10
     # Actors.
-    num_actors: int | None = None
+    num_actors: int
     actor_threads: int = 2
-    unroll_length: int | None = None
-    batch_size: int | None = None
+    unroll_length: int
+    batch_size: int
     # Environment.
-    num_action_repeats: int | None = None
-    height: int | None = None
-    width: int | None = None
+    num_action_repeats: int
+    height: int
+    width: int
     # Agent.
-    network: str | None = None
-    use_lstm: bool | None = None
+    network: str
+    use_lstm: bool
     multi_head: bool = False
     use_popart: bool = False
-    popart_step_size: float | None = None
+    popart_step_size: float
     popart_scale_lower_bound: float = 1e-4
     popart_scale_upper_bound: float = 1e6
     popart_second_moment_of: str = "squares"
     popart_order: str = "gradient_first"
     # Losses.
-    reward_clipping: str | None = None
-    entropy_cost: float | None = None
+    reward_clipping: str
+    entropy_cost: float
     baseline_cost: float = 0.5
     discounting: float = 0.99
     # Optimiser.
-    learning_rate: float | None = None
+    learning_rate: float
     decay: float = 0.99
     momentum: float = 0.0
-    epsilon: float | None = None
-    max_grad_norm: float | None = None
+    epsilon: float
+    max_grad_norm: float
     # Run directory.
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
@@ -123,9 +123,7 @@ class Config:
 
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """How the environments are to behave."""
-        return suites.EnvironmentOptions(
-            self.num_action_repeats, self.height, self.width, training
-        )
+        return suites.EnvironmentOptions(self.num_action_repeats, self.height, self.width, training)
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
         """This configuration with the given flags in place of its own; checked again."""
@@ -218,3 +216,9 @@ class Config:
                     f"--{name} is always {suite.defaults[name]} in {suite.name}, "
                     f"got {getattr(self, name)}"
                 )
+
+
+def flag_default(name: str) -> Any:
+    """The default of a flag, or None where it depends on the suite."""
+    field = Config.__dataclass_fields__[name]
+    return None if field.default is dataclasses.MISSING else field.default

@@ -71,7 +71,10 @@ def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.nda
 
 
 def make_environment(
-    config: Config, task_ids: Sequence[int], seed: np.random.SeedSequence, training: bool
+    config: Config,
+    task_ids: Sequence[int] | np.ndarray,
+    seed: np.random.SeedSequence,
+    training: bool,
 ) -> BatchedEnvironment:
     """A batched environment that plays these tasks."""
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.

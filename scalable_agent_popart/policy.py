@@ -35,8 +35,7 @@ class Policy:
     ) -> tuple[AgentOutput, AgentState]:
         """Actions and logits as NumPy arrays `[N, ...]`, and the next state."""
         self._seed[1] += 1
-        arrays = (last_actions, env_output._replace(info=()))
-        inputs = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+        inputs = tf.nest.map_structure(tf.convert_to_tensor, (last_actions, env_output))
         output, state = self._step(*inputs, state, tf.constant(self._seed))
         return AgentOutput(output.action.numpy(), output.policy_logits.numpy()), state
 

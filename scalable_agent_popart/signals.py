@@ -16,8 +16,7 @@ class StopOnSignal:
 
     def __enter__(self) -> "StopOnSignal":
         self._previous = {
-            number: signal.signal(number, self._note)
-            for number in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
         }
         return self
 

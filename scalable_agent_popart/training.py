@@ -1,5 +1,6 @@
 """Training in one process: actor threads, the queue, the learner and the run's records."""
 
+import functools
 import queue
 import time
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ class ActorPool:
         )
         seeds = self._seed.spawn(len(dealt))
         for i, (task_ids, seed) in enumerate(zip(dealt, seeds, strict=True)):
-            self._workers.start(f"actor-{i}", lambda t=task_ids, s=seed: self._act(t, s))
+            self._workers.start(f"actor-{i}", functools.partial(self._act, task_ids, seed))
         self._workers.start("batches", self._prepare_batches)
         return self
 

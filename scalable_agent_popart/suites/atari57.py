@@ -40,7 +40,7 @@ class AtariEnvironments:
           seeds: one for each environment.
           options: the observation's size, action repeats, and whether a lost life is `done`.
         """
-        import ale_py  # Deferred: other suites work without the emulator.
+        import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
         self.task_ids = task_ids
         self._seeds = np.asarray(seeds, np.int32)

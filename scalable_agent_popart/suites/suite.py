@@ -73,7 +73,10 @@ class Suite:
         return environments.ArraySpec((options.height, options.width, self.num_channels), np.uint8)
 
     def make_environment(
-        self, task_ids: Sequence[int], seeds: Sequence[int], options: EnvironmentOptions
+        self,
+        task_ids: Sequence[int] | np.ndarray,
+        seeds: Sequence[int],
+        options: EnvironmentOptions,
     ) -> environments.BatchedEnvironment:
         """One batched environment, its environments playing these tasks in this order."""
         names = [self.tasks[task_id] for task_id in task_ids]
