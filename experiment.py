@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from scalable_agent_popart import config as config_lib
 from scalable_agent_popart.errors import UserError
@@ -124,8 +124,12 @@ def _make_config() -> config_lib.Config:
 
 def _run(config: config_lib.Config) -> int | None:
     """Dispatches on the mode; returns the signal that ended the run, if any."""
-    # TensorFlow's notes on its own build would bury the progress.
+    if config.mode == "train":
+        RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
+    # TensorFlow's notes on its own build and saving would bury the progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if flags.FLAGS["verbosity"].using_default_value:
+        logging.set_verbosity(logging.WARNING)
     from scalable_agent_popart import evaluation, training  # noqa: PLC0415
 
     if config.mode == "test":

@@ -8,13 +8,6 @@ import tensorflow as tf
 from scalable_agent_popart.errors import UserError
 
 _KEPT = 3
-_DAMAGE = (
-    tf.errors.DataLossError,
-    tf.errors.OutOfRangeError,
-    tf.errors.NotFoundError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.InternalError,
-)
 
 
 class Checkpoints:
@@ -47,15 +40,15 @@ class Checkpoints:
         try:
             status = self._checkpoint.restore(newest)
             status.assert_existing_objects_matched().expect_partial()
-        except _DAMAGE as error:
-            raise UserError(
-                f"checkpoint {newest} is damaged; delete {newest}.* to go on from the one before "
-                f"it ({_first_line(error)})"
-            ) from error
         except (AssertionError, ValueError) as error:
             raise UserError(
                 f"checkpoint {newest} is of another program or version ({_first_line(error)}); "
                 "give another --logdir"
+            ) from error
+        except Exception as error:  # Damaged bytes can surface anywhere in the reader.
+            raise UserError(
+                f"checkpoint {newest} is damaged ({_first_line(error)}); delete {newest}.* to go "
+                "on from the one before it"
             ) from error
         return True
 

@@ -96,8 +96,8 @@ class RunLog:
         )
         self._since = (time.monotonic(), frames)  # Of the last record.
 
-    def record_episodes(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
-        """Writes the games that ended in a batch.
+    def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
+        """Writes the games that ended in a batch, and moves the terminal's progress.
 
         Args:
           frames: of the run.
@@ -117,6 +117,7 @@ class RunLog:
                     "frames": frames,
                 }
             )
+        self._progress.update(frames - self._progress.n)
 
     def record_metrics(
         self,
@@ -124,7 +125,7 @@ class RunLog:
         learner_metrics: Mapping[str, float],
         statistics: Mapping[str, Mapping[str, float]],
     ) -> None:
-        """Writes a line of metrics, TensorBoard scalars, and the terminal's progress.
+        """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
         Args:
           frames: of the run.
@@ -158,7 +159,6 @@ class RunLog:
         if "mean_capped" in record:
             shown = {"score": f"{record['mean_capped']:.1f}%", **shown}
         self._progress.set_postfix(shown, refresh=False)
-        self._progress.update(frames - self._progress.n)
 
     def close(self) -> None:
         """Ends the records; harmless if they were never opened."""

@@ -45,7 +45,7 @@ class RunDirectory:
         try:
             record = json.loads(self._config_path.read_text())
             return Config(**record["flags"])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise UserError(

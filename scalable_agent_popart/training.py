@@ -147,7 +147,7 @@ def _learn(
         for batch in _batches(pool, learner, config, stop):
             metrics = learner.update(batch)
             store.publish(int(learner.num_updates))
-            log.record_episodes(
+            log.record_batch(
                 int(learner.frames),
                 batch.task_id.numpy(),
                 tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),

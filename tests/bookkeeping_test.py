@@ -1,0 +1,260 @@
+"""Rollouts keep their order, task, state and weights from environment to learner."""
+
+import itertools
+import threading
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from counting_environment import OBSERVATION, CountingEnvironments, observed
+
+from scalable_agent_popart import construction, rollouts, training
+from scalable_agent_popart.actor import run_actor
+from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.policy import Policy
+from scalable_agent_popart.rollout_queue import RolloutQueue
+from scalable_agent_popart.weights import Weights, WeightStore
+
+NUM_ACTIONS = 3
+UNROLL = 5
+
+
+class ListSink:
+    """Keeps copies of what it is given and closes after `limit` puts."""
+
+    def __init__(self, limit: int):
+        self.rollouts: list[rollouts.Rollout] = []
+        self._limit = limit
+
+    def put(self, given: rollouts.Rollout) -> bool:
+        self.rollouts.append(tf.nest.map_structure(np.array, given))
+        return len(self.rollouts) < self._limit
+
+
+class CountingSource:
+    """Publishes a new version each time it is asked, with the same weights."""
+
+    def __init__(self, agent: Agent):
+        self._tensors = [tf.identity(variable) for variable in agent.trainable_variables]
+        self._version = 0
+
+    def latest(self) -> Weights:
+        self._version += 1
+        return Weights(self._version, self._tensors)
+
+
+def make_agent(use_lstm: bool) -> tuple[Agent, rollouts.Rollout]:
+    """An agent with variables, and the spec of its rollouts."""
+    agent = Agent(NUM_ACTIONS, "shallow", use_lstm)
+    spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
+    example = rollouts.example_batch(spec)
+    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    return agent, spec
+
+
+def act(num_rollouts: int, use_lstm: bool = True) -> tuple[Agent, list[rollouts.Rollout]]:
+    """Rollouts `[N, T + 1, ...]` of one actor thread with three environments."""
+    agent, spec = make_agent(use_lstm)
+    environment = CountingEnvironments(np.array([1, 0, 1]))
+    sink = ListSink(num_rollouts)
+    run_actor(environment, Policy(make_agent(use_lstm)[0], CountingSource(agent), 0), sink, spec)
+    assert environment.closed
+    return agent, sink.rollouts
+
+
+def test_consecutive_rollouts_overlap_by_one_step() -> None:
+    _, made = act(4)
+    for earlier, later in itertools.pairwise(made):
+        last = tf.nest.map_structure(lambda t: t[:, -1], (earlier.env_outputs, earlier[3]))
+        first = tf.nest.map_structure(lambda t: t[:, 0], (later.env_outputs, later[3]))
+        tf.nest.map_structure(np.testing.assert_array_equal, last, first)
+    steps = [observed(o).step for r in made for o in r.env_outputs.observation[0, 1:]]
+    assert steps == list(range(1, 4 * UNROLL + 1))  # None lost, none twice.
+
+
+def test_the_action_at_a_step_is_the_one_that_led_to_it() -> None:
+    _, made = act(3)
+    for rollout in made:
+        for n, t in np.ndindex(rollout.agent_outputs.action.shape):
+            seen = observed(rollout.env_outputs.observation[n, t])
+            assert seen.action == rollout.agent_outputs.action[n, t]
+
+
+def test_weights_are_taken_before_each_rollout() -> None:
+    _, made = act(3)
+    assert [r.policy_version.tolist() for r in made] == [[1] * 3, [2] * 3, [3] * 3]
+
+
+@pytest.mark.parametrize("use_lstm", [False, True])
+def test_the_learner_computes_the_very_logits_the_actor_acted_on(use_lstm: bool) -> None:
+    """Ties together state at the first step, resets at episode ends, last action and reward."""
+    agent, made = act(4, use_lstm)
+    ends = 0
+    for rollout in made:
+        batch = rollouts.time_major(tf.nest.map_structure(tf.constant, rollout))
+        unroll = agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
+        np.testing.assert_allclose(
+            unroll.policy_logits[:-1], batch.agent_outputs.policy_logits[1:], atol=1e-5
+        )
+        ends += int(np.sum(rollout.env_outputs.done[0, 1:-1]))
+    assert ends >= 2  # Episodes ended inside rollouts.
+    if use_lstm:
+        states = [rollout.agent_state for rollout in made]
+        assert not np.any(states[0][0])
+        assert all(np.any(state[0]) for state in states[1:])
+
+
+def test_frozen_weights_are_untouched_by_what_the_learner_does_next() -> None:
+    variable = tf.Variable([1.0, 2.0])
+    store = WeightStore([variable], version=1)
+    old = store.latest()
+    slot = tf.Variable([1.0, 1.0])
+    tf.raw_ops.ResourceApplyRMSProp(
+        var=variable.handle,
+        ms=slot.handle,
+        mom=tf.Variable([0.0, 0.0]).handle,
+        lr=1.0,
+        rho=0.9,
+        momentum=0.0,
+        epsilon=0.1,
+        grad=tf.constant([1.0, 1.0]),
+    )
+    np.testing.assert_array_equal(old.tensors[0], [1.0, 2.0])
+    store.publish(2)
+    assert store.latest().version == 2
+    np.testing.assert_array_equal(store.latest().tensors[0], variable)
+
+
+def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
+    learned, _ = make_agent(use_lstm=False)
+    store = WeightStore(learned.trainable_variables, version=1)
+    acting, _ = make_agent(use_lstm=False)
+    policy = Policy(acting, store, seed=0)
+    policy.refresh()
+    before = [variable.numpy() for variable in acting.trainable_variables]
+    for variable in learned.trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    store.publish(2)
+    for variable, value in zip(acting.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert policy.refresh() == 2
+    for variable, new in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
+        np.testing.assert_array_equal(variable, new)
+
+
+def test_closing_the_queue_wakes_who_puts_and_who_gets() -> None:
+    _, spec = make_agent(use_lstm=False)
+    one = tf.nest.map_structure(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.name), spec)
+    full, empty = RolloutQueue(spec, capacity=1), RolloutQueue(spec, capacity=1)
+    assert full.put(one)
+    answers: dict[str, object] = {}
+    putting = threading.Thread(target=lambda: answers.update(put=full.put(one)))
+    getting = threading.Thread(target=lambda: answers.update(get=empty.get(1)))
+    putting.start()
+    getting.start()
+    for rollout_queue in (full, empty, full):
+        rollout_queue.close()
+    putting.join(30)
+    getting.join(30)
+    assert answers == {"put": False, "get": None}
+
+
+@pytest.fixture
+def pool_config() -> Config:
+    return Config.from_flags(
+        {
+            "level_name": "catch5",
+            "num_actors": 12,
+            "actor_threads": 3,
+            "unroll_length": UNROLL,
+            "batch_size": 4,
+            "use_lstm": True,
+        }
+    )
+
+
+def count_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes every actor thread play counting environments with numbers of their own."""
+    numbers = iter(range(0, 1000, 50))
+
+    def make(config: Config, task_ids: np.ndarray, *args: object, **kwargs: object) -> object:
+        return CountingEnvironments(task_ids, next(numbers))
+
+    monkeypatch.setattr(construction, "make_environment", make)
+    monkeypatch.setattr(
+        construction,
+        "make_rollout_spec",
+        lambda config: rollouts.rollout_spec(
+            OBSERVATION,
+            Agent(NUM_ACTIONS, "shallow", use_lstm=True).initial_state(1),
+            NUM_ACTIONS,
+            config.unroll_length,
+        ),
+    )
+
+
+def test_tasks_and_order_survive_threads_and_queue(
+    monkeypatch: pytest.MonkeyPatch, pool_config: Config
+) -> None:
+    count_everywhere(monkeypatch)
+    spec = construction.make_rollout_spec(pool_config)
+    learner = construction.make_learner(pool_config, spec)
+    store = WeightStore(learner.agent.trainable_variables, version=0)
+    steps_seen: dict[int, list[list[int]]] = defaultdict(list)
+    tasks_seen = set()
+    taken = 0
+    with training.ActorPool(pool_config, spec, store, num_updates=0) as pool:
+        while taken < 15:
+            batch = pool.next_batch()
+            if batch is None:
+                continue
+            taken += 1
+            for b in range(pool_config.batch_size):
+                seen = [observed(o) for o in batch.env_outputs.observation[:, b].numpy()]
+                assert {s.task for s in seen} == {int(batch.task_id[b])}
+                assert len({s.environment for s in seen}) == 1
+                steps_seen[seen[0].environment].append([s.step for s in seen])
+                tasks_seen.add(int(batch.task_id[b]))
+    assert tasks_seen == set(range(5))
+    for rollouts_seen in steps_seen.values():
+        for k, steps in enumerate(rollouts_seen):
+            assert steps == list(range(k * UNROLL, (k + 1) * UNROLL + 1))
+
+
+def test_every_task_has_an_actor_and_shares_are_even() -> None:
+    for num_actors, num_tasks, num_threads in ((57, 57, 2), (12, 5, 3), (7, 1, 7), (9, 4, 1)):
+        dealt = construction.deal_tasks(num_actors, num_tasks, num_threads)
+        assert len(dealt) == num_threads
+        counts = np.bincount(np.concatenate(dealt), minlength=num_tasks)
+        assert counts.sum() == num_actors
+        assert counts.max() - counts.min() <= 1
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+def test_an_exception_in_an_actor_thread_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, pool_config: Config
+) -> None:
+    count_everywhere(monkeypatch)
+
+    class Broken(CountingEnvironments):
+        def receive(self) -> None:
+            raise RuntimeError("the emulator caught fire")
+
+    monkeypatch.setattr(
+        construction, "make_environment", lambda config, task_ids, *_, **__: Broken(task_ids)
+    )
+    spec = construction.make_rollout_spec(pool_config)
+    learner = construction.make_learner(pool_config, spec)
+    store = WeightStore(learner.agent.trainable_variables, version=0)
+
+    def take_batches() -> None:
+        with training.ActorPool(pool_config, spec, store, num_updates=0) as pool:
+            while True:
+                pool.next_batch()
+
+    with pytest.raises(RuntimeError, match="the emulator caught fire"):
+        take_batches()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not [name for name in names if name.startswith(("actor-", "batches"))]

@@ -1,0 +1,63 @@
+"""An environment that writes into every observation where it came from."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import environments
+
+# Steps an episode lasts; coprime to the rollout lengths of the tests, so that episodes end at
+# every place in a rollout.
+EPISODE_STEPS = 7
+
+
+class Observed(NamedTuple):
+    """What a counting environment's observation says."""
+
+    environment: int  # its number, unique over all
+    task: int
+    step: int  # agent steps since the very first reset
+    action: int  # the action that led here
+
+
+class CountingEnvironments:
+    """N environments whose observation `[N, 1, 4, 1]` bytes holds `Observed`.
+
+    The reward is the step count, modulo 5.
+    """
+
+    def __init__(self, task_ids: np.ndarray, first_number: int = 0):
+        self.task_ids = np.asarray(task_ids, np.int32)
+        self._numbers = first_number + np.arange(len(task_ids))
+        self._counter = environments.EpisodeCounter(len(task_ids))
+        self._step = 0
+        self.closed = False
+
+    def reset(self) -> environments.StepOutput:
+        return environments.initial_step(self._counter, self._observe(np.zeros(len(self.task_ids))))
+
+    def send(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def receive(self) -> environments.StepOutput:
+        self._step += 1
+        size = len(self.task_ids)
+        done = np.full(size, self._step % EPISODE_STEPS == 0)
+        reward = np.full(size, self._step % 5, np.float32)
+        info = self._counter.step(reward, done)
+        return environments.StepOutput(reward, info, done, self._observe(self._actions))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _observe(self, actions: np.ndarray) -> np.ndarray:
+        fields = [self._numbers, self.task_ids, np.full(len(actions), self._step), actions]
+        return np.stack(fields, axis=1).astype(np.uint8)[:, np.newaxis, :, np.newaxis]
+
+
+OBSERVATION = environments.ArraySpec((1, 4, 1), np.uint8)
+
+
+def observed(observation: np.ndarray) -> Observed:
+    """Reads one observation `[1, 4, 1]`."""
+    return Observed(*(int(value) for value in np.asarray(observation)[0, :, 0]))

@@ -1,0 +1,266 @@
+"""Whole runs of `experiment.main` with tiny settings, in every mode and for every agent."""
+
+import errno
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+
+import experiment
+from scalable_agent_popart import training
+from scalable_agent_popart.suites import atari57
+
+TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
+TINY = {
+    "level_name": "catch5",
+    "num_actors": 10,
+    "batch_size": 4,
+    "unroll_length": 10,
+    "total_environment_frames": 400,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _parsed_flags() -> None:
+    flags.FLAGS(["experiment.py"])
+
+
+def run(**given: Any) -> None:
+    """Runs the main program with these flags."""
+    with flagsaver.flagsaver(**given):
+        experiment.main(["experiment.py"])
+
+
+def train(logdir: Path, **given: Any) -> None:
+    run(**{**TINY, "logdir": str(logdir), **given})
+
+
+def test(logdir: Path, **given: Any) -> dict[str, Any]:
+    """Runs `--mode=test` and returns what it wrote."""
+    run(mode="test", logdir=str(logdir), **given)
+    return json.loads((logdir / "evaluation.json").read_text())
+
+
+test.__test__ = False  # type: ignore[attr-defined] - not a test itself.
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def saved(logdir: Path) -> dict[str, np.ndarray]:
+    """The variables of the newest checkpoint by name."""
+    reader = tf.train.load_checkpoint(str(logdir / "checkpoints"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
+SHIFT = "learner/head/shift/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {},
+        {"multi_head": True, "network": "deep", "reward_clipping": "abs_one"},
+        {"use_popart": True, "use_lstm": True, "reward_clipping": "oar"},
+        {"use_popart": True, "multi_head": True, "popart_order": "statistics_first"},
+        {"use_popart": True, "popart_second_moment_of": "mean", "momentum": 0.5},
+        {"use_lstm": True, "network": "deep", "reward_clipping": "soft_asymmetric"},
+    ],
+    ids=lambda agent: "-".join(f"{k}={v}" for k, v in agent.items()) or "impala",
+)
+def test_every_agent_trains_and_is_tested(tmp_path: Path, agent: dict[str, Any]) -> None:
+    train(tmp_path, **agent)
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert metrics[-1]["frames"] == 400
+    for line in metrics:
+        assert {"frames", "frames_per_second", "total_loss", "policy_lag"} <= line.keys()
+        assert math.isfinite(line["total_loss"])
+        assert ("shift" in line) == ("scale" in line) == bool(agent.get("use_popart"))
+        if "shift" in line:
+            assert tuple(line["shift"]) == tuple(line["scale"]) == TASKS
+    episodes = lines(tmp_path / "episodes.jsonl")
+    assert episodes
+    for line in episodes:
+        scale = float(line["task"].removeprefix("catch_"))
+        # Raw whatever the clipping.
+        assert abs(line["episode_return"]) == pytest.approx(scale)
+        assert line["episode_frames"] == 9
+        assert 0 < line["frames"] <= 400
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+    result = test(tmp_path, test_num_episodes=3)
+    assert result["frames"] == 400
+    assert result["starts"] == "noop"
+    assert tuple(result["tasks"]) == TASKS
+    for task in result["tasks"].values():
+        assert task["episodes"] == len(task["returns"]) == 3
+        assert task["mean_return"] == pytest.approx(np.mean(task["returns"]))
+    normalised = [task["normalised"] for task in result["tasks"].values()]
+    assert result["aggregate"] == pytest.approx(
+        {
+            "mean": np.mean(normalised),
+            "median": np.median(normalised),
+            "mean_capped": np.mean(np.minimum(normalised, 100)),
+        }
+    )
+
+
+def test_the_same_command_resumes(tmp_path: Path) -> None:
+    train(tmp_path, use_popart=True)
+    before = saved(tmp_path)
+    episodes = (tmp_path / "episodes.jsonl").read_text()
+    train(tmp_path, use_popart=True, total_environment_frames=800)
+    assert (before[FRAMES], saved(tmp_path)[FRAMES]) == (400, 800)
+    assert (tmp_path / "episodes.jsonl").read_text().startswith(episodes)
+    frames = [line["frames"] for line in lines(tmp_path / "metrics.jsonl")]
+    assert frames == sorted(set(frames))
+    # A finished run has nothing left to do, and loses nothing by being asked to.
+    train(tmp_path, use_popart=True, total_environment_frames=800)
+    after = saved(tmp_path)
+    assert after[FRAMES] == 800
+    np.testing.assert_array_equal(after[SHIFT], saved(tmp_path)[SHIFT])
+
+
+def test_logs_beyond_the_checkpoint_are_cut_on_resume(tmp_path: Path) -> None:
+    train(tmp_path)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        with open(tmp_path / name, "a") as log:
+            log.write('{"frames": 999999, "task": "catch_1", "episode_return": 1.0}\n{"cut o')
+    train(tmp_path, total_environment_frames=800)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        assert max(line["frames"] for line in lines(tmp_path / name)) == 800
+
+
+def test_a_run_can_be_tested_on_some_of_its_levels(tmp_path: Path) -> None:
+    train(tmp_path, use_popart=True)
+    result = test(tmp_path, level_name="catch_100,catch_1", test_num_episodes=2)
+    assert list(result["tasks"]) == ["catch_100", "catch_1"]
+
+
+def fails(capsys: pytest.CaptureFixture[str], **given: Any) -> str:
+    """Runs the main program, which must refuse, and returns its one line."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_info:
+        run(**given)
+    message = str(exit_info.value.code)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    return message
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_another_architecture_or_suite_is_refused_with_the_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path)
+    before = snapshot(tmp_path)
+    same = {**TINY, "logdir": str(tmp_path)}
+    message = fails(capsys, **{**same, "network": "deep", "use_popart": True})
+    assert "--network was shallow and is deep" in message
+    assert "--use_popart was False and is True" in message
+    message = fails(capsys, **{**same, "level_name": "pong"})
+    assert "--level_name was catch5 and is pong" in message
+    message = fails(capsys, mode="test", logdir=str(tmp_path), use_lstm=True)
+    assert "--use_lstm was False and is True" in message
+    message = fails(capsys, mode="test", logdir=str(tmp_path), level_name="pong")
+    assert "catch5" in message
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["data", "index", "data-missing"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    train(tmp_path, use_popart=True)
+    checkpoints = tmp_path / "checkpoints"
+    newest = Path(tf.train.latest_checkpoint(str(checkpoints))).name
+    victim = next(checkpoints.glob(f"{newest}.{kind.split('-')[0]}*"))
+    if kind == "data-missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+    before = snapshot(tmp_path)
+    again = {**TINY, "logdir": str(tmp_path), "use_popart": True}
+    message = fails(capsys, **{**again, "total_environment_frames": 800})
+    assert "damaged" in message
+    assert newest in message
+    assert "damaged" in fails(capsys, mode="test", logdir=str(tmp_path))
+    assert snapshot(tmp_path) == before
+
+    # Doing what the line says helps.
+    for path in checkpoints.glob(f"{newest}.*"):
+        path.unlink()
+    train(tmp_path, use_popart=True, total_environment_frames=800)
+    assert saved(tmp_path)[FRAMES] == 800
+
+
+def test_a_first_checkpoint_that_was_cut_off_does_not_stop_the_run(tmp_path: Path) -> None:
+    train(tmp_path, total_environment_frames=40)
+    checkpoints = tmp_path / "checkpoints"
+    for path in checkpoints.iterdir():
+        if not path.name.startswith("ckpt-1."):
+            path.unlink()  # In particular the file that names the newest.
+    train(tmp_path)
+    assert saved(tmp_path)[FRAMES] == 400
+
+
+def test_divergence_ends_the_run_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = fails(
+        capsys, **{**TINY, "logdir": str(tmp_path), "learning_rate": 1e30, "log_seconds": 1e-9}
+    )
+    assert "diverged" in message
+
+
+def test_a_full_disk_ends_the_run_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(training.RunLog, "record_batch", full)
+    assert "no space left" in fails(capsys, **{**TINY, "logdir": str(tmp_path)})
+
+
+def test_an_emulators_error_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError("in the emulator")
+
+    monkeypatch.setattr(training.construction, "make_environment", broken)
+    with pytest.raises(ZeroDivisionError, match="in the emulator"):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize("level_name", ["pong", "pong,skiing,crazy_climber"])
+def test_real_atari_trains_and_is_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level_name: str
+) -> None:
+    monkeypatch.setattr(atari57, "_MAX_FRAMES_PER_GAME", 80)  # Games of 20 agent steps.
+    tasks = level_name.split(",")
+    train(
+        tmp_path,
+        level_name=level_name,
+        use_popart=True,
+        num_actors=2 * len(tasks),
+        total_environment_frames=4 * 320,
+    )
+    assert lines(tmp_path / "metrics.jsonl")[-1]["frames"] == 1280
+    assert saved(tmp_path)[SHIFT].shape == (len(tasks),)
+    assert {line["episode_frames"] for line in lines(tmp_path / "episodes.jsonl")} == {80}
+    result = test(tmp_path, test_num_episodes=1)
+    assert list(result["tasks"]) == tasks

@@ -1,0 +1,148 @@
+"""Real processes that are killed, interrupted and started again."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import construction
+from scalable_agent_popart.checkpoints import Checkpoints
+from scalable_agent_popart.config import Config
+
+ROOT = Path(__file__).parent.parent
+DEADLINE_SECONDS = 120
+SETTINGS = {
+    "level_name": "catch5",
+    "use_popart": True,
+    "num_actors": 10,
+    "batch_size": 4,
+    "unroll_length": 10,
+}
+
+
+class Runs:
+    """Starts training processes in one run directory; kills what is left of them."""
+
+    def __init__(self, logdir: Path):
+        self.logdir = logdir
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *extra: str) -> subprocess.Popen[str]:
+        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        command = [sys.executable, "experiment.py", f"--logdir={self.logdir}", *settings, *extra]
+        process = subprocess.Popen(
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        )
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    runs = Runs(tmp_path / "run")
+    yield runs
+    runs.close()
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Waits for a condition that the living process is to bring about."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "the condition did not come about"
+        time.sleep(0.02)
+
+
+def saved(logdir: Path) -> tuple[int, np.ndarray]:
+    """Frames and shift in the newest checkpoint; (0, zeros) if there is none."""
+    newest = tf.train.latest_checkpoint(str(logdir / "checkpoints"))
+    if newest is None:
+        return 0, np.zeros(5)
+    reader = tf.train.load_checkpoint(newest)
+    return (
+        int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE")),
+        reader.get_tensor("learner/head/shift/.ATTRIBUTES/VARIABLE_VALUE"),
+    )
+
+
+def metrics(logdir: Path) -> list[dict]:
+    """The complete lines of the learner's log."""
+    path = logdir / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
+    """Checkpoints are written all the time, so that some kills fall into the writing."""
+    chance = random.Random(0)
+    frames_before = 0
+    for _ in range(3):
+        process = runs.start("--checkpoint_seconds=1e-9", "--log_seconds=1e-9")
+        goal = frames_before + chance.randrange(1000, 3000)
+        wait_until(lambda goal=goal: saved(runs.logdir)[0] >= goal, process)
+        process.kill()
+        process.wait()
+        frames, shift = saved(runs.logdir)
+        assert frames >= frames_before
+
+        config = Config.from_flags({**SETTINGS, "logdir": str(runs.logdir)})
+        learner = construction.make_learner(config, construction.make_rollout_spec(config))
+        assert Checkpoints(runs.logdir / "checkpoints", learner=learner).restore()
+        assert int(learner.frames) == frames
+        np.testing.assert_array_equal(learner.head.shift, shift)
+        frames_before = frames
+
+    process = runs.start(f"--total_environment_frames={frames_before + 200}")
+    assert process.wait(DEADLINE_SECONDS) == 0
+    recorded = [line["frames"] for line in metrics(runs.logdir)]
+    assert recorded == sorted(set(recorded))  # Never backwards, none twice.
+    first_after = next(frame for frame in recorded if frame > frames_before)
+    assert first_after == frames_before + 40  # One batch further.
+    for line in (runs.logdir / "episodes.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Signals) -> None:
+    process = runs.start("--checkpoint_seconds=1e9", "--log_seconds=1e-9")
+    wait_until(lambda: len(metrics(runs.logdir)) >= 5, process)
+    before = metrics(runs.logdir)[-1]["frames"]
+    process.send_signal(number)
+    _, output = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in output
+    assert saved(runs.logdir)[0] == metrics(runs.logdir)[-1]["frames"] >= before
+
+
+def test_two_processes_cannot_train_in_one_directory(runs: Runs) -> None:
+    first = runs.start()
+    wait_until(lambda: bool(metrics(runs.logdir)), first)
+    second = runs.start()
+    _, output = second.communicate(timeout=DEADLINE_SECONDS)
+    assert second.returncode == 1
+    errors = [line for line in output.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "another process trains in" in errors[0]
+    assert first.poll() is None
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = Runs(tmp_path / "file" / "run").start()
+    _, output = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 1
+    assert output.startswith("error: --logdir=")
+    assert "cannot be written to" in output
