@@ -9,6 +9,7 @@ so that a wrong flag is answered at once and processes that re-import this scrip
 
 import errno
 import os
+import signal
 import sys
 
 from absl import app, flags, logging
@@ -96,6 +97,8 @@ def main(argv: list[str]) -> None:
         signal_number = _run(_make_config())
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

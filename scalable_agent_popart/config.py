@@ -200,6 +200,7 @@ class Config:
             )
 
     def _validate_suite(self, suite: suites.Suite) -> None:
+        suite.check_installed()
         if self.mode == "train" and self.num_actors < len(suite.tasks):
             raise UserError(
                 f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "

@@ -62,12 +62,13 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
 
 
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.ndarray]:
-    """The task of each actor, by thread: round robin over the tasks, then in equal parts.
+    """The task of each actor, by thread: round robin over the tasks, then over the threads.
 
-    Within a thread tasks are in order, so that copies of one game stand together.
+    Every thread plays as many different tasks as it can, so that the batches made of its
+    rollouts mix them; copies of one task stand together.
     """
-    tasks = np.arange(num_actors, dtype=np.int32) % num_tasks
-    return np.array_split(np.sort(tasks), num_threads)
+    tasks = np.sort(np.arange(num_actors, dtype=np.int32) % num_tasks)
+    return [tasks[i::num_threads] for i in range(num_threads)]
 
 
 def make_environment(

@@ -231,6 +231,8 @@ def test_every_task_has_an_actor_and_shares_are_even() -> None:
         assert counts.sum() == num_actors
         assert counts.max() - counts.min() <= 1
         assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        for tasks in dealt:  # As mixed as its size allows.
+            assert len(set(tasks)) >= min(len(tasks), num_tasks // num_threads)
 
 
 def test_an_exception_in_an_actor_thread_reaches_the_caller(

@@ -106,7 +106,7 @@ class AtariEnvironments:
 
 def _channels_last(frames: np.ndarray) -> np.ndarray:
     """`[N, stack, height, width]` -> `[N, height, width, stack]`, oldest frame first."""
-    return np.moveaxis(frames, 1, -1)
+    return np.ascontiguousarray(np.moveaxis(frames, 1, -1))
 
 
 def _make_environment(
@@ -150,4 +150,5 @@ SUITE = suite.Suite(
         "popart_step_size": 3e-4,
     },
     environment_factory=_make_environment,
+    requires=("ale_py", "pip install ale-py gymnasium"),
 )

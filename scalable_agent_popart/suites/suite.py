@@ -1,6 +1,7 @@
 """What the rest of the system knows about a benchmark."""
 
 import csv
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import environments
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 
 
@@ -52,6 +54,7 @@ class Suite:
       reference_scores: task name to scores, for every task of the benchmark.
       defaults: flag name to value, for flags whose default depends on the benchmark.
       environment_factory: makes environments for task names.
+      requires: module that plays the tasks and the command that installs it, if any.
     """
 
     name: str
@@ -63,6 +66,13 @@ class Suite:
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
     environment_factory: MakeEnvironment
+    requires: tuple[str, str] | None = None
+
+    def check_installed(self) -> None:
+        """Raises UserError if the module that plays the tasks is missing."""
+        if self.requires is not None and importlib.util.find_spec(self.requires[0]) is None:
+            module, install = self.requires
+            raise UserError(f"{self.name} needs the module {module}: {install}")
 
     def select(self, tasks: Sequence[str]) -> "Suite":
         """The same benchmark with only these tasks in play."""

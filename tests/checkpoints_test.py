@@ -1,0 +1,122 @@
+"""A checkpoint brings back every variable, and a tester reads the policy out of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import construction
+from scalable_agent_popart.checkpoints import Checkpoints
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learner import Learner
+
+
+def make_learner(**given: object) -> Learner:
+    """A small learner with a value of its own in every variable."""
+    config = Config.from_flags({"level_name": "catch5", "batch_size": 2, **given})
+    learner = construction.make_learner(config, construction.make_rollout_spec(config))
+    for i, variable in enumerate(learner.variables):
+        values = np.arange(variable.shape.num_elements()) % 13 + i + 1
+        variable.assign(tf.cast(tf.reshape(values, variable.shape), variable.dtype))
+    return learner
+
+
+def spoil(learner: Learner) -> None:
+    for variable in learner.variables:
+        variable.assign(tf.zeros_like(variable))
+
+
+def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> None:
+    learner = make_learner(use_popart=True, use_lstm=True)
+    names = [variable.name for variable in learner.variables]
+    for part in ("shift", "second_moment", "mean_square", "momentum", "frames", "num_updates"):
+        assert any(part in name for name in names), part
+    before = [variable.numpy() for variable in learner.variables]
+    Checkpoints(tmp_path, learner=learner).save()
+    spoil(learner)
+    assert Checkpoints(tmp_path, learner=learner).restore()
+    for variable, value in zip(learner.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+
+
+def test_a_tester_reads_the_policy_alone(tmp_path: Path) -> None:
+    learner = make_learner()
+    before = [variable.numpy() for variable in learner.agent.variables]
+    Checkpoints(tmp_path, learner=learner).save()
+    spoil(learner)
+    saved = tf.train.Checkpoint(agent=learner.agent)
+    assert Checkpoints(tmp_path, learner=saved).restore()
+    for variable, value in zip(learner.agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert not np.any(learner.head.weights)  # Not asked for.
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    for frames in range(5):
+        learner.frames.assign(frames)
+        checkpoints.save()
+    assert sorted(p.stem for p in tmp_path.glob("*.index")) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+    spoil(learner)
+    assert Checkpoints(tmp_path, learner=learner).restore()
+    assert int(learner.frames) == 4
+
+
+def test_a_moved_run_is_still_readable(tmp_path: Path) -> None:
+    learner = make_learner()
+    Checkpoints(tmp_path / "here", learner=learner).save()
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert Checkpoints(tmp_path / "there", learner=learner).restore()
+
+
+def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
+    assert not Checkpoints(tmp_path / "none", learner=make_learner()).restore()
+
+
+def test_an_interrupted_write_leaves_the_one_before_it_in_force(tmp_path: Path) -> None:
+    """What a killed process leaves: parts of the next checkpoint, not yet named."""
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    learner.frames.assign(7)
+    checkpoints.save()
+    for name in (
+        "ckpt-2.data-00000-of-00001.tempstate123",
+        "ckpt-2.data-00000-of-00001",
+        "ckpt-2.index",
+        "checkpoint.tmp123",
+    ):
+        (tmp_path / name).write_bytes(b"half a")
+        spoil(learner)
+        assert Checkpoints(tmp_path, learner=learner).restore()
+        assert int(learner.frames) == 7
+    learner.frames.assign(8)
+    again = Checkpoints(tmp_path, learner=learner)
+    again.save()
+    spoil(learner)
+    assert again.restore()
+    assert int(learner.frames) == 8
+
+
+def test_losing_the_file_that_names_the_newest_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    checkpoints.save()
+    checkpoints.save()
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(UserError, match="names the newest checkpoint"):
+        Checkpoints(tmp_path, learner=learner).restore()
+
+
+def test_variables_of_another_shape_are_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, learner=make_learner()).save()
+    with pytest.raises(UserError, match="another program or version"):
+        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="no checkpoint could be written"):
+        Checkpoints(tmp_path / "file", learner=make_learner()).save()
