@@ -131,9 +131,10 @@ def _run(config: config_lib.Config) -> int | None:
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     # TensorFlow's notes on its own build and saving would bury the progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if flags.FLAGS["verbosity"].using_default_value:
-        logging.set_verbosity(logging.WARNING)
     from scalable_agent_popart import evaluation, training  # noqa: PLC0415
+
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
 
     if config.mode == "test":
         evaluation.evaluate(config)

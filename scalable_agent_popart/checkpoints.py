@@ -1,5 +1,6 @@
 """Checkpoints: everything a killed run needs to go on as if nothing had happened."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,4 +91,6 @@ class Checkpoints:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """What an error says, without TensorFlow's names of graph nodes."""
+    text = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", str(error)).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
