@@ -11,6 +11,7 @@ A step that is `done` carries the reward of the last transition and the *first* 
 the next episode: environments restart within the step, and no observation is repeated.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -132,8 +133,9 @@ class EnvironmentGroup:
         return _concatenate([member.receive() for member in self._members])
 
     def close(self) -> None:
-        for member in self._members:
-            member.close()
+        with contextlib.ExitStack() as stack:  # Closes the others even if one fails.
+            for member in self._members:
+                stack.callback(member.close)
 
 
 def _concatenate(outputs: Sequence[StepOutput]) -> StepOutput:

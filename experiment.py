@@ -129,7 +129,7 @@ def _run(config: config_lib.Config) -> int | None:
     """Dispatches on the mode; returns the signal that ended the run, if any."""
     if config.mode == "train":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
-    # TensorFlow's notes on its own build and saving would bury the progress.
+    # Fewer of TensorFlow's notes on its build and saving between the lines of progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from scalable_agent_popart import evaluation, training  # noqa: PLC0415
 

@@ -164,25 +164,32 @@ def from_importance_weights(
         next_values = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
         deltas = clipped_rhos * (rewards + discounts * next_values - values)
 
-        # Remark 1 of the paper, backwards in time:
-        #   v_s - V(x_s) = delta_s V + gamma c_s (v_{s+1} - V(x_{s+1})).
-        def accumulate(following, step):
-            delta, discount, c = step
-            return delta + discount * c * following
-
-        vs_minus_values = tf.scan(
-            accumulate,
-            elems=(deltas, discounts, cs),
-            initializer=tf.zeros_like(bootstrap_value),
-            parallel_iterations=1,
-            reverse=True,
-        )
+        vs_minus_values = _accumulate(deltas, discounts * cs)
         vs = vs_minus_values + values
 
         next_vs = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
         clipped_pg_rhos = _clip(rhos, clip_pg_rho_threshold)
         pg_advantages = clipped_pg_rhos * (rewards + discounts * next_vs - values)
         return VTraceReturns(vs=tf.stop_gradient(vs), pg_advantages=tf.stop_gradient(pg_advantages))
+
+
+def _accumulate(deltas: tf.Tensor, decays: tf.Tensor) -> tf.Tensor:
+    """v_s - V(x_s) `[T, B, ...]`, backwards in time (Remark 1 of the paper):
+
+    v_s - V(x_s) = delta_s V + gamma c_s (v_{s+1} - V(x_{s+1})).
+    """
+
+    def step(following: tf.Tensor, elements: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        delta, decay = elements
+        return delta + decay * following
+
+    return tf.scan(
+        step,
+        elems=(deltas, decays),
+        initializer=tf.zeros_like(deltas[0]),
+        parallel_iterations=1,
+        reverse=True,
+    )
 
 
 def _clip(rhos: tf.Tensor, threshold: float | tf.Tensor | None) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """One frozen record of everything a run was asked to do."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,7 +101,7 @@ class Config:
             "total_environment_frames": suite.frames_per_task * num_tasks,
             "num_actors": num_tasks * -(-_MIN_DEFAULT_ACTORS // num_tasks),
         }
-        config = cls(**{**defaults, **given})
+        config = cls(**{**defaults, **given, "level_name": suite.level_name})
         config._validate(suite)
         return config
 
@@ -178,11 +179,13 @@ class Config:
             "checkpoint_seconds",
             "log_seconds",
         ):
-            if not getattr(self, name) > 0:
-                raise UserError(f"--{name} must be above 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"--{name} must be above 0 and finite, got {getattr(self, name)}")
         for name in ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"--{name} must not be below 0, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(
+                    f"--{name} must be 0 or above and finite, got {getattr(self, name)}"
+                )
         for name in ("discounting", "decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name} must lie in [0, 1], got {getattr(self, name)}")
@@ -193,10 +196,10 @@ class Config:
         if not 0 < self.popart_step_size <= 1:
             raise UserError(f"--popart_step_size must lie in (0, 1], got {self.popart_step_size}")
         lower, upper = self.popart_scale_lower_bound, self.popart_scale_upper_bound
-        if not 0 < lower <= upper:
+        if not 0 < lower <= upper < math.inf:
             raise UserError(
                 "--popart_scale_lower_bound and --popart_scale_upper_bound must satisfy "
-                f"0 < lower <= upper, got {lower} and {upper}"
+                f"0 < lower <= upper and be finite, got {lower} and {upper}"
             )
 
     def _validate_suite(self, suite: suites.Suite) -> None:

@@ -44,10 +44,10 @@ class RunDirectory:
         """
         try:
             record = json.loads(self._config_path.read_text())
-            return Config(**record["flags"])
+            return Config(**record["flags"]).with_flags({})  # Checked.
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise UserError(
                 f"{self._config_path} is damaged or not of this program ({error}); "
                 "give another --logdir"
@@ -105,7 +105,10 @@ class RunDirectory:
 def write_atomically(path: Path, record: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never a part."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=2) + "\n")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(json.dumps(record, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
 
 

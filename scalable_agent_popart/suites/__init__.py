@@ -40,6 +40,8 @@ def _owner(task: str) -> Suite:
         if task in suite.tasks:
             return suite
     suite_names = [suite.name for suite in ALL]
+    if task in suite_names:
+        raise UserError(f"--level_name: {task} is a whole suite and cannot stand in a list")
     candidates = [*suite_names, *(name for suite in ALL for name in suite.tasks)]
     near = difflib.get_close_matches(task, candidates, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"suites: {', '.join(suite_names)}"

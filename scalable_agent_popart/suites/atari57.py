@@ -150,5 +150,5 @@ SUITE = suite.Suite(
         "popart_step_size": 3e-4,
     },
     environment_factory=_make_environment,
-    requires=("ale_py", "pip install ale-py gymnasium"),
+    requires={"ale_py": "pip install ale-py", "gymnasium": "pip install gymnasium"},
 )

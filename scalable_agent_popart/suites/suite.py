@@ -3,7 +3,7 @@
 import csv
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -54,7 +54,7 @@ class Suite:
       reference_scores: task name to scores, for every task of the benchmark.
       defaults: flag name to value, for flags whose default depends on the benchmark.
       environment_factory: makes environments for task names.
-      requires: module that plays the tasks and the command that installs it, if any.
+      requires: modules that play the tasks, and the command that installs each.
     """
 
     name: str
@@ -66,17 +66,23 @@ class Suite:
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
     environment_factory: MakeEnvironment
-    requires: tuple[str, str] | None = None
+    requires: Mapping[str, str] = field(default_factory=dict)
 
     def check_installed(self) -> None:
-        """Raises UserError if the module that plays the tasks is missing."""
-        if self.requires is not None and importlib.util.find_spec(self.requires[0]) is None:
-            module, install = self.requires
-            raise UserError(f"{self.name} needs the module {module}: {install}")
+        """Raises UserError if a module that plays the tasks is missing."""
+        for module, install in self.requires.items():
+            if importlib.util.find_spec(module) is None:
+                raise UserError(f"{self.name} needs the module {module}: {install}")
 
     def select(self, tasks: Sequence[str]) -> "Suite":
         """The same benchmark with only these tasks in play."""
         return replace(self, tasks=tuple(tasks))
+
+    @property
+    def level_name(self) -> str:
+        """The `--level_name` of the tasks in play, however they were written."""
+        all_tasks = self.tasks == tuple(self.reference_scores)
+        return self.name if all_tasks else ",".join(self.tasks)
 
     def observation_spec(self, options: EnvironmentOptions) -> environments.ArraySpec:
         """Of one environment: an image `[height, width, channels]` of bytes."""
