@@ -92,6 +92,7 @@ class ValueHead(snt.Module):
         self._step_size = step_size
         self._variance_bounds = (scale_lower_bound**2, scale_upper_bound**2)
         self._second_moment_of = second_moment_of
+        self.weights = self.bias = None  # Until the first call tells the number of features.
         self.shift = tf.Variable(tf.zeros([num_tasks]), trainable=False, name="shift")
         self.second_moment = tf.Variable(
             tf.ones([num_tasks]), trainable=False, name="second_moment"
@@ -100,8 +101,9 @@ class ValueHead(snt.Module):
     @property
     def scale(self) -> tf.Tensor:
         """sigma `[num_tasks]`, sqrt(nu - mu^2) within its bounds."""
-        # In float64 because nu and mu^2 are close where sigma is small beside mu, and clipped
-        # before the root because rounding may leave their difference below zero.
+        # In float64 because nu and mu^2 are close where sigma is small beside mu (their float32
+        # storage tells sigma to 1% while |mu| is below some 100 sigma), and clipped before the
+        # root because rounding may leave their difference below zero.
         shift = tf.cast(self.shift, tf.float64)
         variance = tf.cast(self.second_moment, tf.float64) - tf.square(shift)
         return tf.cast(tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds)), tf.float32)
@@ -126,6 +128,7 @@ class ValueHead(snt.Module):
         Returns:
           `Value` of tensors `[...]`.
         """
+        features, task_ids = tf.convert_to_tensor(features), tf.convert_to_tensor(task_ids)
         self._create_parameters(features.shape[-1])
         # [..., D] x [num_tasks, D] -> [..., num_tasks]
         all_tasks = tf.tensordot(features, self.weights, axes=[[-1], [1]]) + self.bias
@@ -155,10 +158,12 @@ class ValueHead(snt.Module):
         """
         if not self.normalise:
             return
+        task_ids = tf.convert_to_tensor(task_ids)
         old_shift, old_scale = tf.identity(self.shift), self.scale
         self._update_statistics(targets, task_ids)
+        if self.weights is None:
+            return  # Never called: there are no outputs to preserve yet.
         new_shift, new_scale = tf.identity(self.shift), self.scale
-
         occurrences = tf.math.bincount(tf.cast(task_ids, tf.int32), minlength=self.num_tasks)
         present = occurrences > 0  # [num_tasks]
         ratio = old_scale / new_scale
@@ -188,7 +193,7 @@ class ValueHead(snt.Module):
         weight = own_task * self._step_size * tf.pow(keep, later)  # [B, num_tasks]
         memory = tf.pow(keep, tf.reduce_sum(own_task, axis=0))  # [num_tasks], 1 where absent
         for variable, observed in ((self.shift, mean), (self.second_moment, square)):
-            moved = memory * tf.cast(variable, tf.float64) + tf.linalg.matvec(
-                weight, observed, transpose_a=True
-            )
+            # Selected rather than multiplied by zero, which would spread one task's NaN to all.
+            own = tf.where(own_task > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
+            moved = memory * tf.cast(variable, tf.float64) + tf.reduce_sum(own, axis=0)
             variable.assign(tf.cast(moved, tf.float32))

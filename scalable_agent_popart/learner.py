@@ -73,7 +73,9 @@ class Learner(snt.Module):
             self._parameters, settings.decay, settings.momentum, settings.epsilon
         )
         self._compiled_update = tf.function(
-            self._update, input_signature=[rollouts.batch_spec(spec, batch_size)]
+            self._update,
+            input_signature=[rollouts.batch_spec(spec, batch_size)],
+            autograph=False,  # Nothing to convert, and looking for it takes seconds.
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:

@@ -59,7 +59,7 @@ class ShallowTorso(snt.Module):
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Maps `[N, H, W, C]` float in [0, 1] to `[N, 256]`."""
         hidden = tf.nn.relu(self._second(tf.nn.relu(self._first(images))))
-        return tf.nn.relu(self._linear(snt.flatten(hidden)))  # [N, H / 8 * W / 8 * 32]
+        return tf.nn.relu(self._linear(snt.flatten(hidden)))  # [N, ceil(H / 8) * ceil(W / 8) * 32]
 
 
 TORSOS: dict[str, Callable[[], snt.Module]] = {"deep": DeepTorso, "shallow": ShallowTorso}

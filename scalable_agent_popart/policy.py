@@ -23,7 +23,7 @@ class Policy:
         self._agent = agent
         self._source = source
         self._seed = np.array([seed % 2**31, 0], np.int32)
-        self._step = tf.function(agent.step)
+        self._step = tf.function(agent.step, autograph=False)
         self._version = -1
 
     def initial_state(self, num_environments: int) -> AgentState:

@@ -6,6 +6,9 @@
 
 Two things set it apart from the optimisers of Sonnet 2 and Keras: epsilon stands inside the
 root, and ms starts at one rather than zero, which keeps the first steps small.
+
+With momentum above zero a weight whose gradient is zero keeps moving, the value heads of tasks
+that are absent from a batch among them.
 """
 
 from collections.abc import Sequence

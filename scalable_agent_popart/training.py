@@ -87,7 +87,7 @@ class ActorPool:
 
     def _prepare_batches(self) -> None:
         """Has the next batch ready while the learner works on the last."""
-        transpose = tf.function(rollouts.time_major)
+        transpose = tf.function(rollouts.time_major, autograph=False)
         while (stacked := self.rollout_queue.get(self._config.batch_size)) is not None:
             batch = transpose(stacked)
             while not self._closed:

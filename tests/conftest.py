@@ -7,7 +7,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Modules that train or start processes; they run after everything else.
-_SLOW = ("bookkeeping_test", "experiment_test", "learning_test", "failure_test")
+_SLOW = ("throughput_test", "bookkeeping_test", "experiment_test", "learning_test", "failure_test")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
