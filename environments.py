@@ -1,7 +1,7 @@
 """The environment contract: what actors and environments say to each other.
 
-NumPy only, and no TensorFlow, so that a process that only emulates stays small and starts
-fast. A *batched environment* steps N environments in lockstep; N is its `num_environments`.
+NumPy and dm-tree (for nested arrays) only, no TensorFlow, so that a process that only emulates
+stays small and starts fast. A *batched environment* steps N environments in lockstep.
 
 Episodes and games. `done` marks the end of a training episode: the return is cut and the
 recurrent state reset there. `info.episode_end` marks the end of what scores are counted in,

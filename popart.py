@@ -100,7 +100,9 @@ class ValueHead(snt.Module):
 
     @property
     def scale(self) -> tf.Tensor:
-        """sigma `[num_tasks]`, sqrt(nu - mu^2) within its bounds."""
+        """sigma `[num_tasks]`, sqrt(nu - mu^2) within its bounds; 1 without normalisation."""
+        if not self.normalise:
+            return tf.ones_like(self.shift)
         # In float64 because nu and mu^2 are close where sigma is small beside mu (their float32
         # storage tells sigma to 1% while |mu| is below some 100 sigma), and clipped before the
         # root because rounding may leave their difference below zero.
@@ -153,7 +155,7 @@ class ValueHead(snt.Module):
         weights and bias bit for bit.
 
         Args:
-          targets: `[T, B]` float32, unnormalised value targets.
+          targets: `[T, B]` float32, unnormalised value targets; finite.
           task_ids: `[B]` integer, the task of each rollout.
         """
         if not self.normalise:

@@ -4,7 +4,7 @@
 
 Trains IMPALA, MultiHead-IMPALA and PopArt-IMPALA on `catch5` with the same flags and frames,
 one run after the other, tests each, and prints a table in Markdown. Runs that are finished are
-not repeated. Flags after `--` go to every training run.
+only tested again. Flags after `--` go to every training run.
 """
 
 import json

@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from environments import BatchedEnvironment
 from scalable_agent_popart import construction, rollouts
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner
@@ -96,58 +97,83 @@ def measure_train_step(config: Config, spec: rollouts.Rollout, learner: Learner)
 
 
 def measure_forward(config: Config, spec: rollouts.Rollout, learner: Learner) -> float:
-    """Agent steps/s of the policy alone."""
+    """Agent steps/s of the policy alone, one in each actor thread."""
     store = WeightStore(learner.agent.trainable_variables, 0)
-    policy = Policy(construction.make_agent(config, spec), store, seed=0)
-    policy.refresh()
-    size = -(-config.num_actors // config.actor_threads)
-    env_output = tf.nest.map_structure(
-        lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
-        spec.env_outputs,
-    )
-    actions, state = np.zeros(size, np.int32), policy.initial_state(size)
-    return rate(size, lambda: policy.act(actions, env_output, state))
+
+    def prepare(tasks: np.ndarray) -> Callable[[], int]:
+        size = len(tasks)
+        policy = Policy(construction.make_agent(config, spec), store, seed=0)
+        policy.refresh()
+        env_output = tf.nest.map_structure(
+            lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
+            spec.env_outputs,
+        )
+        actions, state = np.zeros(size, np.int32), policy.initial_state(size)
+
+        def call() -> int:
+            policy.act(actions, env_output, state)
+            return size
+
+        call()  # Traces.
+        return call
+
+    return rate_in_threads([prepare(tasks) for tasks in dealt(config)])
 
 
-def measure_emulation(config: Config) -> float:
-    """Agent steps/s of the environments alone, all threads together."""
-    dealt = construction.deal_tasks(
-        config.num_actors, len(config.suite.tasks), config.actor_threads
-    )
-    made = [
-        construction.make_environment(config, tasks, np.random.SeedSequence(i), training=True)
-        for i, tasks in enumerate(dealt)
-    ]
-    for environment in made:
-        environment.reset()
-    end = time.perf_counter() + FLAGS.seconds
-    steps = [0] * len(made)
+def dealt(config: Config) -> list[np.ndarray]:
+    """The tasks of each actor thread."""
+    return construction.deal_tasks(config.num_actors, len(config.suite.tasks), config.actor_threads)
 
-    def step(i: int) -> None:
-        generator = np.random.default_rng(i)
-        size = len(made[i].task_ids)
-        while time.perf_counter() < end:
-            made[i].send(generator.integers(config.suite.num_actions, size=size, dtype=np.int32))
-            made[i].receive()
-            steps[i] += size
 
-    threads = [threading.Thread(target=step, args=(i,)) for i in range(len(made))]
+def rate_in_threads(calls: list[Callable[[], int]]) -> float:
+    """Agent steps/s of several calls, each over and over in its thread for `--seconds`."""
+    steps = [0] * len(calls)
     start = time.perf_counter()
+
+    def work(i: int) -> None:
+        while time.perf_counter() - start < FLAGS.seconds or not steps[i]:
+            steps[i] += calls[i]()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    elapsed = time.perf_counter() - start
+    return sum(steps) / (time.perf_counter() - start)
+
+
+def measure_emulation(config: Config) -> float:
+    """Agent steps/s of the environments alone, all threads together."""
+    made = [
+        construction.make_environment(config, tasks, np.random.SeedSequence(i), training=True)
+        for i, tasks in enumerate(dealt(config))
+    ]
+
+    def prepare(environment: BatchedEnvironment) -> Callable[[], int]:
+        environment.reset()
+        generator = np.random.default_rng(0)
+        size = len(environment.task_ids)
+
+        def call() -> int:
+            actions = generator.integers(config.suite.num_actions, size=size, dtype=np.int32)
+            environment.send(actions)
+            environment.receive()
+            return size
+
+        return call
+
+    figure = rate_in_threads([prepare(environment) for environment in made])
     for environment in made:
         environment.close()
-    return sum(steps) / elapsed
+    return figure
 
 
 def measure(config: Config, spec: rollouts.Rollout, learner: Learner) -> dict[str, float]:
-    """Everything once."""
+    """Everything once; the bare training step has a learner of its own to spoil."""
+    spoilt = construction.make_learner(config, spec)
     figures = {
         "forward": measure_forward(config, spec, learner),
-        "train_step": measure_train_step(config, spec, learner),
+        "train_step": measure_train_step(config, spec, spoilt),
         "emulation": measure_emulation(config),
         **measure_training(config, spec, learner),
     }

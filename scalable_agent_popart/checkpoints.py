@@ -30,14 +30,15 @@ class Checkpoints:
         self._manager: tf.train.CheckpointManager | None = None
 
     def restore(self) -> bool:
-        """Restores the newest checkpoint; returns False if there is none.
+        """Restores the newest checkpoint; returns False if there has never been one.
 
         Raises:
-          UserError: if it is damaged or of other variables.
+          UserError: if it is damaged, missing or of other variables.
         """
-        newest = self._newest()
-        if newest is None:
+        checkpoints = self._newest_first()
+        if not checkpoints:
             return False
+        newest = checkpoints[0]
         try:
             status = self._checkpoint.restore(newest)
             status.assert_existing_objects_matched().expect_partial()
@@ -47,9 +48,11 @@ class Checkpoints:
                 "give another --logdir"
             ) from error
         except Exception as error:  # Damaged bytes can surface anywhere in the reader.
+            mend = "give another --logdir"
+            if len(checkpoints) > 1:
+                mend = f"delete {newest}.* to go on from {Path(checkpoints[1]).name}"
             raise UserError(
-                f"checkpoint {newest} is damaged ({_first_line(error)}); delete {newest}.* to go "
-                "on from the one before it"
+                f"checkpoint {newest} is damaged ({_first_line(error)}); {mend}"
             ) from error
         return True
 
@@ -71,10 +74,10 @@ class Checkpoints:
                 "make room, and the same command goes on from the last one"
             ) from error
 
-    def _newest(self) -> str | None:
-        """Path of the newest checkpoint that still has any of its files."""
+    def _newest_first(self) -> list[str]:
+        """Paths of the checkpoints that still have any of their files."""
         if not self._directory.is_dir():
-            return None
+            return []
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
             # With no more than the first on disk, its writing was cut off before it counted.
@@ -83,11 +86,15 @@ class Checkpoints:
                     f"{self._directory / 'checkpoint'}, which names the newest checkpoint, is "
                     "damaged or missing; give another --logdir"
                 )
-            return None
-        for path in reversed(state.all_model_checkpoint_paths):
-            if any(self._directory.glob(f"{Path(path).name}.*")):
-                return str(self._directory / Path(path).name)
-        return None
+            return []
+        names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
+        left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
+        if not left:
+            raise UserError(
+                f"the checkpoints that {self._directory / 'checkpoint'} names are gone; bring "
+                "them back or give another --logdir"
+            )
+        return left
 
 
 def _first_line(error: Exception) -> str:

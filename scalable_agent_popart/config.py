@@ -148,7 +148,11 @@ class Config:
                 f"the run in {self.logdir} was trained on {trained.suite.name}; it cannot be "
                 f"tested on {self.level_name} of {self.suite.name}"
             )
-        differences = replace(self, level_name=trained.level_name).differences(trained)
+        # Scores are of raw rewards, whatever the clipping.
+        played = replace(
+            self, level_name=trained.level_name, reward_clipping=trained.reward_clipping
+        )
+        differences = played.differences(trained)
         if differences:
             raise UserError(
                 f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"

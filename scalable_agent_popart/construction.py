@@ -1,6 +1,7 @@
 """Makes the parts of a run from its configuration."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -45,18 +46,7 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         second_moment_of=config.popart_second_moment_of,
     )
     settings = LearnerSettings(
-        total_environment_frames=config.total_environment_frames,
-        num_action_repeats=config.num_action_repeats,
-        discounting=config.discounting,
-        reward_clipping=config.reward_clipping,
-        entropy_cost=config.entropy_cost,
-        baseline_cost=config.baseline_cost,
-        learning_rate=config.learning_rate,
-        decay=config.decay,
-        momentum=config.momentum,
-        epsilon=config.epsilon,
-        max_grad_norm=config.max_grad_norm,
-        popart_order=config.popart_order,
+        **{field.name: getattr(config, field.name) for field in fields(LearnerSettings)}
     )
     return Learner(make_agent(config, spec), head, settings, spec, config.batch_size)
 

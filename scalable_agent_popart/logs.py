@@ -7,10 +7,9 @@ their frames never go backwards.
 
 import collections
 import json
-import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,14 @@ import tqdm
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 
 # A task's score while training is the mean over its latest games.
 _RECENT_EPISODES = 100
+# Bytes; a line of metrics for 57 tasks has some 6,000.
+_LONGEST_LINE = 2**20
 
 
 class JsonLines:
@@ -38,14 +40,30 @@ class JsonLines:
         self._path = path
         self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def open(self) -> list[dict[str, Any]]:
-        """Cuts the file back to `length` and opens it to go on; returns what it holds."""
+    def open(self) -> None:
+        """Cuts the file back to `length`, and to whole lines, and opens it to go on."""
         self._path.touch()
-        keep = min(int(self.length), self._path.stat().st_size)
-        os.truncate(self._path, keep)
+        with open(self._path, "rb+") as file:
+            keep = min(int(self.length), self._path.stat().st_size)
+            file.seek(max(0, keep - _LONGEST_LINE))
+            tail = file.read(keep - file.tell())
+            file.truncate(keep - len(tail) + tail.rfind(b"\n") + 1)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records so far, one by one.
+
+        Raises:
+          UserError: if a line is damaged.
+        """
         with open(self._path, encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise UserError(
+                        f"{self._path} is damaged in line {number}; delete the line and repeat"
+                    ) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Appends one line."""
@@ -73,6 +91,7 @@ class RunLog:
         self.episodes = JsonLines(directory.episodes)
         self._directory = directory
         self._suite = suite
+        self._progress: Any = None  # Until `open`.
         self._num_action_repeats = num_action_repeats
         self._returns: dict[str, collections.deque[float]] = {
             task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
@@ -80,9 +99,10 @@ class RunLog:
 
     def open(self, frames: int, total_frames: int) -> None:
         """Starts to record, at `frames` of `total_frames` environment frames."""
-        for episode in self.episodes.open():
-            self._returns[episode["task"]].append(episode["episode_return"])
         self.metrics.open()
+        self.episodes.open()
+        for episode in self.episodes.read():
+            self._returns[episode["task"]].append(episode["episode_return"])
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
         self._progress = tqdm.tqdm(
@@ -156,13 +176,15 @@ class RunLog:
                     tf.summary.scalar(f"{name}/{task}", value)
         self._tensorboard.flush()
         shown = {"loss": f"{record['total_loss']:.4g}"}
-        if "mean_capped" in record:
-            shown = {"score": f"{record['mean_capped']:.1f}%", **shown}
+        headline = self._suite.headline
+        if headline in record:
+            played = f"{record['tasks_scored']}/{len(self._suite.tasks)} tasks"
+            shown = {headline: f"{record[headline]:.1f}% of {played}", **shown}
         self._progress.set_postfix(shown, refresh=False)
 
     def close(self) -> None:
         """Ends the records; harmless if they were never opened."""
-        if hasattr(self, "_progress"):
+        if self._progress is not None:
             self._progress.close()
             self._tensorboard.close()
             self.metrics.close()

@@ -1,6 +1,6 @@
 """The actor-critic losses, summed over batch and time as the published settings assume.
 
-Hessel et al. (2019), equations 10 and 11; without PopArt mu = 0 and sigma = 1, and they are
+Hessel et al. (2019), equations 11 and 12; without PopArt mu = 0 and sigma = 1, and they are
 IMPALA's. Tensors are `[T, B]` unless said otherwise.
 """
 

@@ -37,10 +37,6 @@ class RolloutQueue:
             return None
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
-    def size(self) -> int:
-        """Rollouts waiting."""
-        return int(self._queue.size())
-
     def close(self) -> None:
         """Wakes all who wait; may be called twice."""
         self._queue.close(cancel_pending_enqueues=True)

@@ -63,16 +63,19 @@ class RunDirectory:
                     f"{self.path} holds another run: {'; '.join(differences)}; "
                     "give the same flags or another --logdir"
                 )
-        elif self.checkpoints.exists():
-            raise UserError(
-                f"{self.path} holds checkpoints but no config.json; give another --logdir"
-            )
+        else:
+            for path in (self.metrics, self.episodes, self.checkpoints):
+                if path.exists():
+                    raise UserError(
+                        f"{self.path} holds {path.name} but no config.json, so it is not known "
+                        "what made it; give another --logdir"
+                    )
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; give another one")
 
-    def open(self, config: Config) -> None:
-        """Takes the directory for this process and records the configuration.
+    def lock(self) -> None:
+        """Takes the directory for this process, until `close` or the process's end.
 
         Raises:
           UserError: if another process trains here.
@@ -86,6 +89,9 @@ class RunDirectory:
             raise UserError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
+
+    def record(self, config: Config) -> None:
+        """Writes `config.json`."""
         record = {
             "agent": config.agent_name,
             "flags": dataclasses.asdict(config),

@@ -63,8 +63,10 @@ class ActorPool:
         self._workers.start("batches", self._prepare_batches)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, exception_type: type | None, *exception: object) -> None:
         self._workers.close()
+        if exception_type is None:
+            self._workers.raise_error()
 
     def next_batch(self) -> rollouts.Rollout | None:
         """The next batch `[T + 1, B, ...]`, or None if there is none yet.
@@ -79,10 +81,10 @@ class ActorPool:
             return None
 
     def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence) -> None:
-        environment = construction.make_environment(self._config, task_ids, seed, training=True)
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
         agent = construction.make_agent(self._config, self._spec)
         policy = Policy(agent, self._source, policy_seed)
+        environment = construction.make_environment(self._config, task_ids, seed, training=True)
         run_actor(environment, policy, self.rollout_queue, self._spec)
 
     def _prepare_batches(self) -> None:
@@ -113,6 +115,17 @@ def train(config: Config) -> int | None:
     """
     directory = RunDirectory(config.logdir)
     directory.check(config)
+    directory.lock()
+    try:
+        return _train_in(directory, config)
+    finally:
+        directory.close()
+
+
+def _train_in(directory: RunDirectory, config: Config) -> int | None:
+    """Trains in a directory that is locked, so that no other process moves the run on."""
+    directory.check(config)
+    tf.random.set_seed(config.seed)
     spec = construction.make_rollout_spec(config)
     learner = construction.make_learner(config, spec)
     log = RunLog(directory, config.suite, config.num_action_repeats)
@@ -123,13 +136,12 @@ def train(config: Config) -> int | None:
         episodes_length=log.episodes.length,
     )
     checkpoints.restore()
-    directory.open(config)
+    directory.record(config)
     try:
         log.open(int(learner.frames), config.total_environment_frames)
         return _learn(config, learner, log, checkpoints, spec)
     finally:
         log.close()
-        directory.close()
 
 
 def _learn(
@@ -159,9 +171,9 @@ def _learn(
             if now >= checkpoint_due:
                 checkpoints.save()
                 checkpoint_due = now + config.checkpoint_seconds
-    if metrics is not None:
-        _record(config, learner, log, metrics)
-        checkpoints.save()
+        if metrics is not None:  # Before the threads are waited for, and still safe from signals.
+            _record(config, learner, log, metrics)
+            checkpoints.save()
     return stop.signal_number
 
 
@@ -175,9 +187,10 @@ def _record(
     """
     frames = int(learner.frames)
     values = {name: float(tensor) for name, tensor in metrics.items()}
-    if not np.isfinite(values["total_loss"]):
+    if not np.isfinite(values["total_loss"] + values["gradient_norm"]):
         raise UserError(
-            f"training diverged: total_loss is {values['total_loss']} at {frames:,} frames; "
+            f"training diverged at {frames:,} frames: total_loss is {values['total_loss']}, "
+            f"gradient_norm {values['gradient_norm']}; "
             "lower --learning_rate or --max_grad_norm and give another --logdir"
         )
     statistics = {}

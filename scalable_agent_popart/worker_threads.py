@@ -1,6 +1,5 @@
 """Threads with an owner: none outlives it, and no exception in one goes unnoticed."""
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -39,12 +38,15 @@ class WorkerThreads:
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
             if thread.is_alive():
-                logging.error("%s did not stop within %g s", thread.name, _JOIN_SECONDS)
+                self._keep(RuntimeError(f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"))
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # Whatever it is, the owner must see it.
-            with self._lock:
-                self._error = self._error or error
+            self._keep(error)
             self._stop()
+
+    def _keep(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error

@@ -120,3 +120,28 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="no checkpoint could be written"):
         Checkpoints(tmp_path / "file", learner=make_learner()).save()
+
+
+def test_losing_every_checkpoint_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
+    learner = make_learner()
+    Checkpoints(tmp_path, learner=learner).save()
+    for path in tmp_path.glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(UserError, match="are gone"):
+        Checkpoints(tmp_path, learner=learner).restore()
+
+
+def test_only_a_checkpoint_that_has_another_before_it_is_said_to_be_dispensable(
+    tmp_path: Path,
+) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    checkpoints.save()
+    (tmp_path / "ckpt-1.index").write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged.*give another --logdir"):
+        checkpoints.restore()
+    (tmp_path / "ckpt-1.index").unlink()
+    checkpoints.save()
+    (tmp_path / "ckpt-2.index").write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged.*delete .*ckpt-2.* to go on from ckpt-1"):
+        checkpoints.restore()

@@ -105,7 +105,8 @@ def test_flag_that_cannot_be_parsed_is_named_and_nothing_is_written(
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_run_directory_of_another_suite_is_left_alone(tmp_path: Path, mode: str) -> None:
     directory = RunDirectory(str(tmp_path))
-    directory.open(_config("catch5", logdir=str(tmp_path)))
+    directory.lock()
+    directory.record(_config("catch5", logdir=str(tmp_path)))
     directory.close()
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     answer = _run(f"--logdir={tmp_path}", "--level_name=pong", f"--mode={mode}")

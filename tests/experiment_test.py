@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from absl.testing import flagsaver
 
 import experiment
 from scalable_agent_popart import training
-from scalable_agent_popart.suites import atari57
+from scalable_agent_popart.suites import atari57, catch
 
 TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 TINY = {
@@ -214,6 +215,49 @@ def test_a_first_checkpoint_that_was_cut_off_does_not_stop_the_run(tmp_path: Pat
             path.unlink()  # In particular the file that names the newest.
     train(tmp_path)
     assert saved(tmp_path)[FRAMES] == 400
+
+
+def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
+    one_batch = {"total_environment_frames": 40, "learning_rate": 1e-30}
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        train(tmp_path / name, seed=seed, **one_batch)
+    weights = {
+        name: [v for key, v in sorted(saved(tmp_path / name).items()) if "_parameters/" in key]
+        for name in "abc"
+    }
+    assert weights["a"]
+    assert all(np.array_equal(a, b) for a, b in zip(weights["a"], weights["b"], strict=True))
+    assert not all(np.array_equal(a, c) for a, c in zip(weights["a"], weights["c"], strict=True))
+
+
+def test_the_last_checkpoint_is_written_while_signals_are_still_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = []
+    save = training.Checkpoints.save
+
+    def note(self: training.Checkpoints) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        save(self)
+
+    monkeypatch.setattr(training.Checkpoints, "save", note)
+    before = signal.getsignal(signal.SIGTERM)
+    train(tmp_path)
+    assert len(handlers) >= 2
+    assert before not in handlers
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_error_while_closing_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: catch.CatchEnvironments) -> None:
+        raise ZeroDivisionError("while closing")
+
+    monkeypatch.setattr(catch.CatchEnvironments, "close", broken)
+    with pytest.raises(ZeroDivisionError, match="while closing"):
+        train(tmp_path)
+    assert saved(tmp_path)[FRAMES] == 400  # Saved all the same.
 
 
 def test_divergence_ends_the_run_with_one_line(

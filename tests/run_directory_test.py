@@ -23,7 +23,8 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.run_directory import RunDirectory
 
 directory = RunDirectory(sys.argv[1])
-directory.open(Config.from_flags({"level_name": "catch5"}))
+directory.lock()
+directory.record(Config.from_flags({"level_name": "catch5"}))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -36,7 +37,8 @@ def _config(**flags: object) -> Config:
 def _record(path: Path, config: Config) -> dict:
     """Opens and leaves the directory; returns what it wrote."""
     directory = RunDirectory(str(path))
-    directory.open(config)
+    directory.lock()
+    directory.record(config)
     directory.close()
     return json.loads((path / "config.json").read_text())
 
@@ -226,24 +228,25 @@ def test_second_process_is_refused_while_the_first_lives_and_not_after(tmp_path:
         before = (tmp_path / "config.json").read_bytes()
         late = RunDirectory(str(tmp_path))
         with pytest.raises(UserError, match="another process trains in"):
-            late.open(_config(seed=5))
+            late.lock()
         assert (tmp_path / "config.json").read_bytes() == before
         late.close()
         process.kill()
         process.wait()
-        late.open(_config(seed=5))
+        late.lock()
+        late.record(_config(seed=5))
         late.close()
     assert RunDirectory(str(tmp_path)).read_config() == _config(seed=5)
 
 
 def test_closed_directory_is_free_and_may_be_closed_again(tmp_path: Path) -> None:
     first, second = RunDirectory(str(tmp_path)), RunDirectory(str(tmp_path))
-    first.open(_config())
+    first.lock()
     with pytest.raises(UserError, match="another process"):
-        second.open(_config())
+        second.lock()
     first.close()
     first.close()
-    second.open(_config())
+    second.lock()
     second.close()
 
 
@@ -261,3 +264,11 @@ def test_configuration_with_values_of_the_wrong_type_is_refused(
     (tmp_path / "config.json").write_text(json.dumps({"flags": flags}))
     with pytest.raises(UserError, match="damaged"):
         RunDirectory(str(tmp_path)).read_config()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "episodes.jsonl", "checkpoints"])
+def test_directory_with_files_of_unknown_origin_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=name):
+        RunDirectory(str(tmp_path)).check(_config())
+    assert (tmp_path / name).read_text() == "mine"

@@ -1,9 +1,9 @@
 """Atari-57: 57 games of the Arcade Learning Environment, emulated by `ale-py`.
 
 Preprocessing as in the paper's appendix: 84x84 grey frames, each the maximum of the last two,
-stacks of four, four action repeats, the full set of 18 actions, up to 30 no-ops at a game's
-start, at most 108,000 frames a game and no sticky actions. A lost life ends the training
-episode but not the game.
+stacks of four, four action repeats. A lost life ends the training episode but not the game.
+Where the appendix is silent, as is usual: the full set of 18 actions, up to 30 no-ops at a
+game's start, at most 108,000 frames a game after them, and no sticky actions.
 
 Random and human scores are those of DQN Zoo (`dqn_zoo/atari_data.py`), no-op starts.
 """
@@ -132,6 +132,7 @@ SUITE = suite.Suite(
     num_actions=_NUM_ACTIONS,
     num_channels=_NUM_STACKED_FRAMES,
     scalable=True,
+    headline="median",
     frames_per_task=200_000_000,
     reference_scores=_SCORES,
     defaults={

@@ -102,6 +102,7 @@ SUITE = suite.Suite(
     num_actions=3,
     num_channels=3,
     scalable=False,
+    headline="mean",
     frames_per_task=100_000,
     # Whatever the paddle does without looking, it meets a uniformly drawn ball once in five
     # times: 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
@@ -119,7 +120,7 @@ SUITE = suite.Suite(
         "use_lstm": False,
         "reward_clipping": "none",
         "learning_rate": 5e-3,
-        "entropy_cost": 0.01,
+        "entropy_cost": 0.03,
         "epsilon": 0.01,
         "max_grad_norm": 0.0,
         "popart_step_size": 0.01,

@@ -50,6 +50,8 @@ class Suite:
       num_actions: size of the action set that all tasks share.
       num_channels: of the image observation.
       scalable: whether observations can be rendered at another `--height` and `--width`.
+      headline: the aggregate score that the benchmark is reported by, a field of
+        `scores.Aggregate`.
       frames_per_task: default length of a run, in environment frames for each task in play.
       reference_scores: task name to scores, for every task of the benchmark.
       defaults: flag name to value, for flags whose default depends on the benchmark.
@@ -62,6 +64,7 @@ class Suite:
     num_actions: int
     num_channels: int
     scalable: bool
+    headline: str
     frames_per_task: int
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
