@@ -70,7 +70,7 @@ def play(
     actions = np.zeros(len(quotas), np.int32)
     state = policy.initial_state(len(quotas))
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
-        while remaining.any():
+        while remaining.any():  # Those that are through play on, uncounted, in lockstep.
             agent_output, state = policy.act(actions, env_output, state)
             actions = agent_output.action
             environment.send(actions)

@@ -151,6 +151,9 @@ def _learn(
     checkpoints: Checkpoints,
     spec: rollouts.Rollout,
 ) -> int | None:
+    """Feeds batches to the learner and records what becomes of them; returns as `train` does."""
+    if learner.frames >= config.total_environment_frames:
+        return None  # A finished run needs no actors.
     store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
     pool = ActorPool(config, spec, store, int(learner.num_updates))
     log_due = checkpoint_due = time.monotonic()
