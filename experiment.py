@@ -18,20 +18,21 @@ from scalable_agent_popart import config as config_lib
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
 
-_BY_SUITE = " Default: set by the suite."
-
 
 def _define(kind: str, name: str, text: str) -> str:
     """Defines a flag whose default is that of the `Config` field of its name."""
-    default = config_lib.flag_default(name)
-    getattr(flags, f"DEFINE_{kind}")(name, default, text + (_BY_SUITE if default is None else ""))
+    getattr(flags, f"DEFINE_{kind}")(name, config_lib.flag_default(name), _explain(name, text))
     return name
 
 
 def _define_enum(name: str, choices: tuple[str, ...], text: str) -> str:
-    default = config_lib.flag_default(name)
-    flags.DEFINE_enum(name, default, choices, text + (_BY_SUITE if default is None else ""))
+    flags.DEFINE_enum(name, config_lib.flag_default(name), choices, _explain(name, text))
     return name
+
+
+def _explain(name: str, text: str) -> str:
+    by_suite = config_lib.flag_default(name) is None and name != "level_name"
+    return f"{text} Default: set by the suite." if by_suite else text
 
 
 _FLAGS = (
