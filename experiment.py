@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import sys
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -84,6 +85,13 @@ _FLAGS = (
     _define("float", "momentum", "RMSProp momentum."),
     _define("float", "epsilon", "RMSProp epsilon, inside the root."),
     _define("float", "max_grad_norm", "Global norm that gradients are clipped to; 0: never."),
+    # Arithmetic.
+    _define_enum(
+        "precision",
+        config_lib.PRECISIONS,
+        "Type of the convolutions; all else is float32. auto: bfloat16 where it is faster.",
+    ),
+    _define("boolean", "xla", "Whether XLA compiles the learner's update. For GPUs."),
     # Records.
     _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
     _define("float", "log_seconds", "Seconds between lines of metrics."),
@@ -108,12 +116,17 @@ def main(argv: list[str]) -> None:
         sys.exit(128 + signal_number)
 
 
-def _make_config() -> config_lib.Config:
-    given = {
+def given_flags() -> dict[str, Any]:
+    """The flags that were set, name to value."""
+    return {
         name: flags.FLAGS[name].value
         for name in _FLAGS
         if not flags.FLAGS[name].using_default_value
     }
+
+
+def _make_config() -> config_lib.Config:
+    given = given_flags()
     if given.get("mode") != "test":
         return config_lib.Config.from_flags(given)
     # A test plays by the run's own settings, but for those given.
@@ -132,7 +145,9 @@ def _run(config: config_lib.Config) -> int | None:
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     # Fewer of TensorFlow's notes on its build and saving between the lines of progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from scalable_agent_popart import evaluation, training  # noqa: PLC0415
+    from scalable_agent_popart import evaluation, hardware, training  # noqa: PLC0415
+
+    hardware.prepare_process()
 
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)

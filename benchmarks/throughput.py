@@ -1,10 +1,14 @@
 """Training throughput, and what the same machine allows in the same minutes.
 
-  python benchmarks/throughput.py --json=throughput.json
+  python benchmarks/throughput.py --use_popart --json=throughput.json
+  python benchmarks/throughput.py --use_popart --against=use_popart=false
+  python benchmarks/throughput.py --use_popart --endurance_minutes=10
 
-Measures, in one process and in turn, repeated `--repeats` times:
+Takes every flag of training; the level is pong if none is given. Without the last two options
+it measures, in one process and in turn, repeated `--repeats` times:
 
-* training: agent steps/s that the learner consumes while actors act, as in `--mode=train`;
+* training: agent steps/s that the learner consumes while actors act, as in `--mode=train`,
+  with the share of time that actor threads and learner spend in each stage;
 * forward: the policy's call alone, on as many environments as an actor thread has;
 * train_step: the learner's update alone, on one batch over and over;
 * emulation: the environments alone, all actor threads stepping random actions.
@@ -12,197 +16,143 @@ Measures, in one process and in turn, repeated `--repeats` times:
 Every training step needs one of each, so with all cores busy the arithmetic allows
 roofline = 1 / (1 / forward + 1 / train_step + 1 / emulation), and efficiency is training
 divided by that. Reported are medians over the repeats, and the peak memory of training alone.
+
+`--against=FLAG=VALUE[;FLAG=VALUE]` instead trains two agents in turn, one as the flags say and
+one with these flags changed, and reports the ratio of their rates. `--endurance_minutes`
+trains once for so long and reports the growth of memory and the number of traces.
 """
 
 import json
 import resource
 import statistics
-import threading
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import tensorflow as tf
+import rates
 from absl import app, flags
 
-from environments import BatchedEnvironment
-from scalable_agent_popart import construction, rollouts
+import experiment
+from scalable_agent_popart import hardware
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.learner import Learner
-from scalable_agent_popart.policy import Policy
-from scalable_agent_popart.training import ActorPool
-from scalable_agent_popart.weights import WeightStore
+from scalable_agent_popart.errors import UserError
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("level_name", "pong", "Levels to play.")
-flags.DEFINE_string("network", "deep", "Network: deep or shallow.")
-flags.DEFINE_boolean("use_popart", True, "Whether the agent is PopArt-IMPALA.")
-flags.DEFINE_integer("num_actors", None, "Environments. Default: as in training.")
-flags.DEFINE_integer("actor_threads", 2, "Threads that step them.")
 flags.DEFINE_integer("repeats", 3, "Times that everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
+flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
+flags.DEFINE_float("endurance_minutes", None, "Trains once for so long.")
 flags.DEFINE_string("json", None, "File to write the results to.")
 
-# Enough to use up the rollouts that gather while the learner is being traced.
-_WARM_UP_UPDATES = 8
-_SETTINGS = ("level_name", "network", "use_popart", "num_actors", "actor_threads")
+_PAGES_PER_GIB = 2**30 // resource.getpagesize()
+_MEMORY_SAMPLES = 60
 
 
-def rate(steps_per_call: int, call: Callable[[], object]) -> float:
-    """Agent steps/s of a call repeated for `--seconds`, after one that does not count."""
-    call()
-    calls = 0
-    start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < FLAGS.seconds or not calls:
-        call()
-        calls += 1
-    return steps_per_call * calls / elapsed
-
-
-def measure_training(config: Config, spec: rollouts.Rollout, learner: Learner) -> dict[str, float]:
-    """The learner's rate with actors at work, and how old the rollouts are."""
-    store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
-    lags: list[float] = []
-
-    def update() -> None:
-        while (batch := pool.next_batch()) is None:
-            pass
-        lags.append(float(learner.update(batch)["policy_lag"]))
-        store.publish(int(learner.num_updates))
-
-    with ActorPool(config, spec, store, int(learner.num_updates)) as pool:
-        for _ in range(_WARM_UP_UPDATES):
-            update()
-        lags.clear()
-        speed = rate(config.batch_size * config.unroll_length, update)
-    return {"agent_steps_per_second": speed, "policy_lag": statistics.mean(lags)}
-
-
-def measure_train_step(config: Config, spec: rollouts.Rollout, learner: Learner) -> float:
-    """Agent steps/s of the update alone, on a batch of noise."""
-    generator = np.random.default_rng(0)
-
-    def noise(leaf: tf.TensorSpec) -> tf.Tensor:
-        high = {tf.bool: 2, tf.uint8: 256}.get(leaf.dtype, config.suite.num_actions)
-        values = generator.integers(high, size=leaf.shape)
-        return tf.constant(values.astype(leaf.dtype.as_numpy_dtype))
-
-    batch = tf.nest.map_structure(noise, rollouts.batch_spec(spec, config.batch_size))
-    tasks = generator.integers(len(config.suite.tasks), size=config.batch_size)
-    batch = batch._replace(task_id=tf.constant(tasks, tf.int32))
-    return rate(
-        config.batch_size * config.unroll_length,
-        lambda: float(learner.update(batch)["total_loss"]),
-    )
-
-
-def measure_forward(config: Config, spec: rollouts.Rollout, learner: Learner) -> float:
-    """Agent steps/s of the policy alone, one in each actor thread."""
-    store = WeightStore(learner.agent.trainable_variables, 0)
-
-    def prepare(tasks: np.ndarray) -> Callable[[], int]:
-        size = len(tasks)
-        policy = Policy(construction.make_agent(config, spec), store, seed=0)
-        policy.refresh()
-        env_output = tf.nest.map_structure(
-            lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
-            spec.env_outputs,
-        )
-        actions, state = np.zeros(size, np.int32), policy.initial_state(size)
-
-        def call() -> int:
-            policy.act(actions, env_output, state)
-            return size
-
-        call()  # Traces.
-        return call
-
-    return rate_in_threads([prepare(tasks) for tasks in dealt(config)])
-
-
-def dealt(config: Config) -> list[np.ndarray]:
-    """The tasks of each actor thread."""
-    return construction.deal_tasks(config.num_actors, len(config.suite.tasks), config.actor_threads)
-
-
-def rate_in_threads(calls: list[Callable[[], int]]) -> float:
-    """Agent steps/s of several calls, each over and over in its thread for `--seconds`."""
-    steps = [0] * len(calls)
-    start = time.perf_counter()
-
-    def work(i: int) -> None:
-        while time.perf_counter() - start < FLAGS.seconds or not steps[i]:
-            steps[i] += calls[i]()
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(steps) / (time.perf_counter() - start)
-
-
-def measure_emulation(config: Config) -> float:
-    """Agent steps/s of the environments alone, all threads together."""
-    made = [
-        construction.make_environment(config, tasks, np.random.SeedSequence(i), training=True)
-        for i, tasks in enumerate(dealt(config))
-    ]
-
-    def prepare(environment: BatchedEnvironment) -> Callable[[], int]:
-        environment.reset()
-        generator = np.random.default_rng(0)
-        size = len(environment.task_ids)
-
-        def call() -> int:
-            actions = generator.integers(config.suite.num_actions, size=size, dtype=np.int32)
-            environment.send(actions)
-            environment.receive()
-            return size
-
-        return call
-
-    figure = rate_in_threads([prepare(environment) for environment in made])
-    for environment in made:
-        environment.close()
-    return figure
-
-
-def measure(config: Config, spec: rollouts.Rollout, learner: Learner) -> dict[str, float]:
-    """Everything once; the bare training step has a learner of its own to spoil."""
-    figures = measure_training(config, spec, learner)
+def measure(config: Config) -> dict[str, float]:
+    """Everything once."""
+    figures = rates.measure_training(config, FLAGS.seconds)
     figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    figures["forward"] = measure_forward(config, spec, learner)
-    spoilt = construction.make_learner(config, spec)
-    figures["train_step"] = measure_train_step(config, spec, spoilt)
-    figures["emulation"] = measure_emulation(config)
+    figures["forward"] = rates.measure_forward(config, FLAGS.seconds)
+    figures["train_step"] = rates.measure_train_step(config, FLAGS.seconds)
+    figures["emulation"] = rates.measure_emulation(config, FLAGS.seconds)
     bare = (figures["forward"], figures["train_step"], figures["emulation"])
     figures["roofline"] = 1.0 / sum(1.0 / speed for speed in bare)
     figures["efficiency"] = figures["agent_steps_per_second"] / figures["roofline"]
     return figures
 
 
+def compare(config: Config, other: Config) -> dict[str, float]:
+    """Two agents in turn, once; whoever is second the first time comes first the next."""
+    first = rates.measure_training(config, FLAGS.seconds)["agent_steps_per_second"]
+    second = rates.measure_training(other, FLAGS.seconds)["agent_steps_per_second"]
+    return {"agent_steps_per_second": first, "against": second, "ratio": first / second}
+
+
+def endure(config: Config, minutes: float) -> dict[str, float]:
+    """Memory and traces of one long training; growth is from its second quarter to its last."""
+    memory: list[float] = []
+    with rates.training(config) as running:
+        traces = running.num_traces
+        sample_seconds = 60.0 * minutes / _MEMORY_SAMPLES
+        start = time.perf_counter()
+        for _ in range(_MEMORY_SAMPLES):
+            rates.rate(running.steps_per_update, running.update, sample_seconds)
+            memory.append(_resident_gib())
+        elapsed = time.perf_counter() - start
+        updates = int(running.learner.num_updates)
+        retraced = running.num_traces - traces
+    quarter = _MEMORY_SAMPLES // 4
+    before = statistics.mean(memory[quarter : 2 * quarter])
+    after = statistics.mean(memory[-quarter:])
+    return {
+        "minutes": elapsed / 60.0,
+        "updates": updates,
+        "memory_gib_early": before,
+        "memory_gib_late": after,
+        "memory_growth": after / before - 1.0,
+        "retraced": retraced,
+    }
+
+
+def _resident_gib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) / _PAGES_PER_GIB
+
+
+def run(config: Config, other: Config | None) -> list[dict[str, float]]:
+    """The measurements asked for, printed as they come."""
+    if FLAGS.endurance_minutes:
+        return [endure(config, FLAGS.endurance_minutes)]
+    results = []
+    for i in range(FLAGS.repeats):
+        if other is None:
+            results.append(measure(config))
+        elif i % 2 == 0:
+            results.append(compare(config, other))
+        else:
+            swapped = compare(other, config)
+            results.append(
+                {
+                    "agent_steps_per_second": swapped["against"],
+                    "against": swapped["agent_steps_per_second"],
+                    "ratio": 1.0 / swapped["ratio"],
+                }
+            )
+        print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
+    return results
+
+
+def changed(config: Config, changes: str) -> Config:
+    """The configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`; all else stays equal."""
+    pairs = dict(change.split("=", 1) for change in changes.split(";"))
+    return config.with_flags({name: FLAGS[name].parser.parse(v) for name, v in pairs.items()})
+
+
+def report(config: Config, results: list[dict[str, float]]) -> None:
+    """Prints the medians and writes the JSON file."""
+    medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
+    if "peak_memory_gib" in medians:  # Later ones hold what the bare rates took.
+        medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
+    precision = hardware.convolution_type(config.precision).name
+    print(f"\n{config.agent_name}, {config.network} network, {config.level_name}, {precision}")
+    print(f"{config.num_actors} actors in {config.actor_threads} threads; medians")
+    for name, value in medians.items():
+        print(f"{name:<24}{value:>12,.3f}")
+    if FLAGS.json:
+        settings = {**experiment.given_flags(), "precision": precision, "against": FLAGS.against}
+        record = {**medians, "settings": settings, "repeats": results}
+        Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
+
+
 def main(argv: list[str]) -> None:
     """Measures, prints a table and writes the JSON file."""
     del argv
-    given = {name: FLAGS[name].value for name in _SETTINGS if FLAGS[name].value is not None}
-    config = Config.from_flags(given)
-    spec = construction.make_rollout_spec(config)
-    learner = construction.make_learner(config, spec)
-    repeats = []
-    for _ in range(FLAGS.repeats):
-        repeats.append(measure(config, spec, learner))
-        print({name: round(value, 3) for name, value in repeats[-1].items()}, flush=True)
-    result = {name: statistics.median(r[name] for r in repeats) for name in repeats[0]}
-    result["peak_memory_gib"] = repeats[0]["peak_memory_gib"]  # Later ones hold the bare rates'.
-    print(f"\n{config.agent_name}, {config.network} network, {config.level_name}")
-    print(f"{config.num_actors} actors in {config.actor_threads} threads; medians")
-    for name, value in result.items():
-        print(f"{name:<24}{value:>12,.2f}")
-    if FLAGS.json:
-        record = {**result, "settings": given, "repeats": repeats}
-        Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
+    try:
+        config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
+        other = changed(config, FLAGS.against) if FLAGS.against else None
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    hardware.prepare_process()
+    report(config, run(config, other))
 
 
 if __name__ == "__main__":

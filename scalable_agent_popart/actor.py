@@ -8,6 +8,7 @@ import tensorflow as tf
 from environments import BatchedEnvironment
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollouts import AgentOutput, Rollout, RolloutBuffer
+from scalable_agent_popart.stage_clock import StageClock
 
 
 class RolloutSink(Protocol):
@@ -19,7 +20,11 @@ class RolloutSink(Protocol):
 
 
 def run_actor(
-    environment: BatchedEnvironment, policy: Policy, sink: RolloutSink, spec: Rollout
+    environment: BatchedEnvironment,
+    policy: Policy,
+    sink: RolloutSink,
+    spec: Rollout,
+    clock: StageClock,
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
@@ -28,6 +33,7 @@ def run_actor(
       policy: used by this actor alone.
       sink: takes the rollouts, one for each environment, every T steps.
       spec: of one environment's rollout.
+      clock: is told where the time goes: `refresh`, `policy`, `environment`, `queue`.
     """
     num_environments = len(environment.task_ids)
     unroll_length = spec.env_outputs.reward.shape[0] - 1
@@ -41,17 +47,22 @@ def run_actor(
             ),
         )
         state = policy.initial_state(num_environments)
+        clock.restart()
         while True:
             version = policy.refresh()
             first_state = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
             # Step 0 is the last step of the rollout before.
             buffer.write(0, env_output, agent_output)
+            clock.finish("refresh")
             for step in range(1, unroll_length + 1):
                 agent_output, state = policy.act(agent_output.action, env_output, state)
+                clock.finish("policy")
                 environment.send(agent_output.action)
                 env_output = environment.receive()
                 buffer.write(step, env_output, agent_output)
+                clock.finish("environment")
             if not sink.put(buffer.rollouts(environment.task_ids, first_state, version)):
                 return
+            clock.finish("queue")
     finally:
         environment.close()

@@ -6,16 +6,17 @@ the features that `Agent.unroll` returns.
 
 from typing import NamedTuple
 
+import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from environments import StepOutput
-from scalable_agent_popart import networks
+from environments import ArraySpec, StepOutput
+from scalable_agent_popart import frame_stack, networks
 from scalable_agent_popart.rollouts import AgentOutput
 
 _NUM_LSTM_UNITS = 256
 
-# Nested tensors [B, ...]; empty without an LSTM.
+# Tensors [B, ...]: the LSTM's two if there is one, then the frame stack if frames are stacked.
 AgentState = tuple[tf.Tensor, ...]
 
 
@@ -50,40 +51,73 @@ class _ResettingCore(snt.RNNCore):
 class Agent(snt.Module):
     """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture")."""
 
-    def __init__(self, num_actions: int, network: str, use_lstm: bool, name: str = "agent"):
+    def __init__(
+        self,
+        num_actions: int,
+        network: str,
+        use_lstm: bool,
+        stacked_frame: ArraySpec | None = None,
+        dtype: tf.DType = tf.float32,
+        num_parts: int = 1,
+        name: str = "agent",
+    ):
         """Builds the modules.
 
         Args:
           num_actions: size of the action set.
           network: a key of `networks.TORSOS`.
           use_lstm: whether an LSTM of 256 units follows the torso.
+          stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four
+            rather than the observation alone.
+          dtype: of the convolutions, float32 or bfloat16.
+          num_parts: at most so many parts of an unroll pass through the convolutions one beside
+            the other. Processor cores that each take a part need not wait for one another
+            within a convolution, and find in their cache what the layer before has left there.
           name: of the module.
         """
         super().__init__(name=name)
         self._num_actions = num_actions
-        self._torso = networks.TORSOS[network]()
+        self._torso = networks.TORSOS[network](dtype)
         self._core = _ResettingCore() if use_lstm else None
+        self._stacked_frame = stacked_frame
+        self._num_parts = num_parts
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
     def initial_state(self, batch_size: int) -> AgentState:
         """The recurrent state at the start of an episode, `[batch_size, ...]`."""
-        return () if self._core is None else tuple(self._core.initial_state(batch_size))
+        state: AgentState = ()
+        if self._core is not None:
+            state += tuple(self._core.initial_state(batch_size))
+        if self._stacked_frame is not None:
+            state += (frame_stack.initial_state(batch_size, *self._stacked_frame.shape[:2]),)
+        return state
 
-    def unroll(self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState) -> Unroll:
+    def unroll(
+        self,
+        last_actions: tf.Tensor,
+        env_outputs: StepOutput,
+        state: AgentState,
+        bootstrap: bool = False,
+    ) -> Unroll:
         """Runs the agent over time.
 
         Args:
           last_actions: `[T, B]` int32, the action that led to each step.
-          env_outputs: `[T, B, ...]`; reward, done and observation are used.
+          env_outputs: `[T, B, ...]`; reward, done, episode_end and observation are used.
           state: the recurrent state `[B, ...]` as it was before the first of these steps.
+          bootstrap: whether the last step is only there for its value to be bootstrapped
+            from, so that no gradient through it is wanted; saves its backward pass.
         """
-        features = self._features(last_actions, env_outputs)
+        images, stack = self._images(env_outputs, state)
+        features = self._features(images, last_actions, env_outputs.reward, bootstrap)
+        core_state: AgentState = ()
         if self._core is not None:
             features, lstm_state = snt.dynamic_unroll(
-                self._core, (features, env_outputs.done), snt.LSTMState(*state)
+                self._core, (features, env_outputs.done), snt.LSTMState(*state[:2])
             )
-            state = tuple(lstm_state)
-        return Unroll(features, snt.BatchApply(self._policy_head)(features), state)
+            core_state = tuple(lstm_state)
+        logits = snt.BatchApply(self._policy_head)(features)
+        return Unroll(features, logits, (*core_state, *stack))
 
     def step(
         self,
@@ -110,12 +144,36 @@ class Agent(snt.Module):
         action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]  # [B]
         return AgentOutput(action, logits), unroll.state
 
-    def _features(self, last_actions: tf.Tensor, env_outputs: StepOutput) -> tf.Tensor:
-        """Image features, last reward and last action, `[T, B, D]`."""
-        # Merges time and batch: [T, B, H, W, C] -> [T * B, H, W, C] -> [T, B, 256].
-        torso = snt.BatchApply(
-            lambda images: self._torso(tf.image.convert_image_dtype(images, tf.float32))
+    def _images(
+        self, env_outputs: StepOutput, state: AgentState
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """What the torso sees, `[T, B, H, W, C]`, and the part of the state that it leaves."""
+        if self._stacked_frame is None:
+            return env_outputs.observation, ()
+        # A lost life ends an episode, but not the game whose frames are stacked.
+        stacks, stack = frame_stack.unroll(
+            env_outputs.observation, env_outputs.info.episode_end, state[-1]
         )
-        reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
+        return stacks, (stack,)
+
+    def _features(
+        self, images: tf.Tensor, last_actions: tf.Tensor, reward: tf.Tensor, bootstrap: bool
+    ) -> tf.Tensor:
+        """Image features, last reward and last action, `[T, B, D]`."""
+        steps, batch_size = images.shape[:2]
+        learned = steps - 1 if bootstrap else steps
+        parts = [
+            self._convolve(images[part[0] : part[-1] + 1])
+            for part in np.array_split(range(learned), min(learned, self._num_parts))
+        ]
+        if bootstrap:
+            parts.append(tf.stop_gradient(self._convolve(images[-1:])))
+        hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
+        hidden = tf.reshape(hidden, [steps, batch_size, hidden.shape[-1]])  # [T, B, 256]
+        reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
         action = tf.one_hot(last_actions, self._num_actions)  # [T, B, num_actions]
-        return tf.concat([torso(env_outputs.observation), reward, action], axis=-1)
+        return tf.concat([hidden, reward, action], axis=-1)
+
+    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
+        # Merges time and batch: [T, B, H, W, C] -> [T * B, H, W, C] -> [T * B, F].
+        return self._torso.convolve(tf.reshape(images, [-1, *images.shape[2:]]))

@@ -15,6 +15,7 @@ NETWORKS = ("deep", "shallow")
 REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
 POPART_ORDERS = ("gradient_first", "statistics_first")
 SECOND_MOMENTS = ("squares", "mean")
+PRECISIONS = ("float32", "bfloat16", "auto")
 
 _MIN_DEFAULT_ACTORS = 32
 
@@ -75,6 +76,9 @@ class Config:
     momentum: float = 0.0
     epsilon: float
     max_grad_norm: float
+    # Arithmetic.
+    precision: str = "auto"
+    xla: bool = False
     # Run directory.
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
@@ -165,6 +169,7 @@ class Config:
             ("reward_clipping", REWARD_CLIPPINGS),
             ("popart_order", POPART_ORDERS),
             ("popart_second_moment_of", SECOND_MOMENTS),
+            ("precision", PRECISIONS),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"--{name} must be one of {', '.join(choices)}")

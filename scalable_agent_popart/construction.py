@@ -7,10 +7,13 @@ import numpy as np
 
 import popart
 from environments import BatchedEnvironment
-from scalable_agent_popart import rollouts
+from scalable_agent_popart import hardware, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner, LearnerSettings
+
+# Parts of a batch on the processor; of 64 images each at the defaults for Atari.
+_NUM_PARTS = 10
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:
@@ -32,7 +35,16 @@ def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
 
 
 def _bare_agent(config: Config) -> Agent:
-    return Agent(config.suite.num_actions, config.network, config.use_lstm)
+    suite = config.suite
+    frame = suite.observation_spec(config.environment_options(training=True))
+    return Agent(
+        suite.num_actions,
+        config.network,
+        config.use_lstm,
+        stacked_frame=frame if suite.stacks_frames else None,
+        dtype=hardware.convolution_type(config.precision),
+        num_parts=1 if hardware.has_gpu() else _NUM_PARTS,
+    )
 
 
 def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
@@ -48,7 +60,8 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
     settings = LearnerSettings(
         **{field.name: getattr(config, field.name) for field in fields(LearnerSettings)}
     )
-    return Learner(make_agent(config, spec), head, settings, spec, config.batch_size)
+    agent = make_agent(config, spec)
+    return Learner(agent, head, settings, spec, config.batch_size, config.xla)
 
 
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.ndarray]:

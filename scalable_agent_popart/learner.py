@@ -48,6 +48,7 @@ class Learner(snt.Module):
         settings: LearnerSettings,
         spec: Rollout,
         batch_size: int,
+        xla: bool = False,
         name: str = "learner",
     ):
         """Creates every variable, so that they can be restored before the first update.
@@ -58,6 +59,7 @@ class Learner(snt.Module):
           settings: hyperparameters.
           spec: of one environment's rollout.
           batch_size: rollouts a batch.
+          xla: whether XLA compiles the update.
           name: of the module.
         """
         super().__init__(name=name)
@@ -67,7 +69,10 @@ class Learner(snt.Module):
         self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
         self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
         example = rollouts.example_batch(spec)
-        head(self._unroll(example).features, self._head_ids(example))
+        features = agent.unroll(
+            example.agent_outputs.action, example.env_outputs, example.agent_state
+        ).features
+        head(features, self._head_ids(example))
         self._parameters = (*agent.trainable_variables, *head.trainable_variables)
         self._optimiser = RMSProp(
             self._parameters, settings.decay, settings.momentum, settings.epsilon
@@ -76,11 +81,17 @@ class Learner(snt.Module):
             self._update,
             input_signature=[rollouts.batch_spec(spec, batch_size)],
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
+            jit_compile=xla or None,
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
+
+    @property
+    def num_traces(self) -> int:
+        """How often the update was traced; once, unless something is wrong."""
+        return self._compiled_update.experimental_get_tracing_count()
 
     def learning_rate(self) -> tf.Tensor:
         """Annealed linearly to zero over `total_environment_frames`."""
@@ -124,7 +135,9 @@ class Learner(snt.Module):
         }
 
     def _unroll(self, batch: Rollout) -> Any:
-        return self.agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
+        return self.agent.unroll(
+            batch.agent_outputs.action, batch.env_outputs, batch.agent_state, bootstrap=True
+        )
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """The head of each step `[T + 1, B]`: the rollout's task, or the only one there is."""

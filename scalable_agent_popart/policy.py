@@ -26,6 +26,11 @@ class Policy:
         self._step = tf.function(agent.step, autograph=False)
         self._version = -1
 
+    @property
+    def num_traces(self) -> int:
+        """How often the step was traced; once for each number of environments."""
+        return self._step.experimental_get_tracing_count()
+
     def initial_state(self, num_environments: int) -> AgentState:
         """Recurrent state `[N, ...]` at the start of an episode."""
         return self._agent.initial_state(num_environments)

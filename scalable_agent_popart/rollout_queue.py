@@ -17,6 +17,7 @@ class RolloutQueue:
         """
         leaves = tf.nest.flatten(spec)
         self._spec = spec
+        self._capacity = capacity
         self._queue = tf.queue.FIFOQueue(
             capacity, [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
         )
@@ -36,6 +37,10 @@ class RolloutQueue:
         except tf.errors.OutOfRangeError:
             return None
         return tf.nest.pack_sequence_as(self._spec, leaves)
+
+    def fill(self) -> float:
+        """Rollouts that wait, as a share of the capacity."""
+        return int(self._queue.size()) / self._capacity
 
     def close(self) -> None:
         """Wakes all who wait; may be called twice."""

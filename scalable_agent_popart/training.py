@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from scalable_agent_popart import construction, rollouts
+from scalable_agent_popart import construction, hardware, rollouts
 from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
@@ -19,6 +19,7 @@ from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.stage_clock import StageClock, shares
 from scalable_agent_popart.weights import WeightSource, WeightStore
 from scalable_agent_popart.worker_threads import WorkerThreads
 
@@ -30,6 +31,10 @@ class ActorPool:
     """Actor threads and the batches they make, stopped together.
 
     Use as a context manager: leaving it ends every thread and closes every environment.
+
+    Attributes:
+      actor_clocks: where the time of each actor thread goes.
+      learner_clock: the same for the thread that takes batches: `wait`ing for one, or `learn`ing.
     """
 
     def __init__(
@@ -48,8 +53,11 @@ class ActorPool:
         self._source = source
         self._seed = np.random.SeedSequence([config.seed, num_updates])
         self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
+        self.learner_clock = StageClock()
+        self.actor_clocks = [StageClock() for _ in range(config.actor_threads)]
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue(maxsize=1)
         self._closed = False
+        self._policies: list[Policy] = []
         self._workers = WorkerThreads(self._stop)
 
     def __enter__(self) -> "ActorPool":
@@ -59,7 +67,8 @@ class ActorPool:
         )
         seeds = self._seed.spawn(len(dealt))
         for i, (task_ids, seed) in enumerate(zip(dealt, seeds, strict=True)):
-            self._workers.start(f"actor-{i}", functools.partial(self._act, task_ids, seed))
+            work = functools.partial(self._act, task_ids, seed, self.actor_clocks[i])
+            self._workers.start(f"actor-{i}", work)
         self._workers.start("batches", self._prepare_batches)
         return self
 
@@ -75,23 +84,45 @@ class ActorPool:
           Exception: whatever ended an actor thread.
         """
         self._workers.raise_error()
+        self.learner_clock.finish("learn")
         try:
             return self._batches.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             return None
+        finally:
+            self.learner_clock.finish("wait")
 
-    def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence) -> None:
+    @property
+    def num_traces(self) -> int:
+        """How often the policies were traced."""
+        return sum(policy.num_traces for policy in self._policies)
+
+    def load(self) -> dict[str, float]:
+        """What keeps whom waiting, since the last call.
+
+        Returns:
+          `learner_wait`: share of the learner's time without a batch, near 0 if it is the
+          bottleneck; `queue_fill`: rollouts in the queue now as a share of its capacity, near 1
+          if it is.
+        """
+        waiting = shares([self.learner_clock]).get("wait", 0.0)
+        self.learner_clock.restart()
+        return {"learner_wait": waiting, "queue_fill": self.rollout_queue.fill()}
+
+    def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence, clock: StageClock) -> None:
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
         agent = construction.make_agent(self._config, self._spec)
         policy = Policy(agent, self._source, policy_seed)
+        self._policies.append(policy)
         environment = construction.make_environment(self._config, task_ids, seed, training=True)
-        run_actor(environment, policy, self.rollout_queue, self._spec)
+        run_actor(environment, policy, self.rollout_queue, self._spec, clock)
 
     def _prepare_batches(self) -> None:
-        """Has the next batch ready while the learner works on the last."""
+        """Has the next batch ready on the learner's device while it works on the last."""
         transpose = tf.function(rollouts.time_major, autograph=False)
         while (stacked := self.rollout_queue.get(self._config.batch_size)) is not None:
-            batch = transpose(stacked)
+            with tf.device(hardware.learner_device()):
+                batch = transpose(stacked)
             while not self._closed:
                 try:
                     self._batches.put(batch, timeout=_POLL_SECONDS)
@@ -169,21 +200,25 @@ def _learn(
             )
             now = time.monotonic()
             if now >= min(log_due, checkpoint_due):
-                _record(config, learner, log, metrics)
+                _record(config, learner, log, metrics, pool.load())
                 log_due = now + config.log_seconds
             if now >= checkpoint_due:
                 checkpoints.save()
                 checkpoint_due = now + config.checkpoint_seconds
         if metrics is not None:  # Before the threads are waited for, and still safe from signals.
-            _record(config, learner, log, metrics)
+            _record(config, learner, log, metrics, pool.load())
             checkpoints.save()
     return stop.signal_number
 
 
 def _record(
-    config: Config, learner: Learner, log: RunLog, metrics: Mapping[str, tf.Tensor]
+    config: Config,
+    learner: Learner,
+    log: RunLog,
+    metrics: Mapping[str, tf.Tensor],
+    load: Mapping[str, float],
 ) -> None:
-    """Logs an update.
+    """Logs an update and the `ActorPool.load` around it.
 
     Raises:
       UserError: if the loss is no longer a finite number.
@@ -201,7 +236,7 @@ def _record(
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task = zip(config.suite.tasks, vector.numpy().tolist(), strict=True)
             statistics[name] = dict(by_task)
-    log.record_metrics(frames, values, statistics)
+    log.record_metrics(frames, {**values, **load}, statistics)
 
 
 def _batches(

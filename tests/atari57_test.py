@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import ale_py
 import numpy as np
 import pytest
+import tensorflow as tf
 from ale_py import roms
 
 from environments import BatchedEnvironment, StepOutput
-from scalable_agent_popart import suites
+from scalable_agent_popart import frame_stack, suites
 from scalable_agent_popart.suites import atari57
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +42,8 @@ class Play(NamedTuple):
     """Outputs of a reset and of the steps after it, with copies made on receipt."""
 
     outputs: list[StepOutput]
-    observations: list[np.ndarray]  # copies, [N, 84, 84, 4] each
+    observations: list[np.ndarray]  # copies, [N, 84, 84, 1] each
+    stacks: np.ndarray  # [1 + steps, N, 84, 84, 4], what the agent makes of them
 
     def stacked(self, name: str) -> np.ndarray:
         """One array of the steps after the reset, `[steps, N]`."""
@@ -59,7 +61,36 @@ def _play(environment: BatchedEnvironment, actions: np.ndarray) -> Play:
         outputs.append(_step(environment, row))
         observations.append(outputs[-1].observation.copy())
     environment.close()
-    return Play(outputs, observations)
+    return Play(outputs, observations, _stacks(outputs))
+
+
+def _stacks(outputs: list[StepOutput]) -> np.ndarray:
+    """The last four frames at each step, stacked as the agent does it."""
+    frames = np.stack([output.observation for output in outputs])
+    starts = np.stack([output.info.episode_end for output in outputs])
+    state = frame_stack.initial_state(*frames.shape[1:4])
+    stacks, _ = frame_stack.unroll(tf.constant(frames), tf.constant(starts), state)
+    return stacks.numpy()
+
+
+def _emulators_own_stacks(game: str, actions: np.ndarray, max_frames: int) -> np.ndarray:
+    """What the emulator itself stacks in training, `[1 + steps, N, 84, 84, 4]`."""
+    emulators = ale_py.AtariVectorEnv(
+        game,
+        num_envs=actions.shape[1],
+        num_threads=1,
+        max_num_frames_per_episode=max_frames,
+        full_action_space=True,
+        autoreset_mode="SameStep",
+        stack_num=4,
+        noop_max=30,
+        life_loss_info=True,
+        use_fire_reset=False,
+        reward_clipping=False,
+    )
+    stacks = [emulators.reset(seed=np.array(_SEEDS[: actions.shape[1]]))[0]]
+    stacks += [emulators.step(row)[0] for row in actions]
+    return np.moveaxis(np.stack(stacks), 2, -1)
 
 
 def _random_actions(num_steps: int, num_environments: int) -> np.ndarray:
@@ -97,9 +128,9 @@ def test_reference_scores_are_the_published_ones() -> None:
     assert all(reference.human > reference.random for reference in references.values())
 
 
-def test_observation_is_a_stack_of_four_grey_frames_as_the_spec_says(breakout: Play) -> None:
+def test_observation_is_one_grey_frame_as_the_spec_says(breakout: Play) -> None:
     spec = suites.resolve("breakout").observation_spec(_options())
-    assert spec.shape == (84, 84, 4)
+    assert spec.shape == (84, 84, 1)
     assert spec.dtype == np.uint8
     for output in breakout.outputs[:2]:
         assert output.observation.shape == (4, *spec.shape)
@@ -124,12 +155,32 @@ def test_lost_life_is_done_while_the_game_goes_on(breakout: Play) -> None:
         np.testing.assert_array_equal(steps[: first_game + 1, i], np.arange(first_game + 1) + 1)
 
 
+def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: Play) -> None:
+    lost = breakout.stacked("done") & ~breakout.stacked("episode_end")
+    assert (lost.sum(axis=0) >= 5).all(), "lives are lost, which must leave the stack running"
+    own = _emulators_own_stacks("breakout", _random_actions(400, 4), max_frames=108_000)
+    assert own.shape == breakout.stacks.shape == (401, 4, 84, 84, 4)
+    np.testing.assert_array_equal(breakout.stacks, own)
+
+
+def test_stacks_are_those_of_the_emulator_where_games_are_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(atari57, "_MAX_FRAMES_PER_GAME", 40)
+    actions = _random_actions(64, 2)
+    play = _play(_make("space_invaders", [0, 0], _SEEDS[:2]), actions)
+    assert (play.stacked("episode_end").sum(axis=0) == 6).all()
+    own = _emulators_own_stacks("space_invaders", actions, max_frames=40)
+    np.testing.assert_array_equal(play.stacks, own)
+
+
 def test_lost_life_leaves_the_stack_of_frames_running(breakout: Play) -> None:
     lost = np.argwhere(breakout.stacked("done") & ~breakout.stacked("episode_end"))
     assert len(lost) > 10
     for step, i in lost:
-        before, after = breakout.observations[step][i], breakout.observations[step + 1][i]
+        before, after = breakout.stacks[step][i], breakout.stacks[step + 1][i]
         np.testing.assert_array_equal(after[..., :3], before[..., 1:])
+        assert after.any(axis=(0, 1)).all(), "no frame is black again"
 
 
 def test_end_of_a_game_reports_the_sum_of_all_its_raw_rewards(breakout: Play) -> None:
@@ -149,12 +200,12 @@ def test_end_of_a_game_reports_the_sum_of_all_its_raw_rewards(breakout: Play) ->
 
 
 def test_end_of_a_game_shows_the_first_frame_of_the_next(breakout: Play) -> None:
-    new_game = breakout.observations[0][0]
+    new_game = breakout.stacks[0][0]
     np.testing.assert_array_equal(new_game[..., :3], 0)
     ends = np.argwhere(breakout.stacked("episode_end"))
     bricks_were_missing = False
     for step, i in ends:
-        last, first = breakout.observations[step][i], breakout.observations[step + 1][i]
+        last, first = breakout.stacks[step][i], breakout.stacks[step + 1][i]
         np.testing.assert_array_equal(first[..., :3], 0)
         np.testing.assert_array_equal(first[_BRICKS, :, 3], new_game[_BRICKS, :, 3])
         bricks_were_missing |= bool((last[_BRICKS, :, 3] != new_game[_BRICKS, :, 3]).any())
@@ -164,7 +215,7 @@ def test_end_of_a_game_shows_the_first_frame_of_the_next(breakout: Play) -> None
 def test_action_after_the_end_of_a_game_is_played(breakout: Play) -> None:
     ends = np.argwhere(breakout.stacked("episode_end")[:-1])
     for step, i in ends:
-        first, second = breakout.observations[step + 1][i], breakout.observations[step + 2][i]
+        first, second = breakout.stacks[step + 1][i], breakout.stacks[step + 2][i]
         assert breakout.stacked("episode_step")[step + 1, i] == 1
         np.testing.assert_array_equal(second[..., 2], first[..., 3])
         assert second[..., 3].any()
@@ -220,7 +271,7 @@ def test_game_waits_for_the_agent_to_fire() -> None:
 def test_right_and_left_move_the_paddle_that_way() -> None:
     actions = np.tile(np.array([[_NOOP, _RIGHT, _LEFT]], np.int32), (8, 1))
     play = _play(_make("breakout", [0] * 3, [1, 1, 1]), actions)
-    paddle_row = play.observations[-1][:, 75, 5:79, 3].astype(float)
+    paddle_row = play.observations[-1][:, 75, 5:79, 0].astype(float)
     # Centre of what is bright in the paddle's row, between the walls.
     middle, right, left = (row @ np.arange(row.size) / row.sum() for row in paddle_row)
     assert left + 5 < middle < right - 5
@@ -244,12 +295,12 @@ outputs = []
 for row in actions:
     environment.send(row)
     outputs.append(environment.receive())
-np.save(frames, [output.observation[..., 3] for output in outputs])
+np.save(frames, [output.observation[..., 0] for output in outputs])
 """
 
 
 def _play_apart(game: str, actions: np.ndarray, directory: Path) -> np.ndarray:
-    """Newest frame `[steps, N, 84, 84]` after each of the actions `[steps, N]`."""
+    """Frame `[steps, N, 84, 84]` after each of the actions `[steps, N]`."""
     given, frames = directory / "actions.npy", directory / "frames.npy"
     np.save(given, actions.astype(np.int32))
     subprocess.run(
@@ -323,13 +374,13 @@ def test_emulator_is_asked_for_the_papers_settings(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ale_py, "AtariVectorEnv", record)
     environment = _make("pong", [0], [1], num_action_repeats=3, height=40, width=50)
-    assert environment.reset().observation.shape == (1, 40, 50, 4)
+    assert environment.reset().observation.shape == (1, 40, 50, 1)
     environment.close()
     assert asked["game"] == "pong"
     assert asked["max_num_frames_per_episode"] == 108_000
     assert asked["noop_max"] == 30
     assert asked["frameskip"] == 3
-    assert asked["stack_num"] == 4
+    assert asked["stack_num"] == 1
     assert asked["reward_clipping"] is False
     # What the emulator's own defaults decide.
     assert asked.get("repeat_action_probability", 0.0) == 0.0

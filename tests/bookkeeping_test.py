@@ -15,6 +15,7 @@ from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
+from scalable_agent_popart.stage_clock import StageClock, shares
 from scalable_agent_popart.weights import Weights, WeightStore
 
 NUM_ACTIONS = 3
@@ -45,22 +46,41 @@ class CountingSource:
         return Weights(self._version, self._tensors)
 
 
-def make_agent(use_lstm: bool) -> tuple[Agent, rollouts.Rollout]:
+class CountingClock(StageClock):
+    """Also keeps the stages in the order in which they were finished."""
+
+    def __init__(self):
+        super().__init__()
+        self.finished: list[str] = []
+
+    def finish(self, stage: str) -> None:
+        super().finish(stage)
+        self.finished.append(stage)
+
+
+def make_agent(use_lstm: bool, stacks: bool = False) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm)
+    agent = Agent(NUM_ACTIONS, "shallow", use_lstm, OBSERVATION if stacks else None)
     spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
     example = rollouts.example_batch(spec)
     agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
     return agent, spec
 
 
-def act(num_rollouts: int, use_lstm: bool = True) -> tuple[Agent, list[rollouts.Rollout]]:
+def act(
+    num_rollouts: int,
+    use_lstm: bool = True,
+    stacks: bool = False,
+    clock: StageClock | None = None,
+) -> tuple[Agent, list[rollouts.Rollout]]:
     """Rollouts `[N, T + 1, ...]` of one actor thread with three environments."""
-    agent, spec = make_agent(use_lstm)
+    agent, spec = make_agent(use_lstm, stacks)
     environment = CountingEnvironments(np.array([1, 0, 1]))
     sink = ListSink(num_rollouts)
-    run_actor(environment, Policy(make_agent(use_lstm)[0], CountingSource(agent), 0), sink, spec)
+    policy = Policy(make_agent(use_lstm, stacks)[0], CountingSource(agent), 0)
+    run_actor(environment, policy, sink, spec, clock or StageClock())
     assert environment.closed
+    assert policy.num_traces == 1
     return agent, sink.rollouts
 
 
@@ -87,10 +107,22 @@ def test_weights_are_taken_before_each_rollout() -> None:
     assert [r.policy_version.tolist() for r in made] == [[1] * 3, [2] * 3, [3] * 3]
 
 
+def test_an_actor_tells_its_clock_what_it_does() -> None:
+    clock = CountingClock()
+    act(3, use_lstm=False, clock=clock)
+    rollout = ["refresh", *["policy", "environment"] * UNROLL, "queue"]
+    assert clock.finished == (3 * rollout)[:-1]  # The sink closed while it waited.
+    assert set(clock.seconds) == set(rollout)
+    assert all(seconds >= 0 for seconds in clock.seconds.values())
+
+
+@pytest.mark.parametrize("stacks", [False, True])
 @pytest.mark.parametrize("use_lstm", [False, True])
-def test_the_learner_computes_the_very_logits_the_actor_acted_on(use_lstm: bool) -> None:
+def test_the_learner_computes_the_very_logits_the_actor_acted_on(
+    use_lstm: bool, stacks: bool
+) -> None:
     """Ties together state at the first step, resets at episode ends, last action and reward."""
-    agent, made = act(4, use_lstm)
+    agent, made = act(4, use_lstm, stacks)
     ends = 0
     for rollout in made:
         batch = rollouts.time_major(tf.nest.map_structure(tf.constant, rollout))
@@ -100,10 +132,10 @@ def test_the_learner_computes_the_very_logits_the_actor_acted_on(use_lstm: bool)
         )
         ends += int(np.sum(rollout.env_outputs.done[0, 1:-1]))
     assert ends >= 2  # Episodes ended inside rollouts.
-    if use_lstm:
-        states = [rollout.agent_state for rollout in made]
-        assert not np.any(states[0][0])
-        assert all(np.any(state[0]) for state in states[1:])
+    states = [rollout.agent_state for rollout in made]
+    for i in range(2 * use_lstm + stacks):
+        assert not np.any(states[0][i])
+        assert all(np.any(state[i]) for state in states[1:])
 
 
 def test_frozen_weights_are_untouched_by_what_the_learner_does_next() -> None:
@@ -206,7 +238,8 @@ def test_tasks_and_order_survive_threads_and_queue(
     tasks_seen = set()
     taken = 0
     with training.ActorPool(pool_config, spec, store, num_updates=0) as pool:
-        while taken < 15:
+        # One thread may be ready long before the other.
+        while taken < 15 or (len(tasks_seen) < 5 and taken < 2000):
             batch = pool.next_batch()
             if batch is None:
                 continue
@@ -217,6 +250,14 @@ def test_tasks_and_order_survive_threads_and_queue(
                 assert len({s.environment for s in seen}) == 1
                 steps_seen[seen[0].environment].append([s.step for s in seen])
                 tasks_seen.add(int(batch.task_id[b]))
+        where_time_went, load = shares(pool.actor_clocks), pool.load()
+        assert pool.load()["learner_wait"] == 0, "nobody has waited since"
+    assert set(where_time_went) == {"refresh", "policy", "environment", "queue"}
+    assert all(0 <= share <= 1 for share in where_time_went.values())
+    assert set(load) == {"learner_wait", "queue_fill"}
+    assert all(0 <= share <= 1 for share in load.values())
+    assert load["learner_wait"] > 0, "the first batch was waited for"
+    assert 1 <= pool.num_traces <= pool_config.actor_threads
     assert tasks_seen == set(range(5))
     for rollouts_seen in steps_seen.values():
         for k, steps in enumerate(rollouts_seen):

@@ -29,6 +29,7 @@ _CHOICES = {
     "reward_clipping": ("abs_one", "none", "soft_asymmetric", "oar"),
     "popart_order": ("gradient_first", "statistics_first"),
     "popart_second_moment_of": ("squares", "mean"),
+    "precision": ("float32", "bfloat16", "auto"),
 }
 
 

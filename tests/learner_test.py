@@ -1,11 +1,19 @@
 """The learner's update: time alignment, losses, order of its steps, and what it leaves alone."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 import tensorflow as tf
 from small_learner import (
+    BATCH_SIZE,
     EPS,
     NUM_ACTIONS,
+    SETTINGS,
+    SHAPE,
+    UNROLL_LENGTH,
     bellman_returns,
+    build_learner,
     float64_softmax,
     make_batch,
     make_learner,
@@ -16,6 +24,11 @@ from small_learner import (
     values,
     with_rewards,
 )
+
+from environments import ArraySpec
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.learner import Learner
 
 
 def test_an_update_advances_frames_and_version() -> None:
@@ -32,7 +45,7 @@ def test_the_update_is_traced_once_and_creates_no_variable() -> None:
     for i, task_ids in enumerate([(0, 1, 2, 3), (4, 4, 4, 4), (0, 2, 2, 4)]):
         learner.update(make_batch(task_ids, seed=i))
     assert [variable.ref() for variable in learner.variables] == references
-    assert learner._compiled_update.experimental_get_tracing_count() == 1
+    assert learner.num_traces == 1
 
 
 def test_the_learning_rate_falls_linearly_to_zero() -> None:
@@ -196,3 +209,57 @@ def test_every_parameter_learns_with_an_lstm() -> None:
     learner.update(make_batch(use_lstm=True))
     for variable, old in zip(parameters, before, strict=True):
         assert (variable.numpy() != old).any(), variable.name
+
+
+def parameters(learner: Learner) -> Sequence[tf.Variable]:
+    """What an update learns."""
+    return (*learner.agent.trainable_variables, *learner.head.trainable_variables)
+
+
+def test_nothing_is_lost_by_not_learning_through_the_bootstrap_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The change of a parameter is its gradient, as in `applied_change`.
+    settings = {"normalise": False, "decay": 1.0, "epsilon": 3.0, "learning_rate": 2.0}
+    batch = make_batch()
+    asked: list[bool] = []
+    unroll_agent = Agent.unroll
+    changes = []
+    for through_it in (False, True):
+        learner = build_learner(**settings)
+
+        def unroll_as_told(
+            agent: Agent, *inputs: object, bootstrap: bool = False, through: bool = through_it
+        ) -> object:
+            asked.append(bootstrap)
+            return unroll_agent(agent, *inputs, bootstrap=bootstrap and not through)
+
+        monkeypatch.setattr(Agent, "unroll", unroll_as_told)
+        before = snapshot(parameters(learner))
+        learner.update(batch)
+        monkeypatch.undo()
+        changes.append([v.numpy() - b for v, b in zip(parameters(learner), before, strict=True)])
+    assert asked == [True, True], "the learner asks for it"
+    for without, through in zip(*changes, strict=True):
+        assert without.any()
+        np.testing.assert_allclose(without, through, rtol=0, atol=16 * EPS)
+
+
+def test_an_update_that_xla_compiled_is_the_same_update() -> None:
+    learner = build_learner()
+    spec = rollouts.rollout_spec(ArraySpec(SHAPE, np.uint8), (), NUM_ACTIONS, UNROLL_LENGTH)
+    compiled = Learner(learner.agent, learner.head, SETTINGS, spec, BATCH_SIZE, xla=True)
+    first = snapshot(learner.agent.variables + learner.head.variables)
+    results = []
+    for either in (learner, compiled):  # They share agent and head.
+        restore(learner.agent.variables + learner.head.variables, first)
+        metrics = [either.update(make_batch(seed=seed)) for seed in range(3)]
+        results.append((snapshot(either.variables), metrics[-1]))
+        assert either.num_traces == 1
+    (plain, plain_metrics), (by_xla, xla_metrics) = results
+    assert plain_metrics.keys() == xla_metrics.keys()
+    for name, value in plain_metrics.items():
+        np.testing.assert_allclose(xla_metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    for variable, one, other in zip(learner.variables, plain, by_xla, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5, err_msg=variable.name)
+    assert compiled.frames.numpy() == 3 * 5 * 4 * 4

@@ -4,29 +4,33 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_benchmark_reports_training_beside_the_bare_rates(tmp_path: Path) -> None:
-    result = tmp_path / "throughput.json"
+def _run(result: Path, *flags: str) -> dict[str, Any]:
     subprocess.run(
         [
             sys.executable,
             "benchmarks/throughput.py",
             "--level_name=catch5",
             "--network=shallow",
-            "--repeats=1",
             "--seconds=0.1",
             f"--json={result}",
+            *flags,
         ],
         cwd=ROOT,
         check=True,
         timeout=300,
     )
-    figures = json.loads(result.read_text())
+    return json.loads(result.read_text())
+
+
+def test_benchmark_reports_training_beside_the_bare_rates(tmp_path: Path) -> None:
+    figures = _run(tmp_path / "figures.json", "--use_popart", "--repeats=1")
     bare = [figures[name] for name in ("forward", "train_step", "emulation")]
     assert all(rate > 0 for rate in bare)
     assert figures["roofline"] == pytest.approx(1 / sum(1 / rate for rate in bare))
@@ -35,4 +39,42 @@ def test_benchmark_reports_training_beside_the_bare_rates(tmp_path: Path) -> Non
     )
     assert figures["agent_steps_per_second"] > 0
     assert figures["policy_lag"] >= 0
+    assert 0 <= figures["queue_fill"] <= 1
     assert figures["peak_memory_gib"] > 0
+    for thread in ("actor", "learner"):
+        shares = {name: f for name, f in figures.items() if name.startswith(f"{thread}_")}
+        assert len(shares) > 1
+        assert sum(shares.values()) == pytest.approx(1)
+    assert figures["settings"]["use_popart"] is True
+    assert figures["settings"]["precision"] in ("float32", "bfloat16")
+
+
+def test_benchmark_compares_two_agents_that_differ_in_the_flags_named(tmp_path: Path) -> None:
+    figures = _run(tmp_path / "figures.json", "--against=use_popart=true;seed=2", "--repeats=2")
+    assert len(figures["repeats"]) == 2
+    for repeat in figures["repeats"]:
+        assert repeat["ratio"] == pytest.approx(
+            repeat["agent_steps_per_second"] / repeat["against"]
+        )
+
+
+def test_benchmark_of_endurance_reports_memory_and_traces(tmp_path: Path) -> None:
+    figures = _run(tmp_path / "figures.json", "--endurance_minutes=0.05")
+    assert figures["updates"] >= 60
+    assert figures["retraced"] == 0
+    assert figures["memory_gib_late"] > 0
+    assert figures["memory_growth"] == pytest.approx(
+        figures["memory_gib_late"] / figures["memory_gib_early"] - 1
+    )
+
+
+def test_impossible_flags_get_one_line(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "benchmarks/throughput.py", "--against=num_actors=0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("error: --num_actors must be above 0")

@@ -16,7 +16,6 @@ import numpy as np
 import environments
 from scalable_agent_popart.suites import suite
 
-_NUM_STACKED_FRAMES = 4
 _MAX_FRAMES_PER_GAME = 108_000
 _MAX_NOOPS = 30
 _NUM_ACTIONS = 18
@@ -49,8 +48,7 @@ class AtariEnvironments:
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
             num_envs=len(task_ids),
-            # One core for each member of a group; a batch of one game may use two.
-            num_threads=min(2, len(task_ids)),
+            num_threads=1,  # Another actor thread has work for the other cores.
             max_num_frames_per_episode=_MAX_FRAMES_PER_GAME,
             full_action_space=True,
             # Restarting in the step after a game's end would ignore that step's action, and
@@ -58,7 +56,7 @@ class AtariEnvironments:
             autoreset_mode="SameStep",
             img_height=options.height,
             img_width=options.width,
-            stack_num=_NUM_STACKED_FRAMES,
+            stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
             noop_max=_MAX_NOOPS,
             # Reports a lost life as terminated and goes on; `episodic_life` would restart.
@@ -105,8 +103,8 @@ class AtariEnvironments:
 
 
 def _channels_last(frames: np.ndarray) -> np.ndarray:
-    """`[N, stack, height, width]` -> `[N, height, width, stack]`, oldest frame first."""
-    return np.ascontiguousarray(np.moveaxis(frames, 1, -1))
+    """`[N, 1, height, width]` -> `[N, height, width, 1]`."""
+    return np.moveaxis(frames, 1, -1)
 
 
 def _make_environment(
@@ -130,7 +128,8 @@ SUITE = suite.Suite(
     name="atari57",
     tasks=tuple(_SCORES),
     num_actions=_NUM_ACTIONS,
-    num_channels=_NUM_STACKED_FRAMES,
+    num_channels=1,
+    stacks_frames=True,
     scalable=True,
     headline="median",
     frames_per_task=200_000_000,

@@ -49,6 +49,7 @@ class Suite:
       tasks: names of the tasks in play; a task's id is its place here.
       num_actions: size of the action set that all tasks share.
       num_channels: of the image observation.
+      stacks_frames: whether the agent sees the last four observations, each of one channel.
       scalable: whether observations can be rendered at another `--height` and `--width`.
       headline: the aggregate score that the benchmark is reported by, a field of
         `scores.Aggregate`.
@@ -69,6 +70,7 @@ class Suite:
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
     environment_factory: MakeEnvironment
+    stacks_frames: bool = False
     requires: Mapping[str, str] = field(default_factory=dict)
 
     def check_installed(self) -> None:

@@ -1,0 +1,191 @@
+"""How fast training is, and how fast each of its parts is alone; agent steps/s throughout."""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import tensorflow as tf
+
+from environments import BatchedEnvironment
+from scalable_agent_popart import construction, rollouts
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learner import Learner
+from scalable_agent_popart.policy import Policy
+from scalable_agent_popart.stage_clock import shares
+from scalable_agent_popart.training import ActorPool
+from scalable_agent_popart.weights import WeightStore
+
+# Enough to use up the rollouts that gather while the learner is being traced.
+_WARM_UP_UPDATES = 8
+
+
+@dataclass
+class Training:
+    """A learner with actors at work, as in `--mode=train` but without its records."""
+
+    config: Config
+    learner: Learner
+    pool: ActorPool
+    store: WeightStore
+    lags: list[float] = field(default_factory=list)
+    fills: list[float] = field(default_factory=list)
+
+    def update(self) -> None:
+        """Learns from the next batch."""
+        while (batch := self.pool.next_batch()) is None:
+            pass
+        self.fills.append(self.pool.rollout_queue.fill())
+        self.lags.append(float(self.learner.update(batch)["policy_lag"]))
+        self.store.publish(int(self.learner.num_updates))
+
+    @property
+    def num_traces(self) -> int:
+        """Graphs traced so far, by learner and actors."""
+        return self.learner.num_traces + self.pool.num_traces
+
+    @property
+    def steps_per_update(self) -> int:
+        """Agent steps in a batch."""
+        return self.config.batch_size * self.config.unroll_length
+
+
+@contextmanager
+def training(config: Config) -> Iterator[Training]:
+    """Starts actors and learner, and warms them up."""
+    spec = construction.make_rollout_spec(config)
+    learner = construction.make_learner(config, spec)
+    store = WeightStore(learner.agent.trainable_variables, 0)
+    with ActorPool(config, spec, store, 0) as pool:
+        running = Training(config, learner, pool, store)
+        for _ in range(_WARM_UP_UPDATES):
+            running.update()
+        yield running
+
+
+def rate(steps_per_call: int, call: Callable[[], object], seconds: float) -> float:
+    """Of a call repeated for so long, after one that does not count."""
+    call()
+    calls = 0
+    start = time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not calls:
+        call()
+        calls += 1
+    return steps_per_call * calls / elapsed
+
+
+def measure_training(config: Config, seconds: float) -> dict[str, float]:
+    """The learner's rate with actors at work, and what each thread's time is spent on."""
+    with training(config) as running:
+        running.lags.clear()
+        running.fills.clear()
+        clocks = running.pool.actor_clocks
+        for clock in (*clocks, running.pool.learner_clock):
+            clock.restart()
+        speed = rate(running.steps_per_update, running.update, seconds)
+        actor, learner = shares(clocks), shares([running.pool.learner_clock])
+    return {
+        "agent_steps_per_second": speed,
+        "policy_lag": statistics.mean(running.lags),
+        "queue_fill": statistics.mean(running.fills),
+        **{f"actor_{stage}": share for stage, share in actor.items()},
+        **{f"learner_{stage}": share for stage, share in learner.items()},
+    }
+
+
+def measure_train_step(config: Config, seconds: float) -> float:
+    """The update alone, on a batch of noise."""
+    spec = construction.make_rollout_spec(config)
+    learner = construction.make_learner(config, spec)
+    generator = np.random.default_rng(0)
+
+    def noise(leaf: tf.TensorSpec) -> tf.Tensor:
+        high = {tf.bool: 2, tf.uint8: 256}.get(leaf.dtype, config.suite.num_actions)
+        values = generator.integers(high, size=leaf.shape)
+        return tf.constant(values.astype(leaf.dtype.as_numpy_dtype))
+
+    batch = tf.nest.map_structure(noise, rollouts.batch_spec(spec, config.batch_size))
+    tasks = generator.integers(len(config.suite.tasks), size=config.batch_size)
+    batch = batch._replace(task_id=tf.constant(tasks, tf.int32))
+    return rate(
+        config.batch_size * config.unroll_length,
+        lambda: float(learner.update(batch)["total_loss"]),
+        seconds,
+    )
+
+
+def measure_forward(config: Config, seconds: float) -> float:
+    """The policy alone, one in each actor thread."""
+    spec = construction.make_rollout_spec(config)
+    agent = construction.make_agent(config, spec)
+    store = WeightStore(agent.trainable_variables, 0)
+
+    def prepare(tasks: np.ndarray) -> Callable[[], int]:
+        size = len(tasks)
+        policy = Policy(construction.make_agent(config, spec), store, seed=0)
+        policy.refresh()
+        env_output = tf.nest.map_structure(
+            lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
+            spec.env_outputs,
+        )
+        actions, state = np.zeros(size, np.int32), policy.initial_state(size)
+
+        def call() -> int:
+            policy.act(actions, env_output, state)
+            return size
+
+        call()  # Traces.
+        return call
+
+    return _rate_in_threads([prepare(tasks) for tasks in _dealt(config)], seconds)
+
+
+def measure_emulation(config: Config, seconds: float) -> float:
+    """The environments alone, all actor threads stepping random actions."""
+    made = [
+        construction.make_environment(config, tasks, np.random.SeedSequence(i), training=True)
+        for i, tasks in enumerate(_dealt(config))
+    ]
+
+    def prepare(environment: BatchedEnvironment) -> Callable[[], int]:
+        environment.reset()
+        generator = np.random.default_rng(0)
+        size = len(environment.task_ids)
+
+        def call() -> int:
+            actions = generator.integers(config.suite.num_actions, size=size, dtype=np.int32)
+            environment.send(actions)
+            environment.receive()
+            return size
+
+        return call
+
+    figure = _rate_in_threads([prepare(environment) for environment in made], seconds)
+    for environment in made:
+        environment.close()
+    return figure
+
+
+def _dealt(config: Config) -> list[np.ndarray]:
+    """The tasks of each actor thread."""
+    return construction.deal_tasks(config.num_actors, len(config.suite.tasks), config.actor_threads)
+
+
+def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
+    """Of several calls together, each over and over in its own thread."""
+    steps = [0] * len(calls)
+    start = time.perf_counter()
+
+    def work(i: int) -> None:
+        while time.perf_counter() - start < seconds or not steps[i]:
+            steps[i] += calls[i]()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(steps) / (time.perf_counter() - start)

@@ -1,0 +1,95 @@
+"""What the machine is, and how TensorFlow and the allocator are to use it.
+
+Thread pools and the allocator belong to the process, so they are set once, by the program that
+starts it and before TensorFlow first computes.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+# Names of glibc's `mallopt` parameters, from its malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_KEEP = 2**31 - 1
+
+# Compute capability of the first GPUs with bfloat16 arithmetic (Ampere).
+_BFLOAT16_CAPABILITY = (8, 0)
+
+
+def prepare_process() -> None:
+    """Sets TensorFlow's threads and the allocator; call before TensorFlow first computes.
+
+    A process that has used TensorFlow before keeps the threads it has.
+    """
+    keep_freed_memory()
+    if has_gpu():
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+        return
+    try:
+        # Actors and the parts of a batch give every core work of its own; sharing one
+        # operation between cores would make each wait for the other.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(num_cores())
+    except RuntimeError:
+        pass
+
+
+def keep_freed_memory() -> None:
+    """Has glibc's allocator reuse memory where it would return it to the system.
+
+    A batch's activations are large enough for each to be mapped, faulted in page by page and
+    unmapped again at every step. Where there is no glibc, nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEEP)
+        mallopt(_M_TRIM_THRESHOLD, _KEEP)
+
+
+def num_cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow sees a GPU."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def learner_device() -> str:
+    """The device that learns and acts."""
+    return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
+
+
+def convolution_type(precision: str) -> tf.DType:
+    """The type of convolutions for a `--precision`: float32, bfloat16 or auto.
+
+    `auto` is bfloat16 where the GPU, or the processor's matrix unit (AMX), has instructions that
+    make it faster. Vector instructions for it (AVX512_BF16) are not enough: they do no more
+    multiplications a cycle than float32's.
+    """
+    if precision == "auto":
+        fast = _gpu_has_bfloat16() if has_gpu() else "amx_bf16" in _processor_flags()
+        return tf.bfloat16 if fast else tf.float32
+    return tf.as_dtype(precision)
+
+
+def _gpu_has_bfloat16() -> bool:
+    details = [
+        tf.config.experimental.get_device_details(gpu)
+        for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    return all(d.get("compute_capability", (0, 0)) >= _BFLOAT16_CAPABILITY for d in details)
+
+
+def _processor_flags() -> set[str]:
+    """The processor's features as Linux names them; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())

@@ -1,0 +1,228 @@
+"""What is asked of the machine, on machines that the tests make up, and what the process gets."""
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import hardware
+
+_ROOT = Path(__file__).resolve().parents[1]
+_CPUINFO = "processor\t: 0\nmodel name\t: Xeon\nflags\t\t: {}\nbugs\t\t: amx_bf16_bug\n\n"
+
+
+def use_processor(monkeypatch: pytest.MonkeyPatch, cpuinfo: str | OSError) -> None:
+    """A machine without a GPU whose Linux describes its processor like this."""
+
+    def read_text(path: Path) -> str:
+        assert str(path) == "/proc/cpuinfo"
+        if isinstance(cpuinfo, OSError):
+            raise cpuinfo
+        return cpuinfo
+
+    monkeypatch.setattr(hardware.tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(hardware.Path, "read_text", read_text)
+
+
+def use_gpus(monkeypatch: pytest.MonkeyPatch, *details: dict[str, Any]) -> list[str]:
+    """A machine with these GPUs; returns their names."""
+    by_name = {f"gpu-{i}": detail for i, detail in enumerate(details)}
+    monkeypatch.setattr(
+        hardware.tf.config,
+        "list_physical_devices",
+        lambda kind: list(by_name) if kind == "GPU" else [],
+    )
+    monkeypatch.setattr(
+        hardware.tf.config.experimental, "get_device_details", lambda gpu: by_name[gpu]
+    )
+    return list(by_name)
+
+
+def run_apart(program: str) -> Any:
+    """Runs a program in a process of its own and returns the JSON that it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=_ROOT,
+        timeout=120,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("flags", ["fpu amx_bf16", "fpu"])
+def test_a_precision_that_is_named_is_taken_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, precision: str, flags: str
+) -> None:
+    use_processor(monkeypatch, _CPUINFO.format(flags))
+    assert hardware.convolution_type(precision) == tf.as_dtype(precision)
+    use_gpus(monkeypatch, {"compute_capability": (7, 5)}, {"compute_capability": (9, 0)})
+    assert hardware.convolution_type(precision) == tf.as_dtype(precision)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (_CPUINFO.format("fpu avx512_bf16 amx_tile amx_bf16 amx_int8"), tf.bfloat16),
+        (_CPUINFO.format("fpu avx512f avx512_bf16"), tf.float32),
+        (_CPUINFO.format("fpu amx_tile amx_int8"), tf.float32),
+        (_CPUINFO.format("fpu"), tf.float32),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16\n", tf.float32),  # Not an x86.
+        ("", tf.float32),
+        (FileNotFoundError(2, "No such file or directory"), tf.float32),  # Not Linux.
+    ],
+)
+def test_auto_is_bfloat16_where_the_processor_has_a_matrix_unit_for_it(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | OSError, expected: tf.DType
+) -> None:
+    use_processor(monkeypatch, cpuinfo)
+    assert hardware.convolution_type("auto") == expected
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        ([{"compute_capability": (8, 0)}], tf.bfloat16),
+        ([{"compute_capability": (9, 0), "device_name": "fast"}], tf.bfloat16),
+        ([{"compute_capability": (10, 0)}], tf.bfloat16),
+        ([{"compute_capability": (7, 5)}], tf.float32),
+        ([{}], tf.float32),
+        ([{"compute_capability": (9, 0)}, {"compute_capability": (7, 0)}], tf.float32),
+    ],
+)
+def test_auto_is_bfloat16_where_every_gpu_can_compute_it(
+    monkeypatch: pytest.MonkeyPatch, details: list[dict[str, Any]], expected: tf.DType
+) -> None:
+    use_processor(monkeypatch, _CPUINFO.format("amx_bf16"))  # Does not count beside a GPU.
+    use_gpus(monkeypatch, *details)
+    assert hardware.convolution_type("auto") == expected
+
+
+def test_the_gpu_learns_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_processor(monkeypatch, "")
+    assert not hardware.has_gpu()
+    assert hardware.learner_device() == "/device:CPU:0"
+    use_gpus(monkeypatch, {})
+    assert hardware.has_gpu()
+    assert hardware.learner_device() == "/device:GPU:0"
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda process: {3, 5, 6})
+    assert hardware.num_cores() == 3
+
+
+_PREPARE = """
+import json
+import tensorflow as tf
+from scalable_agent_popart import hardware
+
+hardware.has_gpu = lambda: False
+def threads():
+    threading = tf.config.threading
+    return [
+        threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()
+    ]
+
+seen = [threads()]
+for _ in range(2):
+    hardware.prepare_process()
+    seen.append(threads())
+total = int(tf.reduce_sum(tf.ones([1000, 1000])))  # From here on the threads are fixed.
+hardware.prepare_process()
+seen.append(threads())
+print(json.dumps([seen, total, hardware.num_cores()]))
+"""
+
+
+def test_prepared_process_has_a_thread_a_core_and_none_within_operations() -> None:
+    seen, total, cores = run_apart(_PREPARE)
+    assert seen == [[0, 0], [1, cores], [1, cores], [1, cores]]
+    assert total == 1_000_000
+
+
+def test_preparing_a_process_that_has_used_tensorflow_leaves_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "has_gpu", lambda: False)
+    threading = tf.config.threading
+    assert int(tf.constant(1) + 1) == 2  # Whatever ran before this test.
+    before = (
+        threading.get_intra_op_parallelism_threads(),
+        threading.get_inter_op_parallelism_threads(),
+    )
+    for _ in range(2):
+        hardware.prepare_process()
+    assert before == (
+        threading.get_intra_op_parallelism_threads(),
+        threading.get_inter_op_parallelism_threads(),
+    )
+    assert int(tf.constant(1) + 1) == 2
+
+
+def test_every_gpu_takes_memory_as_it_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = use_gpus(monkeypatch, {}, {})
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        hardware.tf.config.experimental, "set_memory_growth", lambda *args: asked.append(args)
+    )
+    for setter in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        # A GPU's processor is left all its threads.
+        monkeypatch.setattr(hardware.tf.config.threading, setter, asked.append)
+    hardware.prepare_process()
+    assert asked == [(name, True) for name in names]
+
+
+_ALLOCATE = """
+import ctypes
+import json
+import resource
+from scalable_agent_popart import hardware
+
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
+SIZE = 64 * 2**20
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        block = libc.malloc(SIZE)
+        libc.memset(block, 1, SIZE)
+        libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+without = faults()
+hardware.keep_freed_memory()
+first = faults()
+kept = faults()
+print(json.dumps([without, first, kept]))
+"""
+
+
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    without, first, kept = run_apart(_ALLOCATE)
+    assert kept <= without / 20
+    # Ten blocks in turn are one block's worth of pages.
+    assert first <= without / 5
+
+
+def test_nothing_happens_where_there_is_no_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load(name: Any) -> SimpleNamespace:
+        asked.append(name)
+        return SimpleNamespace(malloc=None)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    hardware.keep_freed_memory()
+    assert asked == [None]
