@@ -28,12 +28,11 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
     Returns:
       The stacks `[T, B, H, W, 4]` uint8, oldest frame first, and the state after the last step.
     """
-    newest = tf.bitwise.left_shift(
-        tf.cast(tf.squeeze(frames, -1), tf.uint32), 3 * _BITS_PER_FRAME
-    )  # [T, B, H, W]
     stacks = []
-    for frame, start in zip(tf.unstack(newest), tf.unstack(starts), strict=True):
+    for frame, start in zip(tf.unstack(frames), tf.unstack(starts), strict=True):
+        word = tf.cast(tf.squeeze(frame, -1), tf.uint32)  # [B, H, W]
+        newest = tf.bitwise.left_shift(word, (NUM_FRAMES - 1) * _BITS_PER_FRAME)
         earlier = tf.where(start[:, tf.newaxis, tf.newaxis], tf.zeros_like(state), state)
-        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(earlier, _BITS_PER_FRAME), frame)
+        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(earlier, _BITS_PER_FRAME), newest)
         stacks.append(state)
     return tf.bitcast(tf.stack(stacks), tf.uint8), state

@@ -13,7 +13,9 @@ import tensorflow as tf
 # Names of glibc's `mallopt` parameters, from its malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_KEEP = 2**31 - 1
+_M_ARENA_MAX = -8
+# glibc before 2.35 takes no larger threshold for mapping than the second of these.
+_MMAP_THRESHOLDS = (2**31 - 1, 2**25)
 
 # Compute capability of the first GPUs with bfloat16 arithmetic (Ampere).
 _BFLOAT16_CAPABILITY = (8, 0)
@@ -25,11 +27,11 @@ def prepare_process() -> None:
     A process that has used TensorFlow before keeps the threads it has.
     """
     keep_freed_memory()
-    if has_gpu():
-        for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)
-        return
     try:
+        if has_gpu():
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)
+            return
         # Actors and the parts of a batch give every core work of its own; sharing one
         # operation between cores would make each wait for the other.
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -41,18 +43,22 @@ def prepare_process() -> None:
 def keep_freed_memory() -> None:
     """Has glibc's allocator reuse memory where it would return it to the system.
 
-    A batch's activations are large enough for each to be mapped, faulted in page by page and
-    unmapped again at every step. Where there is no glibc, nothing happens.
+    The activations of large batches would otherwise be mapped, faulted in page by page and
+    unmapped again at every step. A single arena, because those of threads hold no block of
+    64 MiB. Where there is no glibc, nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEEP)
-        mallopt(_M_TRIM_THRESHOLD, _KEEP)
+    # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
+    if mallopt and any(mallopt(_M_MMAP_THRESHOLD, size) for size in _MMAP_THRESHOLDS):
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def num_cores() -> int:
     """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def has_gpu() -> bool:

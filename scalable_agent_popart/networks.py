@@ -71,7 +71,9 @@ class Torso(snt.Module):
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
         """The convolutions: `[N, H, W, C]` to float32 `[N, F]`."""
-        hidden = self._convolve(tf.image.convert_image_dtype(images, self._dtype))
+        # Scaled before they are rounded, or the brightest bytes would become one.
+        scaled = tf.cast(tf.image.convert_image_dtype(images, tf.float32), self._dtype)
+        hidden = self._convolve(scaled)
         return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [N, F]
 
     def project(self, hidden: tf.Tensor) -> tf.Tensor:
