@@ -98,6 +98,32 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
 
 def measure_train_step(config: Config, seconds: float) -> float:
     """The update alone, on a batch of noise."""
+    return rate(config.batch_size * config.unroll_length, _train_step(config), seconds)
+
+
+def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
+    """How many times as fast the first's update is, both updating in turn one by one.
+
+    What the machine does to one update it does to the next, so that this tells apart what
+    differs by less than the machine's moods.
+    """
+    calls = [_train_step(each) for each in (config, other)]
+    for call in calls:
+        call()  # Traces.
+    ratios: list[float] = []
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or not ratios:
+        taken = []
+        for call in calls:
+            before = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - before)
+        ratios.append(taken[1] / taken[0])
+    return statistics.median(ratios)
+
+
+def _train_step(config: Config) -> Callable[[], float]:
+    """An update on the same batch of noise at every call; returns the loss."""
     spec = construction.make_rollout_spec(config)
     learner = construction.make_learner(config, spec)
     generator = np.random.default_rng(0)
@@ -110,11 +136,7 @@ def measure_train_step(config: Config, seconds: float) -> float:
     batch = tf.nest.map_structure(noise, rollouts.batch_spec(spec, config.batch_size))
     tasks = generator.integers(len(config.suite.tasks), size=config.batch_size)
     batch = batch._replace(task_id=tf.constant(tasks, tf.int32))
-    return rate(
-        config.batch_size * config.unroll_length,
-        lambda: float(learner.update(batch)["total_loss"]),
-        seconds,
-    )
+    return lambda: float(learner.update(batch)["total_loss"])
 
 
 def measure_forward(config: Config, seconds: float) -> float:

@@ -18,8 +18,9 @@ roofline = 1 / (1 / forward + 1 / train_step + 1 / emulation), and efficiency is
 divided by that. Reported are medians over the repeats, and the peak memory of training alone.
 
 `--against=FLAG=VALUE[;FLAG=VALUE]` instead trains two agents in turn, one as the flags say and
-one with these flags changed, and reports the ratio of their rates. `--endurance_minutes`
-trains once for so long and reports the growth of memory and the number of traces.
+one with these flags changed, and reports the ratio of their rates, and that of their updates
+alone, made in turn one by one. `--endurance_minutes` trains once for so long and reports the
+growth of memory and the number of traces.
 """
 
 import json
@@ -65,7 +66,12 @@ def compare(config: Config, other: Config) -> dict[str, float]:
     """Two agents in turn, once; whoever is second the first time comes first the next."""
     first = rates.measure_training(config, FLAGS.seconds)["agent_steps_per_second"]
     second = rates.measure_training(other, FLAGS.seconds)["agent_steps_per_second"]
-    return {"agent_steps_per_second": first, "against": second, "ratio": first / second}
+    return {
+        "agent_steps_per_second": first,
+        "against": second,
+        "ratio": first / second,
+        "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
+    }
 
 
 def endure(config: Config, minutes: float) -> dict[str, float]:
@@ -115,6 +121,7 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
                     "agent_steps_per_second": swapped["against"],
                     "against": swapped["agent_steps_per_second"],
                     "ratio": 1.0 / swapped["ratio"],
+                    "train_step_ratio": 1.0 / swapped["train_step_ratio"],
                 }
             )
         print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)

@@ -1,0 +1,154 @@
+"""Training throughput of Sample Factory's APPO with V-trace.
+
+Measures the agent steps/s that the learner takes gradient steps on, while workers play, after a
+warm-up: each step once, and only steps that the learner holds valid. A step is four frames.
+
+  python sample_factory_appo.py --game=pong --seconds=60 --json=sample_factory.json
+
+Without `--tuned` the workers, threads and queues are Sample Factory's defaults, with 32
+environments on as many workers as there are cores. All further options go to Sample Factory.
+The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each.
+"""
+
+import multiprocessing
+import sys
+import tempfile
+from typing import Any
+
+import gymnasium
+import setting
+import torch
+from sample_factory.algo.learning import learner_worker
+from sample_factory.algo.learning.learner import Learner
+from sample_factory.algo.utils.context import global_model_factory
+from sample_factory.algo.utils.misc import TRAIN_STATS, ExperimentStatus
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.envs.env_wrappers import NumpyObsWrapper
+from sample_factory.model.actor_critic import ActorCritic, default_make_actor_critic_func
+from sample_factory.train import make_runner
+from sample_factory.utils.attr_dict import AttrDict
+
+SETTING = {
+    "device": "cpu",
+    "encoder_conv_architecture": "resnet_impala",  # IMPALA's deep network.
+    "encoder_conv_mlp_layers": 256,
+    "nonlinearity": "relu",
+    "use_rnn": False,
+    "with_vtrace": True,
+    "rollout": setting.UNROLL_LENGTH,
+    "recurrence": setting.UNROLL_LENGTH,  # V-trace asks for whole rollouts.
+    "batch_size": setting.STEPS_PER_UPDATE,
+    "num_epochs": 1,
+    "num_batches_per_epoch": 1,
+    "normalize_returns": False,  # Not possible with V-trace.
+    "normalize_input": False,
+    "obs_scale": 255.0,
+    "env_frameskip": setting.FRAME_SKIP,
+    "gamma": setting.DISCOUNT,
+    "reward_clip": 1.0,
+    "exploration_loss_coeff": setting.ENTROPY_COST,
+}
+# With OMP_WAIT_POLICY=PASSIVE: threads that spin while they wait take cores from the workers.
+TUNED: dict[str, Any] = {"channels_last": True, "torch_threads": 2}
+
+
+class VtraceLearner(Learner):
+    """The learner, with training statistics of every update that do not fail with V-trace."""
+
+    def _should_save_summaries(self) -> bool:
+        return True
+
+    def _record_summaries(self, train_loop_vars: AttrDict) -> AttrDict:
+        """What is reported of an update after it; the original asks for GAE's advantages."""
+        valid = int(train_loop_vars.mb.valids.sum())
+        loss = float(train_loop_vars.loss)
+        parameters = sum(weight.numel() for weight in self.actor_critic.parameters())
+        return AttrDict(end=setting.now(), valid=valid, loss=loss, parameters=parameters)
+
+
+def make_environment(
+    name: str, cfg: AttrDict, env_config: Any = None, render_mode: str | None = None
+) -> gymnasium.Env:
+    """One game, with all 18 actions, as `[4, 84, 84]` bytes."""
+    del env_config
+    environment = gymnasium.make(
+        f"ale_py:ALE/{setting.rom(name)}-v5",
+        frameskip=1,
+        repeat_action_probability=0.0,
+        full_action_space=True,
+        render_mode=render_mode,
+    )
+    environment = gymnasium.wrappers.AtariPreprocessing(
+        environment,
+        frame_skip=cfg.env_frameskip,
+        screen_size=setting.FRAME_SIZE,
+        terminal_on_life_loss=True,
+    )
+    environment = gymnasium.wrappers.FrameStack(environment, setting.STACKED_FRAMES)
+    return NumpyObsWrapper(environment)
+
+
+def make_actor_critic(cfg: AttrDict, *spaces: gymnasium.Space) -> ActorCritic:
+    """Sample Factory's own network, in the learner's process and in the one that acts."""
+    if cfg.torch_threads:
+        torch.set_num_threads(cfg.torch_threads)
+    network = default_make_actor_critic_func(cfg, *spaces)
+    return network.to(memory_format=torch.channels_last) if cfg.channels_last else network
+
+
+def make_config(game: str, directory: str, settings: dict[str, Any], rest: list[str]) -> AttrDict:
+    """Sample Factory's settings from its defaults, ours, and the command line's rest."""
+    arguments = [f"--env={game}", "--experiment=throughput", f"--train_dir={directory}"]
+    for name, value in settings.items():
+        arguments += [f"--{name}", str(value)]
+    parser, _ = parse_sf_args(arguments + rest)
+    parser.add_argument("--channels_last", type=lambda text: text == "True", default=False)
+    parser.add_argument("--torch_threads", type=int, default=0, help="0: as it is set")
+    return parse_full_cfg(parser, arguments + rest)
+
+
+def main() -> int:
+    """Trains until there are updates enough, and reports."""
+    setting.heed_signals()
+    options, rest = setting.parser(__doc__).parse_known_args()
+    settings = {
+        "num_workers": 2,
+        "num_envs_per_worker": setting.NUM_ENVIRONMENTS // 2,
+        **(TUNED if options.tuned else {}),
+    }
+    updates = setting.Updates(options.seconds)
+    parameters: set[int] = set()
+
+    def on_update(runner: Any, message: dict[str, Any], policy: int) -> None:
+        del policy
+        stats = message[TRAIN_STATS]
+        updates.append(stats.end, stats.valid, stats.loss)
+        parameters.add(stats.parameters)
+        if updates.complete:
+            runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
+
+    register_env(options.game, make_environment)
+    global_model_factory().register_actor_critic_factory(make_actor_critic)
+    learner_worker.Learner = VtraceLearner
+    with tempfile.TemporaryDirectory() as directory:
+        cfg, runner = make_runner(
+            make_config(options.game, directory, {**SETTING, **settings}, rest)
+        )
+        runner.policy_msg_handlers[TRAIN_STATS] = [on_update]
+        status = runner.init()
+        if status == ExperimentStatus.SUCCESS:
+            status = runner.run()
+        for process in multiprocessing.active_children():
+            process.join()  # When interrupted, they save before they end.
+    if status != ExperimentStatus.SUCCESS:
+        return 1
+    names = ["num_workers", "num_envs_per_worker", "worker_num_splits", "async_rl", "serial_mode"]
+    names += ["batched_sampling", "num_batches_to_accumulate", "channels_last", "torch_threads"]
+    names += ["set_workers_cpu_affinity", "policy_workers_per_policy"]
+    updates.report({name: cfg[name] for name in names}, parameters.pop(), options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
