@@ -21,6 +21,7 @@ import gymnasium
 import ray
 import setting
 import torch
+from game import make_game
 from ray.rllib.algorithms.impala import IMPALA, IMPALAConfig
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.core.columns import Columns
@@ -111,19 +112,9 @@ class CountingLearner(IMPALATorchLearner):
 
 def make_environment(config: dict[str, Any]) -> gymnasium.Env:
     """One game, with all 18 actions and clipped rewards, as `[4, 84, 84]` bytes."""
-    environment = gymnasium.make(
-        f"ale_py:ALE/{setting.rom(config['game'])}-v5",
-        frameskip=1,
-        repeat_action_probability=0.0,
-        full_action_space=True,
+    environment = gymnasium.wrappers.FrameStackObservation(
+        make_game(config["game"]), setting.STACKED_FRAMES
     )
-    environment = gymnasium.wrappers.AtariPreprocessing(
-        environment,
-        frame_skip=setting.FRAME_SKIP,
-        screen_size=setting.FRAME_SIZE,
-        terminal_on_life_loss=True,
-    )
-    environment = gymnasium.wrappers.FrameStackObservation(environment, setting.STACKED_FRAMES)
     return gymnasium.wrappers.ClipReward(environment, -1.0, 1.0)
 
 

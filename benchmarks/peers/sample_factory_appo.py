@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium
 import setting
 import torch
+from game import make_game
 from sample_factory.algo.learning import learner_worker
 from sample_factory.algo.learning.learner import Learner
 from sample_factory.algo.utils.context import global_model_factory
@@ -71,21 +72,10 @@ def make_environment(
     name: str, cfg: AttrDict, env_config: Any = None, render_mode: str | None = None
 ) -> gymnasium.Env:
     """One game, with all 18 actions, as `[4, 84, 84]` bytes."""
-    del env_config
-    environment = gymnasium.make(
-        f"ale_py:ALE/{setting.rom(name)}-v5",
-        frameskip=1,
-        repeat_action_probability=0.0,
-        full_action_space=True,
-        render_mode=render_mode,
+    del cfg, env_config
+    environment = gymnasium.wrappers.FrameStack(
+        make_game(name, render_mode), setting.STACKED_FRAMES
     )
-    environment = gymnasium.wrappers.AtariPreprocessing(
-        environment,
-        frame_skip=cfg.env_frameskip,
-        screen_size=setting.FRAME_SIZE,
-        terminal_on_life_loss=True,
-    )
-    environment = gymnasium.wrappers.FrameStack(environment, setting.STACKED_FRAMES)
     return NumpyObsWrapper(environment)
 
 
