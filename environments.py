@@ -1,7 +1,9 @@
 """The environment contract: what actors and environments say to each other.
 
 NumPy and dm-tree (for nested arrays) only, no TensorFlow, so that a process that only emulates
-stays small and starts fast. A *batched environment* steps N environments in lockstep.
+stays small and starts fast. Actors play an *environment pool*, whose N environments need not
+wait for one another. A *batched environment* steps N environments in lockstep, and `Lockstep`
+makes a pool of it; a single `Environment` can be played in a process of its own.
 
 Episodes and games. `done` marks the end of a training episode: the return is cut and the
 recurrent state reset there. `info.episode_end` marks the end of what scores are counted in,
@@ -13,17 +15,31 @@ the next episode: environments restart within the step, and no observation is re
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tree
 
 
-class ArraySpec(NamedTuple):
+@dataclass(frozen=True)
+class ArraySpec:
     """Shape and type of one environment's array, without the batch dimension."""
 
     shape: tuple[int, ...]
     dtype: Any
+
+
+class Observation(NamedTuple):
+    """What is seen where an image is not all; otherwise the observation is the image itself."""
+
+    image: Any  # uint8 [N, height, width, channels]
+    # int32 [N, MAX_WORDS]: the words in order, each one's bucket in 1 to NUM_WORD_BUCKETS; then 0.
+    instruction: Any
+
+
+MAX_WORDS = 64
+NUM_WORD_BUCKETS = 1000
 
 
 class StepOutputInfo(NamedTuple):
@@ -44,6 +60,71 @@ class StepOutput(NamedTuple):
     info: StepOutputInfo
     done: np.ndarray  # bool [N]
     observation: Any  # nested arrays [N, ...]
+
+
+class Ready(NamedTuple):
+    """M of N environments that have stepped and wait for their next action."""
+
+    ids: np.ndarray  # int64 [M], ascending: which of the N
+    output: StepOutput  # [M, ...]
+    # bool [M]: nothing leads from the environment's step before to this one, which begins its
+    # first episode, or its first since it was lost and started again. Reward 0 and `done`.
+    fresh: np.ndarray
+
+
+class EnvironmentPool(Protocol):
+    """N environments that need not wait for one another.
+
+    Each takes turns with its actor: it is received, then sent one action, then received again.
+    The actor may take its time with some and go on with others, but with those of a `Lockstep`
+    only together.
+    """
+
+    task_ids: np.ndarray  # int32 [N], the task each environment plays
+    restarts: np.ndarray  # int64 [N], how often each was lost and started again
+
+    def start(self) -> None:
+        """Begins the first episodes."""
+        ...
+
+    def receive(self, seconds: float) -> Ready:
+        """Waits about so long, if need be, for environments to be ready; there may be none.
+
+        Raises:
+          EnvironmentLostError: if one cannot be kept going.
+        """
+        ...
+
+    def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
+        """Hands over actions `[M]` (int32) to environments that were received."""
+        ...
+
+    def close(self) -> None:
+        """Releases what the environments hold; may be called twice."""
+        ...
+
+
+class EnvironmentLostError(RuntimeError):
+    """An environment failed and starting it again does not help; says why in one line."""
+
+
+class Environment(Protocol):
+    """A single environment, for a process of its own to play."""
+
+    def reset(self) -> Any:
+        """Begins the first episode; returns its first observation, without a batch dimension."""
+        ...
+
+    def step(self, action: int) -> tuple[float, bool, Any]:
+        """Returns the raw reward, whether the episode ended, and the observation.
+
+        After the end that is the first observation of the next episode.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases what the environment holds."""
+        ...
 
 
 class BatchedEnvironment(Protocol):
@@ -87,13 +168,28 @@ class EpisodeCounter:
             self._return.copy(), self._step.copy(), np.zeros(self._step.shape, bool)
         )
 
-    def step(self, reward: np.ndarray, episode_end: np.ndarray) -> StepOutputInfo:
-        """Adds one step with raw rewards `[N]`; episodes that end start again at zero."""
-        self._return += reward
-        self._step += 1
-        info = StepOutputInfo(self._return.copy(), self._step.copy(), episode_end)
-        self._return[episode_end] = 0
-        self._step[episode_end] = 0
+    def step(
+        self,
+        reward: np.ndarray,
+        episode_end: np.ndarray,
+        ids: np.ndarray | slice = slice(None),
+        begins: np.ndarray | bool = False,
+    ) -> StepOutputInfo:
+        """Adds one step of each environment; episodes that end start again at zero.
+
+        Args:
+          reward: `[M]`, raw.
+          episode_end: `[M]`.
+          ids: `[M]`, which of the N environments; by default all.
+          begins: `[M]`, where no step was taken and an episode begins from nothing.
+        """
+        played = np.logical_not(begins)
+        self._return[ids] = (self._return[ids] + reward) * played
+        self._step[ids] = (self._step[ids] + 1) * played
+        # Indexing with integers copies; a slice does not.
+        info = StepOutputInfo(self._return[ids].copy(), self._step[ids].copy(), episode_end)
+        self._return[ids] *= ~episode_end
+        self._step[ids] *= ~episode_end
         return info
 
 
@@ -109,6 +205,31 @@ def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
     )
 
 
+class Lockstep:
+    """A batched environment as a pool: all of it is ready at once."""
+
+    def __init__(self, environment: BatchedEnvironment):
+        self.environment = environment
+        self.task_ids = environment.task_ids
+        self.restarts = np.zeros(len(self.task_ids), np.int64)
+        self._ids = np.arange(len(self.task_ids))
+        self._first: StepOutput | None = None
+
+    def start(self) -> None:
+        self._first = self.environment.reset()
+
+    def receive(self, seconds: float) -> Ready:
+        fresh = np.full(len(self._ids), self._first is not None)
+        output, self._first = self._first or self.environment.receive(), None
+        return Ready(self._ids, output, fresh)
+
+    def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
+        self.environment.send(actions)
+
+    def close(self) -> None:
+        self.environment.close()
+
+
 class EnvironmentGroup:
     """Several batched environments as one, stepped at the same time.
 
@@ -122,7 +243,7 @@ class EnvironmentGroup:
         self._boundaries = np.cumsum(sizes)[:-1]
 
     def reset(self) -> StepOutput:
-        return _concatenate([member.reset() for member in self._members])
+        return concatenate([member.reset() for member in self._members])
 
     def send(self, actions: np.ndarray) -> None:
         parts = np.split(actions, self._boundaries)
@@ -130,7 +251,7 @@ class EnvironmentGroup:
             member.send(part)
 
     def receive(self) -> StepOutput:
-        return _concatenate([member.receive() for member in self._members])
+        return concatenate([member.receive() for member in self._members])
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # Closes the others even if one fails.
@@ -138,5 +259,6 @@ class EnvironmentGroup:
                 stack.callback(member.close)
 
 
-def _concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
+def concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
+    """The outputs of several batches of environments as one."""
     return tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)

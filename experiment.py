@@ -1,6 +1,7 @@
 """PopArt-IMPALA: trains and tests one agent on many tasks.
 
   python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
+  python experiment.py --level_name=dmlab30 --use_popart --logdir=/tmp/dmlab30
   python experiment.py --level_name=atari57 --mode=test --logdir=/tmp/atari57
 
 Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
@@ -15,6 +16,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from environments import EnvironmentLostError
 from scalable_agent_popart import config as config_lib
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
@@ -40,7 +42,7 @@ _FLAGS = (
     _define("string", "logdir", "Run directory. The same command resumes the run in it."),
     _define_enum("mode", config_lib.MODES, "Train, or test the run in --logdir."),
     _define("integer", "test_num_episodes", "Number of episodes per level to test."),
-    _define("string", "level_name", "A suite (atari57, catch5), a level, or levels: pong,boxing."),
+    _define("string", "level_name", "A suite (atari57, dmlab30, catch5), a level or levels."),
     _define("integer", "seed", "Random seed."),
     # Training.
     _define("integer", "total_environment_frames", "Total environment frames to train for."),
@@ -51,6 +53,9 @@ _FLAGS = (
     _define("integer", "num_action_repeats", "Environment frames per agent step."),
     _define("integer", "width", "Width of the observation."),
     _define("integer", "height", "Height of the observation."),
+    _define("string", "action_set", "Set of actions; for DmLab-30 popart or impala."),
+    _define("string", "dataset_path", "Images for two psychlab levels of DmLab-30, or dummy."),
+    _define("string", "level_cache_dir", "Where to keep compiled DmLab levels. Default: nowhere."),
     # Agent.
     _define_enum("network", config_lib.NETWORKS, "IMPALA's deep or shallow network."),
     _define("boolean", "use_lstm", "Whether an LSTM follows the torso."),
@@ -104,7 +109,7 @@ def main(argv: list[str]) -> None:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
         signal_number = _run(_make_config())
-    except UserError as error:
+    except (UserError, EnvironmentLostError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
@@ -134,9 +139,7 @@ def _make_config() -> config_lib.Config:
     trained = RunDirectory(logdir).read_config()
     if trained is None:
         raise UserError(f"there is no run in {logdir} to test; train first")
-    config = trained.with_flags(given)
-    config.check_testable(trained)
-    return config
+    return trained.for_test({**given, "logdir": logdir})
 
 
 def _run(config: config_lib.Config) -> int | None:

@@ -3,6 +3,7 @@
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import tensorflow as tf
 
-from environments import BatchedEnvironment
+from environments import EnvironmentPool
 from scalable_agent_popart import construction, rollouts
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner
@@ -33,12 +34,14 @@ class Training:
     store: WeightStore
     lags: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
+    rollouts_of: Counter[str] = field(default_factory=Counter)  # By task.
 
     def update(self) -> None:
         """Learns from the next batch."""
         while (batch := self.pool.next_batch()) is None:
             pass
         self.fills.append(self.pool.rollout_queue.fill())
+        self.rollouts_of.update(self.config.suite.tasks[i] for i in batch.task_id.numpy())
         self.lags.append(float(self.learner.update(batch)["policy_lag"]))
         self.store.publish(int(self.learner.num_updates))
 
@@ -129,7 +132,7 @@ def _train_step(config: Config) -> Callable[[], float]:
     generator = np.random.default_rng(0)
 
     def noise(leaf: tf.TensorSpec) -> tf.Tensor:
-        high = {tf.bool: 2, tf.uint8: 256}.get(leaf.dtype, config.suite.num_actions)
+        high = {tf.bool: 2, tf.uint8: 256}.get(leaf.dtype, config.num_actions)
         values = generator.integers(high, size=leaf.shape)
         return tf.constant(values.astype(leaf.dtype.as_numpy_dtype))
 
@@ -147,16 +150,16 @@ def measure_forward(config: Config, seconds: float) -> float:
 
     def prepare(tasks: np.ndarray) -> Callable[[], int]:
         size = len(tasks)
-        policy = Policy(construction.make_agent(config, spec), store, seed=0)
+        policy = Policy(construction.make_agent(config, spec), store, 0, size)
         policy.refresh()
         env_output = tf.nest.map_structure(
             lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
             spec.env_outputs,
         )
-        actions, state = np.zeros(size, np.int32), policy.initial_state(size)
+        ids = np.arange(size)
 
         def call() -> int:
-            policy.act(actions, env_output, state)
+            policy.act(ids, env_output, policy.recall(ids))
             return size
 
         call()  # Traces.
@@ -168,26 +171,28 @@ def measure_forward(config: Config, seconds: float) -> float:
 def measure_emulation(config: Config, seconds: float) -> float:
     """The environments alone, all actor threads stepping random actions."""
     made = [
-        construction.make_environment(config, tasks, np.random.SeedSequence(i), training=True)
+        construction.make_environments(
+            config, config.suite, tasks, np.random.SeedSequence(i), training=True
+        )
         for i, tasks in enumerate(_dealt(config))
     ]
 
-    def prepare(environment: BatchedEnvironment) -> Callable[[], int]:
-        environment.reset()
+    def prepare(environments: EnvironmentPool) -> Callable[[], int]:
+        environments.start()
         generator = np.random.default_rng(0)
-        size = len(environment.task_ids)
 
         def call() -> int:
-            actions = generator.integers(config.suite.num_actions, size=size, dtype=np.int32)
-            environment.send(actions)
-            environment.receive()
+            ids, _, _ = environments.receive(1.0)
+            size = len(ids)
+            actions = generator.integers(config.num_actions, size=size, dtype=np.int32)
+            environments.send(ids, actions)
             return size
 
         return call
 
-    figure = _rate_in_threads([prepare(environment) for environment in made], seconds)
-    for environment in made:
-        environment.close()
+    figure = _rate_in_threads([prepare(environments) for environments in made], seconds)
+    for environments in made:
+        environments.close()
     return figure
 
 

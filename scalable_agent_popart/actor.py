@@ -1,26 +1,36 @@
-"""An actor thread's work: step a batch of environments, hand over a rollout of each."""
+"""An actor thread's work: play a pool of environments, hand over a rollout of each."""
 
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from environments import BatchedEnvironment
+from environments import EnvironmentPool
 from scalable_agent_popart.policy import Policy
-from scalable_agent_popart.rollouts import AgentOutput, Rollout, RolloutBuffer
+from scalable_agent_popart.rollouts import Rollout, RolloutBuffer
 from scalable_agent_popart.stage_clock import StageClock
+
+# How long to wait, before looking whether the sink has closed, for any environment to be ready
+# or for room in the sink; and for an environment while a rollout of another waits for room.
+_WAIT_SECONDS = 0.2
+_GLANCE_SECONDS = 0.02
 
 
 class RolloutSink(Protocol):
     """Where rollouts go."""
 
-    def put(self, rollouts: Rollout) -> bool:
-        """Copies N rollouts `[N, T + 1, ...]`, waiting for room; False once nobody listens."""
+    closed: bool  # whether nobody listens any more
+
+    def reserve(self, count: int, seconds: float) -> int:
+        """Sets room aside for up to `count` rollouts, waiting at most so long for the first."""
+        ...
+
+    def put(self, rollouts: Rollout) -> None:
+        """Copies rollouts `[M, T + 1, ...]` into reserved room."""
         ...
 
 
 def run_actor(
-    environment: BatchedEnvironment,
+    environments: EnvironmentPool,
     policy: Policy,
     sink: RolloutSink,
     spec: Rollout,
@@ -28,41 +38,67 @@ def run_actor(
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
+    Environments that are ready share a call of the policy and those that are not hold up
+    nobody, so rollouts of different environments may begin at different times. New weights
+    serve all of them at once: `policy_version` is that of a rollout's first step.
+
+    While the learner is busy and the sink is full, an environment waits with its rollout, and
+    those that are behind, after a slow reset perhaps, catch up.
+
     Args:
-      environment: closed on return.
+      environments: closed on return.
       policy: used by this actor alone.
       sink: takes the rollouts, one for each environment, every T steps.
       spec: of one environment's rollout.
-      clock: is told where the time goes: `refresh`, `policy`, `environment`, `queue`.
+      clock: is told where the time goes: `environment`, `queue`, `refresh`, `policy`.
     """
-    num_environments = len(environment.task_ids)
-    unroll_length = spec.env_outputs.reward.shape[0] - 1
-    buffer = RolloutBuffer(spec, num_environments)
+    buffer = RolloutBuffer(spec, environments.task_ids)
+    waiting = np.zeros(0, np.int64)  # Environments with a whole rollout, longest first.
     try:
-        env_output = environment.reset()
-        agent_output = AgentOutput(
-            action=np.zeros(num_environments, np.int32),
-            policy_logits=np.zeros(
-                (num_environments, *spec.agent_outputs.policy_logits.shape[1:]), np.float32
-            ),
-        )
-        state = policy.initial_state(num_environments)
+        environments.start()
         clock.restart()
-        while True:
-            version = policy.refresh()
-            first_state = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
-            # Step 0 is the last step of the rollout before.
-            buffer.write(0, env_output, agent_output)
-            clock.finish("refresh")
-            for step in range(1, unroll_length + 1):
-                agent_output, state = policy.act(agent_output.action, env_output, state)
-                clock.finish("policy")
-                environment.send(agent_output.action)
-                env_output = environment.receive()
-                buffer.write(step, env_output, agent_output)
-                clock.finish("environment")
-            if not sink.put(buffer.rollouts(environment.task_ids, first_state, version)):
-                return
-            clock.finish("queue")
+        while not sink.closed:
+            wait = _GLANCE_SECONDS if len(waiting) else _WAIT_SECONDS
+            ids, env_output, fresh = environments.receive(wait)
+            policy.forget(ids[fresh])
+            buffer.write(ids, env_output, policy.recall(ids).agent_output, fresh)
+            clock.finish("environment")
+            full = buffer.full(ids)
+            waiting = np.concatenate([waiting, ids[full]])
+            if len(waiting):
+                all_wait = len(waiting) == len(environments.task_ids)
+                num_taken = _hand_over(buffer, waiting, sink, all_wait)
+                ids = np.sort(np.concatenate([ids[~full], waiting[:num_taken]]))
+                waiting = waiting[num_taken:]
+                clock.finish("queue")
+            if sink.closed or not len(ids):
+                continue
+            memory = policy.recall(ids)
+            begins = buffer.at_start(ids)
+            if begins.any():
+                version = policy.refresh()
+                buffer.begin(ids[begins], tuple(part[begins] for part in memory.state), version)
+                clock.finish("refresh")
+            agent_output = policy.act(ids, buffer.newest(ids), memory)
+            clock.finish("policy")
+            environments.send(ids, agent_output.action)
     finally:
-        environment.close()
+        environments.close()
+
+
+def _hand_over(
+    buffer: RolloutBuffer, waiting: np.ndarray, sink: RolloutSink, all_wait: bool
+) -> int:
+    """Puts the rollouts of environments `[M]` in order; returns how many there was room for.
+
+    If no other environment is left to go on with, waits until there is room for all.
+    """
+    num_taken = 0
+    while num_taken < len(waiting) and not sink.closed:
+        room = sink.reserve(len(waiting) - num_taken, _WAIT_SECONDS if all_wait else 0.0)
+        if room:
+            sink.put(buffer.take(waiting[num_taken : num_taken + room]))
+            num_taken += room
+        elif not all_wait:
+            break
+    return num_taken

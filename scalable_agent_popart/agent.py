@@ -49,7 +49,11 @@ class _ResettingCore(snt.RNNCore):
 
 
 class Agent(snt.Module):
-    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture")."""
+    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture").
+
+    Attributes:
+      num_actions: size of the action set.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Agent(snt.Module):
         network: str,
         use_lstm: bool,
         stacked_frame: ArraySpec | None = None,
+        reads_instructions: bool = False,
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
         name: str = "agent",
@@ -69,6 +74,8 @@ class Agent(snt.Module):
           use_lstm: whether an LSTM of 256 units follows the torso.
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four
             rather than the observation alone.
+          reads_instructions: whether observations are `environments.Observation`s, with words
+            beside the image.
           dtype: of the convolutions, float32 or bfloat16.
           num_parts: at most so many parts of an unroll pass through the convolutions one beside
             the other. Processor cores that each take a part need not wait for one another
@@ -76,10 +83,11 @@ class Agent(snt.Module):
           name: of the module.
         """
         super().__init__(name=name)
-        self._num_actions = num_actions
+        self.num_actions = num_actions
         self._torso = networks.TORSOS[network](dtype)
         self._core = _ResettingCore() if use_lstm else None
         self._stacked_frame = stacked_frame
+        self._encoder = networks.InstructionEncoder() if reads_instructions else None
         self._num_parts = num_parts
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
@@ -109,7 +117,7 @@ class Agent(snt.Module):
             from, so that no gradient through it is wanted; saves its backward pass.
         """
         images, stack = self._images(env_outputs, state)
-        features = self._features(images, last_actions, env_outputs.reward, bootstrap)
+        features = self._features(images, last_actions, env_outputs, bootstrap)
         core_state: AgentState = ()
         if self._core is not None:
             features, lstm_state = snt.dynamic_unroll(
@@ -148,6 +156,8 @@ class Agent(snt.Module):
         self, env_outputs: StepOutput, state: AgentState
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
         """What the torso sees, `[T, B, H, W, C]`, and the part of the state that it leaves."""
+        if self._encoder is not None:
+            return env_outputs.observation.image, ()
         if self._stacked_frame is None:
             return env_outputs.observation, ()
         # A lost life ends an episode, but not the game whose frames are stacked.
@@ -157,10 +167,10 @@ class Agent(snt.Module):
         return stacks, (stack,)
 
     def _features(
-        self, images: tf.Tensor, last_actions: tf.Tensor, reward: tf.Tensor, bootstrap: bool
+        self, images: tf.Tensor, last_actions: tf.Tensor, env_outputs: StepOutput, bootstrap: bool
     ) -> tf.Tensor:
-        """Image features, last reward and last action, `[T, B, D]`."""
-        steps, batch_size = images.shape[:2]
+        """Image features, last reward, last action and instruction features, `[T, B, D]`."""
+        steps = images.shape[0]
         learned = steps - 1 if bootstrap else steps
         parts = [
             self._convolve(images[part[0] : part[-1] + 1])
@@ -169,10 +179,13 @@ class Agent(snt.Module):
         if bootstrap:
             parts.append(tf.stop_gradient(self._convolve(images[-1:])))
         hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
-        hidden = tf.reshape(hidden, [steps, batch_size, hidden.shape[-1]])  # [T, B, 256]
-        reward = tf.clip_by_value(reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
-        action = tf.one_hot(last_actions, self._num_actions)  # [T, B, num_actions]
-        return tf.concat([hidden, reward, action], axis=-1)
+        hidden = tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
+        reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
+        action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
+        features = [hidden, reward, action]
+        if self._encoder is not None:
+            features.append(snt.BatchApply(self._encoder)(env_outputs.observation.instruction))
+        return tf.concat(features, axis=-1)
 
     def _convolve(self, images: tf.Tensor) -> tf.Tensor:
         # Merges time and batch: [T, B, H, W, C] -> [T * B, H, W, C] -> [T * B, F].

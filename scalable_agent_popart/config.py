@@ -17,8 +17,6 @@ POPART_ORDERS = ("gradient_first", "statistics_first")
 SECOND_MOMENTS = ("squares", "mean")
 PRECISIONS = ("float32", "bfloat16", "auto")
 
-_MIN_DEFAULT_ACTORS = 32
-
 # What a run directory's checkpoints and statistics are bound to.
 _FIXED_BY_RUN = (
     "level_name",
@@ -30,6 +28,7 @@ _FIXED_BY_RUN = (
     "width",
     "num_action_repeats",
     "reward_clipping",
+    "action_set",
 )
 
 
@@ -55,6 +54,9 @@ class Config:
     num_action_repeats: int
     height: int
     width: int
+    action_set: str
+    dataset_path: str = ""
+    level_cache_dir: str = ""
     # Agent.
     network: str
     use_lstm: bool
@@ -102,8 +104,10 @@ class Config:
         num_tasks = len(suite.tasks)
         defaults = {
             **suite.defaults,
-            "total_environment_frames": suite.frames_per_task * num_tasks,
-            "num_actors": num_tasks * -(-_MIN_DEFAULT_ACTORS // num_tasks),
+            "total_environment_frames": suite.total_frames
+            * num_tasks
+            // len(suite.reference_scores),
+            "num_actors": num_tasks * -(-suite.usual_num_actors // num_tasks),
         }
         config = cls(**{**defaults, **given, "level_name": suite.level_name})
         config._validate(suite)
@@ -113,6 +117,11 @@ class Config:
     def suite(self) -> suites.Suite:
         """The tasks in play."""
         return suites.resolve(self.level_name)
+
+    @property
+    def num_actions(self) -> int:
+        """Size of the action set."""
+        return self.suite.action_sets[self.action_set]
 
     @property
     def num_heads(self) -> int:
@@ -128,7 +137,15 @@ class Config:
 
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """How the environments are to behave."""
-        return suites.EnvironmentOptions(self.num_action_repeats, self.height, self.width, training)
+        return suites.EnvironmentOptions(
+            self.num_action_repeats,
+            self.height,
+            self.width,
+            self.action_set,
+            training,
+            self.dataset_path,
+            self.level_cache_dir,
+        )
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
         """This configuration with the given flags in place of its own; checked again."""
@@ -142,25 +159,27 @@ class Config:
             if getattr(self, name) != getattr(other, name)
         ]
 
-    def check_testable(self, trained: "Config") -> None:
-        """Raises UserError if a policy of the run `trained` cannot play under this one.
+    def for_test(self, given: Mapping[str, Any]) -> "Config":
+        """The configuration to test this run with, other levels of its suite perhaps.
 
-        The levels may differ, within the suite.
+        Raises:
+          UserError: if a policy of this run cannot play under the given flags.
         """
-        if self.suite.name != trained.suite.name:
+        suite = suites.resolve(given.get("level_name", self.level_name))
+        if suite.name != self.suite.name:
             raise UserError(
-                f"the run in {self.logdir} was trained on {trained.suite.name}; it cannot be "
-                f"tested on {self.level_name} of {self.suite.name}"
+                f"the run in {self.logdir} was trained on {self.suite.name}; it cannot be "
+                f"tested on {suite.level_name} of {suite.name}"
             )
+        config = self.with_flags(given)
         # Scores are of raw rewards, whatever the clipping.
-        played = replace(
-            self, level_name=trained.level_name, reward_clipping=trained.reward_clipping
-        )
-        differences = played.differences(trained)
+        played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
+        differences = played.differences(self)
         if differences:
             raise UserError(
                 f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"
             )
+        return config
 
     def _validate(self, suite: suites.Suite) -> None:
         for name, choices in (
@@ -212,7 +231,14 @@ class Config:
             )
 
     def _validate_suite(self, suite: suites.Suite) -> None:
-        suite.check_installed()
+        if self.action_set not in suite.action_sets:
+            raise UserError(
+                f"--action_set must be one of {', '.join(suite.action_sets)} in {suite.name}, "
+                f"got {self.action_set}"
+            )
+        for name in ("dataset_path", "level_cache_dir"):
+            if getattr(self, name) and name not in suite.own_flags:
+                raise UserError(f"--{name} means nothing to {suite.name}; leave it out")
         if self.mode == "train" and self.num_actors < len(suite.tasks):
             raise UserError(
                 f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "
@@ -229,6 +255,7 @@ class Config:
                     f"--{name} is always {suite.defaults[name]} in {suite.name}, "
                     f"got {getattr(self, name)}"
                 )
+        suite.check(self.environment_options(training=True))
 
 
 def flag_default(name: str) -> Any:

@@ -6,11 +6,12 @@ from dataclasses import fields
 import numpy as np
 
 import popart
-from environments import BatchedEnvironment
+from environments import EnvironmentPool
 from scalable_agent_popart import hardware, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner, LearnerSettings
+from scalable_agent_popart.suites import Suite
 
 # Parts of a batch on the processor; of 64 images each at the defaults for Atari.
 _NUM_PARTS = 10
@@ -21,7 +22,7 @@ def make_rollout_spec(config: Config) -> rollouts.Rollout:
     return rollouts.rollout_spec(
         config.suite.observation_spec(config.environment_options(training=True)),
         _bare_agent(config).initial_state(1),
-        config.suite.num_actions,
+        config.num_actions,
         config.unroll_length,
     )
 
@@ -38,10 +39,11 @@ def _bare_agent(config: Config) -> Agent:
     suite = config.suite
     frame = suite.observation_spec(config.environment_options(training=True))
     return Agent(
-        suite.num_actions,
+        config.num_actions,
         config.network,
         config.use_lstm,
         stacked_frame=frame if suite.stacks_frames else None,
+        reads_instructions=suite.has_instructions,
         dtype=hardware.convolution_type(config.precision),
         num_parts=1 if hardware.has_gpu() else _NUM_PARTS,
     )
@@ -74,14 +76,13 @@ def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.nda
     return [tasks[i::num_threads] for i in range(num_threads)]
 
 
-def make_environment(
+def make_environments(
     config: Config,
+    suite: Suite,
     task_ids: Sequence[int] | np.ndarray,
     seed: np.random.SeedSequence,
     training: bool,
-) -> BatchedEnvironment:
-    """A batched environment that plays these tasks."""
+) -> EnvironmentPool:
+    """Environments that play these tasks of the suite."""
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
-    return config.suite.make_environment(
-        task_ids, seeds.tolist(), config.environment_options(training)
-    )
+    return suite.make_environments(task_ids, seeds.tolist(), config.environment_options(training))

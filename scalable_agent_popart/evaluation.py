@@ -1,12 +1,13 @@
 """`--mode=test`: a frozen policy plays every task, and its scores are reported."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tqdm
 
-from environments import BatchedEnvironment
+from environments import EnvironmentPool
 from scalable_agent_popart import construction, scores
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
@@ -15,14 +16,14 @@ from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.run_directory import RunDirectory, write_atomically
 from scalable_agent_popart.weights import WeightStore
 
-# Environments played side by side, as far as there are episodes for them.
-_MAX_ENVIRONMENTS = 64
+_WAIT_SECONDS = 1.0
 
 
 def evaluate(config: Config) -> None:
     """Plays `test_num_episodes` of each task with the run's newest checkpoint.
 
-    Prints the scores and writes `evaluation.json` in the run directory.
+    Of a task with a version held out from training, both versions are played. Prints the
+    scores and writes `evaluation.json` in the run directory.
 
     Raises:
       UserError: if there is no run, it is of another architecture, or it is damaged.
@@ -36,28 +37,29 @@ def evaluate(config: Config) -> None:
     if not Checkpoints(directory.checkpoints, learner=saved).restore():
         raise UserError(f"there is no checkpoint in {directory.checkpoints}; train first")
     store = WeightStore(agent.trainable_variables, version=0)
-    policy = Policy(construction.make_agent(config, spec), store, config.seed)
-    quotas = _quotas(len(config.suite.tasks), config.test_num_episodes)
+    suite = config.suite
+    held_out = [task for task in suite.tasks if task in suite.test_versions]
+    played = suite.select([*(suite.test_version(task) for task in suite.tasks), *held_out])
+    quotas = _quotas(len(played.tasks), config.test_num_episodes, config.num_actors)
+    policy = Policy(construction.make_agent(config, spec), store, config.seed, len(quotas))
     seed = np.random.SeedSequence([config.seed, 1])
-    environment = construction.make_environment(
-        config, [task_id for task_id, _ in quotas], seed, training=False
+    environments = construction.make_environments(
+        config, played, [task_id for task_id, _ in quotas], seed, training=False
     )
     try:
-        returns = play(environment, policy, [quota for _, quota in quotas])
+        returns = play(environments, policy, [quota for _, quota in quotas])
     finally:
-        environment.close()
+        environments.close()
     by_task = {
         task: [r for (i, _), own in zip(quotas, returns, strict=True) if i == task_id for r in own]
-        for task_id, task in enumerate(config.suite.tasks)
+        for task_id, task in enumerate(played.tasks)
     }
     report = _report(config, int(frames), by_task)
     _print(report)
     write_atomically(directory.evaluation, report)
 
 
-def play(
-    environment: BatchedEnvironment, policy: Policy, quotas: Sequence[int]
-) -> list[list[float]]:
+def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -> list[list[float]]:
     """Raw returns of the first `quotas[i]` episodes of each environment i.
 
     A quota for each environment, rather than the first episodes to end anywhere: those would
@@ -66,55 +68,89 @@ def play(
     policy.refresh()
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
-    env_output = environment.reset()
-    actions = np.zeros(len(quotas), np.int32)
-    state = policy.initial_state(len(quotas))
+    environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
-        while remaining.any():  # Those that are through play on, uncounted, in lockstep.
-            agent_output, state = policy.act(actions, env_output, state)
-            actions = agent_output.action
-            environment.send(actions)
-            env_output = environment.receive()
-            for i in np.flatnonzero(env_output.info.episode_end & (remaining > 0)):
-                returns[i].append(float(env_output.info.episode_return[i]))
-                remaining[i] -= 1
+        while remaining.any():  # Those that are through play on, uncounted.
+            ids, env_output, fresh = environments.receive(_WAIT_SECONDS)
+            if not len(ids):
+                continue
+            ended = env_output.info.episode_end & (remaining[ids] > 0)
+            for i, episode_return in zip(
+                ids[ended], env_output.info.episode_return[ended], strict=True
+            ):
+                returns[i].append(float(episode_return))
                 progress.update()
+            remaining[ids[ended]] -= 1
+            policy.forget(ids[fresh])
+            agent_output = policy.act(ids, env_output, policy.recall(ids))
+            environments.send(ids, agent_output.action)
     return returns
 
 
-def _quotas(num_tasks: int, num_episodes: int) -> list[tuple[int, int]]:
-    """(task id, episodes to play) of each environment; tasks in order."""
-    copies = min(num_episodes, max(1, _MAX_ENVIRONMENTS // num_tasks))
+def _quotas(num_tasks: int, num_episodes: int, num_environments: int) -> list[tuple[int, int]]:
+    """(task id, episodes to play) of each environment; tasks in order, each at least once."""
+    copies = min(num_episodes, max(1, num_environments // num_tasks))
     shares = [len(part) for part in np.array_split(np.arange(num_episodes), copies)]
     return [(task_id, share) for task_id in range(num_tasks) for share in shares]
 
 
-def _report(config: Config, frames: int, returns: dict[str, list[float]]) -> dict:
-    references = config.suite.reference_scores
-    return {
+def _report(config: Config, frames: int, returns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """What `evaluation.json` holds; `tasks` and `aggregate` are of the test levels."""
+    suite = config.suite
+    of_version = {
+        version: reference
+        for task, reference in suite.reference_scores.items()
+        for version in (task, suite.test_version(task))
+    }
+    tasks = {}
+    for task, values in returns.items():
+        mean = float(np.mean(values))
+        reference = of_version.get(task)
+        normalised = None if reference is None else scores.normalise(mean, reference)
+        tasks[task] = {
+            "episodes": len(values),
+            "mean_return": mean,
+            "normalised": normalised,
+            "returns": values,
+        }
+
+    def column(levels: Sequence[str]) -> dict[str, float | None]:
+        aggregate = scores.aggregate_returns(
+            {level: returns[level] for level in levels}, of_version
+        )
+        return dict.fromkeys(scores.Aggregate._fields) if aggregate is None else aggregate._asdict()
+
+    test_levels = [suite.test_version(task) for task in suite.tasks]
+    report = {
         "frames": frames,
         "starts": "noop",
         "agent": config.agent_name,
-        "tasks": {
-            task: {
-                "episodes": len(values),
-                "mean_return": float(np.mean(values)),
-                "normalised": scores.normalise(float(np.mean(values)), references[task]),
-                "returns": values,
-            }
-            for task, values in returns.items()
-        },
-        "aggregate": scores.aggregate_returns(returns, references)._asdict(),
+        "tasks": {level: tasks[level] for level in test_levels},
+        "aggregate": column(test_levels),
     }
+    if suite.test_versions:
+        trained = {task: tasks[task] for task in suite.tasks if task in suite.test_versions}
+        report["train"] = {"tasks": trained, "aggregate": column(suite.tasks)}
+    return report
 
 
-def _print(report: dict) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     print(f"{report['agent']} after {report['frames']:,} environment frames")
-    print(f"{'task':<24}{'episodes':>10}{'mean return':>14}{'normalised':>12}")
-    for task, result in report["tasks"].items():
+    print(f"{'level':<40}{'episodes':>10}{'mean return':>14}{'normalised':>12}")
+    train = report.get("train", {"tasks": {}})
+    for task, result in {**report["tasks"], **train["tasks"]}.items():
         print(
-            f"{task:<24}{result['episodes']:>10}{result['mean_return']:>14,.4g}"
-            f"{result['normalised']:>11.1f}%"
+            f"{task:<40}{result['episodes']:>10}{result['mean_return']:>14,.4g}"
+            f"{_percent(result['normalised']):>12}"
         )
     for name, value in report["aggregate"].items():
-        print(f"{name.replace('_', ' ') + ' normalised score':<48}{value:>11.1f}%")
+        label = f"{name.replace('_', ' ')} normalised score"
+        if "aggregate" in train:
+            trained = f"{_percent(train['aggregate'][name])} on train levels"
+            print(f"{label:<40}{trained:>24}, {_percent(value)} on test levels")
+        else:
+            print(f"{label:<40}{_percent(value):>36}")
+
+
+def _percent(score: float | None) -> str:
+    return "unknown" if score is None else f"{score:.1f}%"

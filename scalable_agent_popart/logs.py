@@ -143,14 +143,14 @@ class RunLog:
         self,
         frames: int,
         learner_metrics: Mapping[str, float],
-        statistics: Mapping[str, Mapping[str, float]],
+        by_task: Mapping[str, Mapping[str, float]],
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
         Args:
           frames: of the run.
           learner_metrics: name to value.
-          statistics: name (`shift`, `scale`) to values by task.
+          by_task: name (`shift`, `scale`, `restarts`) to values by task.
         """
         if frames == self._since[1]:
             return  # Already recorded.
@@ -164,7 +164,7 @@ class RunLog:
             **self._score(),
         }
         mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
-        by_task = {"episode_return": mean_returns, **statistics}
+        by_task = {"episode_return": mean_returns, **by_task}
         self.metrics.write({"time": time.time(), **record, **by_task})
         self.metrics.flush()
         self.episodes.flush()
@@ -191,9 +191,11 @@ class RunLog:
             self.episodes.close()
 
     def _score(self) -> dict[str, float]:
-        """Aggregate over the tasks that have finished a game, and how many those are."""
-        played = {task: returns for task, returns in self._returns.items() if returns}
-        if not played:
-            return {"tasks_scored": 0}
-        aggregate = scores.aggregate_returns(played, self._suite.reference_scores)
-        return {"tasks_scored": len(played), **aggregate._asdict()}
+        """Aggregate over the tasks that have a score, and how many those are.
+
+        A task has one once it has finished a game, if random and human scores are known.
+        """
+        references = self._suite.reference_scores
+        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
+        aggregate = scores.aggregate_returns(played, references)
+        return {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}

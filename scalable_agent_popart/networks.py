@@ -1,7 +1,7 @@
-"""Torsos: from an image to a vector of 256 features (Espeholt et al., 2018, Figure 3).
+"""From what is observed to vectors of features (Espeholt et al., 2018, Figure 3).
 
-Convolutions run in the torso's compute type, float32 or bfloat16; every weight is float32, and
-so is the linear layer with what follows it.
+Torsos turn an image into 256 features, the instruction encoder words into 64. Convolutions run
+in the torso's compute type, float32 or bfloat16; every weight is float32, and so is all else.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,11 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
+from environments import NUM_WORD_BUCKETS
+
 _NUM_FEATURES = 256
+_NUM_WORD_FEATURES = 20
+_NUM_INSTRUCTION_FEATURES = 64
 
 
 class Convolution(snt.Module):
@@ -135,3 +139,38 @@ class ShallowTorso(Torso):
 
 
 TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
+
+
+class InstructionEncoder(snt.Module):
+    """Words to 20 features each, an LSTM of 64 over them, its output after the last word."""
+
+    def __init__(self, name: str = "instruction_encoder"):
+        super().__init__(name=name)
+        # A bucket of its own for the lack of a word, which never reaches the output.
+        self._embedding = snt.Embed(
+            NUM_WORD_BUCKETS + 1, _NUM_WORD_FEATURES, densify_gradients=True
+        )
+        self._core = snt.LSTM(_NUM_INSTRUCTION_FEATURES)
+        # Creates the variables, which cannot be done within a loop.
+        self._core(self._embedding(tf.zeros([1], tf.int32)), self._core.initial_state(1))
+
+    def __call__(self, words: tf.Tensor) -> tf.Tensor:
+        """Maps word buckets `[N, W]`, 0 where there are no more, to `[N, 64]`; no words to 0.
+
+        Runs as many steps as the longest of the instructions has words.
+        """
+        lengths = tf.math.count_nonzero(words, axis=1, dtype=tf.int32)  # [N]
+        features = tf.transpose(self._embedding(words), [1, 0, 2])  # [N, W, 20] -> [W, N, 20]
+
+        def read(i: tf.Tensor, state: snt.LSTMState) -> tuple[tf.Tensor, snt.LSTMState]:
+            _, new = self._core(features[i], state)
+            has_word = (i < lengths)[:, tf.newaxis]  # [N, 1]
+            return i + 1, tf.nest.map_structure(lambda a, b: tf.where(has_word, a, b), new, state)
+
+        _, state = tf.while_loop(
+            lambda i, _: i < tf.reduce_max(lengths),
+            read,
+            (tf.constant(0), self._core.initial_state(tf.shape(words)[0])),
+            maximum_iterations=words.shape[1],
+        )
+        return state.hidden

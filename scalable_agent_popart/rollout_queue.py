@@ -1,12 +1,19 @@
 """The queue between actors and learner."""
 
+import contextlib
+import threading
+
 import tensorflow as tf
 
 from scalable_agent_popart.rollouts import Rollout
 
 
 class RolloutQueue:
-    """A bounded `tf.queue.FIFOQueue` of rollouts: actors wait while it is full."""
+    """A bounded `tf.queue.FIFOQueue` of rollouts, in which actors reserve room.
+
+    Attributes:
+      closed: whether `close` was called.
+    """
 
     def __init__(self, spec: Rollout, capacity: int):
         """Creates the queue.
@@ -17,18 +24,28 @@ class RolloutQueue:
         """
         leaves = tf.nest.flatten(spec)
         self._spec = spec
-        self._capacity = capacity
+        self._capacity = self._room = capacity
+        self._changed = threading.Condition()
         self._queue = tf.queue.FIFOQueue(
             capacity, [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
         )
+        self.closed = False
 
-    def put(self, rollouts: Rollout) -> bool:
-        """Adds N rollouts `[N, T + 1, ...]`; returns False if the queue was closed."""
-        try:
+    def reserve(self, count: int, seconds: float) -> int:
+        """Sets room aside for as many of `count` rollouts as there is, to be `put`.
+
+        Waits at most so long for the first; returns 0 once the queue is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._room or self.closed, seconds)
+            granted = 0 if self.closed else min(count, self._room)
+            self._room -= granted
+            return granted
+
+    def put(self, rollouts: Rollout) -> None:
+        """Adds rollouts `[M, T + 1, ...]` for which room is reserved; drops them once closed."""
+        with contextlib.suppress(tf.errors.CancelledError):
             self._queue.enqueue_many(tf.nest.flatten(rollouts))
-        except tf.errors.CancelledError:
-            return False
-        return True
 
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
@@ -36,6 +53,9 @@ class RolloutQueue:
             leaves = self._queue.dequeue_many(batch_size)
         except tf.errors.OutOfRangeError:
             return None
+        with self._changed:
+            self._room += batch_size
+            self._changed.notify_all()
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def fill(self) -> float:
@@ -44,4 +64,7 @@ class RolloutQueue:
 
     def close(self) -> None:
         """Wakes all who wait; may be called twice."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
         self._queue.close(cancel_pending_enqueues=True)

@@ -5,7 +5,8 @@ Index t of a rollout pairs `env_outputs[t]`, the step an environment returned, w
 answer to `env_outputs[t]` is therefore `agent_outputs[t + 1]`.
 
 A rollout holds T + 1 steps: T transitions, and the state to bootstrap from. Consecutive
-rollouts of one environment overlap by that step: the last of one is the first of the next.
+rollouts of one environment overlap by that step: the last of one is the first of the next. An
+environment that is lost on the way and starts again also starts a new rollout.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from environments import ArraySpec, StepOutput, StepOutputInfo
+from environments import StepOutput, StepOutputInfo
 
 
 class AgentOutput(NamedTuple):
@@ -38,12 +39,12 @@ class Rollout(NamedTuple):
 
 
 def rollout_spec(
-    observation: ArraySpec, agent_state: Any, num_actions: int, unroll_length: int
+    observation: Any, agent_state: Any, num_actions: int, unroll_length: int
 ) -> Rollout:
     """`tf.TensorSpec`s of one environment's rollout.
 
     Args:
-      observation: of one environment at one step.
+      observation: nested `ArraySpec`s of one environment at one step.
       agent_state: an initial state `[1, ...]`.
       num_actions: size of the action set.
       unroll_length: T, in agent steps.
@@ -66,7 +67,9 @@ def rollout_spec(
                 episode_end=over_time(tf.bool),
             ),
             done=over_time(tf.bool),
-            observation=over_time(tf.as_dtype(observation.dtype), *observation.shape),
+            observation=tf.nest.map_structure(
+                lambda array: over_time(tf.as_dtype(array.dtype), *array.shape), observation
+            ),
         ),
         agent_outputs=AgentOutput(
             action=over_time(tf.int32), policy_logits=over_time(tf.float32, num_actions)
@@ -121,24 +124,67 @@ def time_major(rollouts: Rollout) -> Rollout:
 
 
 class RolloutBuffer:
-    """Room for one rollout of each of N environments, filled step by step."""
+    """Rollouts of N environments in the making, each at a step of its own.
 
-    def __init__(self, spec: Rollout, num_environments: int):
+    For each environment: `write` its steps; before its second, `begin` its rollout; and once
+    it is full, `take` it, which leaves its last step as the first of the next. The `newest`
+    step is there all the time.
+    """
+
+    def __init__(self, spec: Rollout, task_ids: np.ndarray):
         def room(leaf: tf.TensorSpec) -> np.ndarray:
-            return np.zeros((num_environments, *leaf.shape), leaf.dtype.as_numpy_dtype)
+            return np.zeros((len(task_ids), *leaf.shape), leaf.dtype.as_numpy_dtype)
 
-        self._steps = tf.nest.map_structure(room, (spec.env_outputs, spec.agent_outputs))
+        self._rollouts = tf.nest.map_structure(room, spec)._replace(task_id=task_ids)
+        self._steps = (self._rollouts.env_outputs, self._rollouts.agent_outputs)
+        self._num_steps = spec.env_outputs.reward.shape[0]
+        self._written = np.zeros(len(task_ids), np.int64)
 
-    def write(self, step: int, env_output: StepOutput, agent_output: AgentOutput) -> None:
-        """Stores step t: `[N, ...]` into `[N, t, ...]`."""
+    def write(
+        self, ids: np.ndarray, env_output: StepOutput, agent_output: AgentOutput, fresh: np.ndarray
+    ) -> None:
+        """Adds a step `[M, ...]` to the rollouts of the environments `ids`.
+
+        Where `fresh` `[M]`, the rollout so far is dropped: the step does not continue it.
+        """
+        self._written[ids[fresh]] = 0
+        steps = self._written[ids]
 
         def store(room: np.ndarray, value: Any) -> None:
-            room[:, step] = value
+            room[ids, steps] = value
 
         tf.nest.map_structure(store, self._steps, (env_output, agent_output))
+        self._written[ids] += 1
 
-    def rollouts(self, task_ids: np.ndarray, agent_state: Any, policy_version: int) -> Rollout:
-        """The N rollouts `[N, T + 1, ...]`; views, to be copied before the next write."""
-        env_outputs, agent_outputs = self._steps
-        versions = np.full(len(task_ids), policy_version, np.int64)
-        return Rollout(task_ids, agent_state, env_outputs, agent_outputs, versions)
+    def full(self, ids: np.ndarray) -> np.ndarray:
+        """Which of the environments `ids` `[M]` have a whole rollout; bool `[M]`."""
+        return self._written[ids] == self._num_steps
+
+    def take(self, ids: np.ndarray) -> Rollout:
+        """The full rollouts `[M, T + 1, ...]` of the environments `ids`."""
+        taken = tf.nest.map_structure(lambda room: room[ids], self._rollouts)
+
+        def keep_last(room: np.ndarray) -> None:
+            room[ids, 0] = room[ids, -1]
+
+        tf.nest.map_structure(keep_last, self._steps)
+        self._written[ids] = 1
+        return taken
+
+    def at_start(self, ids: np.ndarray) -> np.ndarray:
+        """Which of the environments `ids` `[M]` have written step 0 alone; bool `[M]`."""
+        return self._written[ids] == 1
+
+    def newest(self, ids: np.ndarray) -> StepOutput:
+        """What the environments `ids` returned last, `[M, ...]`."""
+        steps = self._written[ids] - 1
+        return tf.nest.map_structure(lambda room: room[ids, steps], self._rollouts.env_outputs)
+
+    def begin(self, ids: np.ndarray, agent_state: Any, policy_version: int) -> None:
+        """Notes the recurrent state `[M, ...]` before step 0 and the weights that act."""
+
+        def store(room: np.ndarray, value: Any) -> None:
+            room[ids] = value
+
+        tf.nest.map_structure(store, self._rollouts.agent_state, agent_state)
+        self._rollouts.policy_version[ids] = policy_version

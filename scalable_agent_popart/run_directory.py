@@ -44,7 +44,10 @@ class RunDirectory:
         """
         try:
             record = json.loads(self._config_path.read_text())
-            return Config(**record["flags"]).with_flags({})  # Checked.
+            # A flag that did not exist when the run was made takes its default.
+            return Config.from_flags(
+                {"level_name": record["flags"]["level_name"], **record["flags"]}
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

@@ -48,8 +48,14 @@ def aggregate(normalised: Sequence[float]) -> Aggregate:
 
 def aggregate_returns(
     returns: Mapping[str, Sequence[float]], references: Mapping[str, ReferenceScore]
-) -> Aggregate:
-    """Aggregate over the tasks of `returns`, each by its mean raw episode return."""
-    return aggregate(
-        [normalise(float(np.mean(values)), references[task]) for task, values in returns.items()]
-    )
+) -> Aggregate | None:
+    """Aggregate over the tasks of `returns`, each by its mean raw episode return.
+
+    Tasks without a reference score are left out; None if there is no other.
+    """
+    normalised = [
+        normalise(float(np.mean(values)), references[task])
+        for task, values in returns.items()
+        if task in references
+    ]
+    return aggregate(normalised) if normalised else None

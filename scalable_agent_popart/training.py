@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
+from environments import EnvironmentPool
 from scalable_agent_popart import construction, hardware, rollouts
 from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.checkpoints import Checkpoints
@@ -58,6 +59,7 @@ class ActorPool:
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue(maxsize=1)
         self._closed = False
         self._policies: list[Policy] = []
+        self._pools: list[EnvironmentPool] = []
         self._workers = WorkerThreads(self._stop)
 
     def __enter__(self) -> "ActorPool":
@@ -97,6 +99,14 @@ class ActorPool:
         """How often the policies were traced."""
         return sum(policy.num_traces for policy in self._policies)
 
+    def restarts(self) -> dict[str, int]:
+        """How often environments were lost and started again, by task, where that happened."""
+        tasks = self._config.suite.tasks
+        counts = np.zeros(len(tasks), np.int64)
+        for pool in self._pools:
+            np.add.at(counts, pool.task_ids, pool.restarts)
+        return {task: int(n) for task, n in zip(tasks, counts, strict=True) if n}
+
     def load(self) -> dict[str, float]:
         """What keeps whom waiting, since the last call.
 
@@ -112,10 +122,13 @@ class ActorPool:
     def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence, clock: StageClock) -> None:
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
         agent = construction.make_agent(self._config, self._spec)
-        policy = Policy(agent, self._source, policy_seed)
+        policy = Policy(agent, self._source, policy_seed, len(task_ids))
         self._policies.append(policy)
-        environment = construction.make_environment(self._config, task_ids, seed, training=True)
-        run_actor(environment, policy, self.rollout_queue, self._spec, clock)
+        environments = construction.make_environments(
+            self._config, self._config.suite, task_ids, seed, training=True
+        )
+        self._pools.append(environments)
+        run_actor(environments, policy, self.rollout_queue, self._spec, clock)
 
     def _prepare_batches(self) -> None:
         """Has the next batch ready on the learner's device while it works on the last."""
@@ -200,13 +213,13 @@ def _learn(
             )
             now = time.monotonic()
             if now >= min(log_due, checkpoint_due):
-                _record(config, learner, log, metrics, pool.load())
+                _record(config, learner, log, metrics, pool)
                 log_due = now + config.log_seconds
             if now >= checkpoint_due:
                 checkpoints.save()
                 checkpoint_due = now + config.checkpoint_seconds
         if metrics is not None:  # Before the threads are waited for, and still safe from signals.
-            _record(config, learner, log, metrics, pool.load())
+            _record(config, learner, log, metrics, pool)
             checkpoints.save()
     return stop.signal_number
 
@@ -216,9 +229,9 @@ def _record(
     learner: Learner,
     log: RunLog,
     metrics: Mapping[str, tf.Tensor],
-    load: Mapping[str, float],
+    pool: ActorPool,
 ) -> None:
-    """Logs an update and the `ActorPool.load` around it.
+    """Logs an update and how the actors fare.
 
     Raises:
       UserError: if the loss is no longer a finite number.
@@ -231,12 +244,13 @@ def _record(
             f"gradient_norm {values['gradient_norm']}; "
             "lower --learning_rate or --max_grad_norm and give another --logdir"
         )
-    statistics = {}
+    restarts = pool.restarts()
+    by_task: dict[str, Mapping[str, float]] = {"restarts": restarts} if restarts else {}
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
-            by_task = zip(config.suite.tasks, vector.numpy().tolist(), strict=True)
-            statistics[name] = dict(by_task)
-    log.record_metrics(frames, {**values, **load}, statistics)
+            by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
+    values["environment_restarts"] = sum(restarts.values())
+    log.record_metrics(frames, {**values, **pool.load()}, by_task)
 
 
 def _batches(

@@ -19,12 +19,15 @@ _LEAVES = ("vtrace", "popart", "environments")
 _LIGHT = (
     "environments",
     f"{_PACKAGE}.config",
+    f"{_PACKAGE}.environment_processes",
     f"{_PACKAGE}.errors",
     f"{_PACKAGE}.run_directory",
     f"{_PACKAGE}.scores",
     f"{_PACKAGE}.suites",
     f"{_PACKAGE}.suites.atari57",
     f"{_PACKAGE}.suites.catch",
+    f"{_PACKAGE}.suites.dmlab30",
+    f"{_PACKAGE}.suites.level_cache",
     f"{_PACKAGE}.suites.suite",
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.worker_threads"}

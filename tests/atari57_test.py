@@ -24,13 +24,14 @@ _SEEDS = (1, 2, 3, 4)
 
 def _options(training: bool = True, **changes: int) -> suites.EnvironmentOptions:
     settings = {"num_action_repeats": 4, "height": 84, "width": 84, **changes}
-    return suites.EnvironmentOptions(**settings, training=training)
+    return suites.EnvironmentOptions(**settings, action_set="full", training=training)
 
 
 def _make(
     games: str, task_ids: Sequence[int], seeds: Sequence[int], **options: Any
 ) -> BatchedEnvironment:
-    return suites.resolve(games).make_environment(task_ids, seeds, _options(**options))
+    made = suites.resolve(games).make_environments(task_ids, seeds, _options(**options))
+    return made.environment
 
 
 def _step(environment: BatchedEnvironment, actions: Sequence[int] | np.ndarray) -> StepOutput:
@@ -285,11 +286,11 @@ from scalable_agent_popart import suites
 
 game, actions, frames = sys.argv[1], np.load(sys.argv[2]), sys.argv[3]
 num_environments = actions.shape[1]
-environment = suites.resolve(game).make_environment(
+environment = suites.resolve(game).make_environments(
     [0] * num_environments,
     [7] * num_environments,
-    suites.EnvironmentOptions(num_action_repeats=4, height=84, width=84),
-)
+    suites.EnvironmentOptions(num_action_repeats=4, height=84, width=84, action_set="full"),
+).environment
 environment.reset()
 outputs = []
 for row in actions:

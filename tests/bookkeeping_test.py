@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counting_environment import OBSERVATION, CountingEnvironments, observed
+from uneven_environments import UnevenEnvironments
 
+from environments import Lockstep
 from scalable_agent_popart import construction, rollouts, training
 from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.agent import Agent
@@ -16,6 +18,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.stage_clock import StageClock, shares
+from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.weights import Weights, WeightStore
 
 NUM_ACTIONS = 3
@@ -27,11 +30,28 @@ class ListSink:
 
     def __init__(self, limit: int):
         self.rollouts: list[rollouts.Rollout] = []
+        self.closed = False
         self._limit = limit
 
-    def put(self, given: rollouts.Rollout) -> bool:
+    def reserve(self, count: int, seconds: float) -> int:
+        return count
+
+    def put(self, given: rollouts.Rollout) -> None:
         self.rollouts.append(tf.nest.map_structure(np.array, given))
-        return len(self.rollouts) < self._limit
+        self.closed = len(self.rollouts) >= self._limit
+
+
+class NarrowSink(ListSink):
+    """Has room for one rollout now and then."""
+
+    def __init__(self, limit: int, every: int):
+        super().__init__(limit)
+        self._every = every
+        self._asked = 0
+
+    def reserve(self, count: int, seconds: float) -> int:
+        self._asked += 1
+        return int(self._asked % self._every == 0)
 
 
 class CountingSource:
@@ -77,8 +97,8 @@ def act(
     agent, spec = make_agent(use_lstm, stacks)
     environment = CountingEnvironments(np.array([1, 0, 1]))
     sink = ListSink(num_rollouts)
-    policy = Policy(make_agent(use_lstm, stacks)[0], CountingSource(agent), 0)
-    run_actor(environment, policy, sink, spec, clock or StageClock())
+    policy = Policy(make_agent(use_lstm, stacks)[0], CountingSource(agent), 0, 3)
+    run_actor(Lockstep(environment), policy, sink, spec, clock or StageClock())
     assert environment.closed
     assert policy.num_traces == 1
     return agent, sink.rollouts
@@ -111,7 +131,8 @@ def test_an_actor_tells_its_clock_what_it_does() -> None:
     clock = CountingClock()
     act(3, use_lstm=False, clock=clock)
     rollout = ["refresh", *["policy", "environment"] * UNROLL, "queue"]
-    assert clock.finished == (3 * rollout)[:-1]  # The sink closed while it waited.
+    # The first step comes from a reset.
+    assert clock.finished == ["environment", *(3 * rollout)]
     assert set(clock.seconds) == set(rollout)
     assert all(seconds >= 0 for seconds in clock.seconds.values())
 
@@ -136,6 +157,53 @@ def test_the_learner_computes_the_very_logits_the_actor_acted_on(
     for i in range(2 * use_lstm + stacks):
         assert not np.any(states[0][i])
         assert all(np.any(state[i]) for state in states[1:])
+
+
+@pytest.mark.parametrize("use_lstm", [False, True])
+def test_environments_need_not_wait_for_one_another(use_lstm: bool) -> None:
+    """Each one's rollouts stay whole and in order, and a lost one starts a new rollout."""
+    agent, spec = make_agent(use_lstm, stacks=True)
+    pool = UnevenEnvironments(np.array([1, 0, 1, 2]))
+    sink = ListSink(60)
+    policy = Policy(make_agent(use_lstm, stacks=True)[0], CountingSource(agent), 0, 4)
+    run_actor(pool, policy, sink, spec, StageClock())
+    assert pool.closed
+    assert policy.num_traces == 2, "for the first number of environments, then for any"
+    assert {len(made.task_id) for made in sink.rollouts} > {1}, "some were ready together"
+
+    next_step: dict[int, int] = defaultdict(int)
+    versions: dict[int, list[int]] = defaultdict(list)
+    for made in sink.rollouts:
+        batch = rollouts.time_major(tf.nest.map_structure(tf.constant, made))
+        unroll = agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
+        np.testing.assert_allclose(
+            unroll.policy_logits[:-1], batch.agent_outputs.policy_logits[1:], atol=1e-5
+        )
+        for n, task in enumerate(made.task_id):
+            seen = [observed(o) for o in made.env_outputs.observation[n]]
+            assert {s.task for s in seen} == {task}
+            (number,) = {s.environment for s in seen}
+            first = next_step[number]
+            assert [s.step for s in seen] == list(range(first, first + UNROLL + 1))
+            next_step[number] += UNROLL
+            actions = made.agent_outputs.action[n]
+            assert [s.action for s in seen[1:]] == actions[1:].tolist()
+            assert first > 0 or not actions[0], "what was lost leaves no last action"
+            versions[number].append(int(made.policy_version[n]))
+    assert sum(number >= 4 for number in next_step) >= 3, "some were lost"
+    assert all(np.all(np.diff(list_) > 0) for list_ in versions.values())
+
+
+def test_those_behind_catch_up_while_the_learner_is_busy() -> None:
+    """Environments differ six-fold in speed, and yet have equal shares."""
+    agent, spec = make_agent(use_lstm=False, stacks=True)
+    pool = UnevenEnvironments(np.arange(4), lost=0.0)
+    sink = NarrowSink(limit=40, every=60)
+    policy = Policy(make_agent(use_lstm=False, stacks=True)[0], CountingSource(agent), 0, 4)
+    run_actor(pool, policy, sink, spec, StageClock())
+    counts = np.bincount([int(made.task_id[0]) for made in sink.rollouts])
+    assert counts.sum() == 40
+    assert counts.max() - counts.min() <= 2
 
 
 def test_frozen_weights_are_untouched_by_what_the_learner_does_next() -> None:
@@ -163,7 +231,7 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     learned, _ = make_agent(use_lstm=False)
     store = WeightStore(learned.trainable_variables, version=1)
     acting, _ = make_agent(use_lstm=False)
-    policy = Policy(acting, store, seed=0)
+    policy = Policy(acting, store, seed=0, num_environments=1)
     policy.refresh()
     before = [variable.numpy() for variable in acting.trainable_variables]
     for variable in learned.trainable_variables:
@@ -180,9 +248,10 @@ def test_closing_the_queue_wakes_who_puts_and_who_gets() -> None:
     _, spec = make_agent(use_lstm=False)
     one = tf.nest.map_structure(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.name), spec)
     full, empty = RolloutQueue(spec, capacity=1), RolloutQueue(spec, capacity=1)
-    assert full.put(one)
+    assert full.reserve(2, 0.0) == 1
+    full.put(one)
     answers: dict[str, object] = {}
-    putting = threading.Thread(target=lambda: answers.update(put=full.put(one)))
+    putting = threading.Thread(target=lambda: answers.update(reserve=full.reserve(1, 30.0)))
     getting = threading.Thread(target=lambda: answers.update(get=empty.get(1)))
     putting.start()
     getting.start()
@@ -190,7 +259,22 @@ def test_closing_the_queue_wakes_who_puts_and_who_gets() -> None:
         rollout_queue.close()
     putting.join(30)
     getting.join(30)
-    assert answers == {"put": False, "get": None}
+    assert answers == {"reserve": 0, "get": None}
+    full.put(one)  # Dropped.
+
+
+def test_room_is_reserved_until_the_rollouts_are_taken() -> None:
+    _, spec = make_agent(use_lstm=False)
+    rollout_queue = RolloutQueue(spec, capacity=3)
+    assert rollout_queue.reserve(2, 0.0) == 2
+    assert rollout_queue.reserve(2, 0.0) == 1
+    assert rollout_queue.reserve(1, 0.0) == 0
+    three = tf.nest.map_structure(lambda leaf: np.zeros((3, *leaf.shape), leaf.dtype.name), spec)
+    rollout_queue.put(three)
+    assert rollout_queue.fill() == 1
+    assert rollout_queue.reserve(1, 0.0) == 0
+    assert rollout_queue.get(2) is not None
+    assert rollout_queue.reserve(5, 0.0) == 2
 
 
 @pytest.fixture
@@ -211,10 +295,12 @@ def count_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every actor thread play counting environments with numbers of their own."""
     numbers = iter(range(0, 1000, 50))
 
-    def make(config: Config, task_ids: np.ndarray, *args: object, **kwargs: object) -> object:
-        return CountingEnvironments(task_ids, next(numbers))
+    def make(
+        config: Config, suite: Suite, task_ids: np.ndarray, *_: object, **__: object
+    ) -> Lockstep:
+        return Lockstep(CountingEnvironments(task_ids, next(numbers)))
 
-    monkeypatch.setattr(construction, "make_environment", make)
+    monkeypatch.setattr(construction, "make_environments", make)
     monkeypatch.setattr(
         construction,
         "make_rollout_spec",
@@ -286,7 +372,9 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
             raise RuntimeError("the emulator caught fire")
 
     monkeypatch.setattr(
-        construction, "make_environment", lambda config, task_ids, *_, **__: Broken(task_ids)
+        construction,
+        "make_environments",
+        lambda config, suite, task_ids, *_, **__: Lockstep(Broken(task_ids)),
     )
     spec = construction.make_rollout_spec(pool_config)
     learner = construction.make_learner(pool_config, spec)

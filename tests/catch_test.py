@@ -13,11 +13,11 @@ _SUITE = suites.resolve("catch5")
 _TASKS = range(len(_SUITE.tasks))
 _SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 _STEPS = 9  # An episode's.
-_OPTIONS = suites.EnvironmentOptions(num_action_repeats=1, height=10, width=5)
+_OPTIONS = suites.EnvironmentOptions(1, height=10, width=5, action_set="moves")
 
 
 def _make(task_ids: list[int], seeds: list[int]) -> BatchedEnvironment:
-    return _SUITE.make_environment(task_ids, seeds, _OPTIONS)
+    return _SUITE.make_environments(task_ids, seeds, _OPTIONS).environment
 
 
 def _step(environment: BatchedEnvironment, actions: list[int] | np.ndarray) -> StepOutput:
@@ -78,7 +78,7 @@ def _normalised(task_id: int, mean_return: float) -> float:
 
 def test_tasks_are_named_for_their_scales() -> None:
     assert _SUITE.tasks == ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
-    assert _SUITE.num_actions == 3
+    assert _SUITE.action_sets == {"moves": 3}
 
 
 def test_board_is_ten_rows_of_five_columns_in_colour_and_as_the_spec_says() -> None:

@@ -155,7 +155,7 @@ def test_agents_have_the_papers_names_and_a_head_for_each_task_if_they_tell_them
 def test_environment_options_are_the_configurations() -> None:
     config = _config("pong", num_action_repeats=3, height=60, width=50)
     for training in (True, False):
-        expected = suites.EnvironmentOptions(3, 60, 50, training)
+        expected = suites.EnvironmentOptions(3, 60, 50, "full", training)
         assert config.environment_options(training) == expected
 
 
@@ -306,16 +306,14 @@ def test_infinity_is_refused(name: str) -> None:
 def test_run_may_be_tested_on_some_or_other_levels_of_its_suite() -> None:
     trained = _config("pong,boxing", use_popart=True)
     for level_name in ("pong", "qbert", "atari57"):
-        config = trained.with_flags({"mode": "test", "level_name": level_name})
-        config.check_testable(trained)
+        config = trained.for_test({"mode": "test", "level_name": level_name})
         assert config.suite.tasks == _config(level_name).suite.tasks
 
 
 def test_run_may_not_be_tested_on_another_suite() -> None:
     trained = _config("catch5")
-    config = _config("pong", mode="test")
     with pytest.raises(UserError) as error:
-        config.check_testable(trained)
+        trained.for_test({"mode": "test", "level_name": "pong"})
     for expected in ("catch5", "pong", "atari57"):
         assert expected in str(error.value)
 
@@ -325,9 +323,8 @@ def test_run_may_not_be_tested_on_another_suite() -> None:
 )
 def test_run_may_not_be_tested_with_another_network(name: str, value: Any) -> None:
     trained = _config("atari57")
-    config = trained.with_flags({"mode": "test", "level_name": "pong", name: value})
     with pytest.raises(UserError) as error:
-        config.check_testable(trained)
+        trained.for_test({"mode": "test", "level_name": "pong", name: value})
     assert f"--{name} was {getattr(trained, name)} and is {value}" in str(error.value)
     assert "--level_name" not in str(error.value)
 

@@ -287,7 +287,7 @@ def test_an_emulators_error_keeps_its_traceback(
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("in the emulator")
 
-    monkeypatch.setattr(training.construction, "make_environment", broken)
+    monkeypatch.setattr(training.construction, "make_environments", broken)
     with pytest.raises(ZeroDivisionError, match="in the emulator"):
         train(tmp_path)
 

@@ -194,6 +194,16 @@ def test_directory_that_cannot_be_is_refused(tmp_path: Path, place: str) -> None
     assert (tmp_path / "file").read_text() == "something else"
 
 
+def test_a_run_from_before_a_flag_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    directory.record(_config(seed=7))
+    path = tmp_path / "config.json"
+    record = json.loads(path.read_text())
+    del record["flags"]["action_set"]
+    path.write_text(json.dumps(record))
+    assert directory.read_config() == _config(seed=7)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -204,7 +214,7 @@ def test_directory_that_cannot_be_is_refused(tmp_path: Path, place: str) -> None
         b'"text"',
         b"{}",
         b'{"flags": null}',
-        b'{"flags": {"level_name": "catch5"}}',
+        b'{"flags": {"seed": 1}}',
         b'{"flags": {"no_such_setting": 1}}',
     ],
 )

@@ -61,9 +61,12 @@ def test_aggregate_of_returns_normalises_each_tasks_mean() -> None:
     assert scores.aggregate_returns(returns, references) == pytest.approx((105.0, 105.0, 55.0))
 
 
-def test_aggregate_of_returns_of_no_task_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no scores"):
-        scores.aggregate_returns({}, {})
+def test_tasks_without_a_reference_score_are_left_out() -> None:
+    references = {"known": scores.ReferenceScore(0.0, 10.0)}
+    returns = {"known": [5.0], "unknown": [1000.0]}
+    assert scores.aggregate_returns(returns, references) == pytest.approx((50.0, 50.0, 50.0))
+    assert scores.aggregate_returns({"unknown": [1.0]}, references) is None
+    assert scores.aggregate_returns({}, references) is None
 
 
 def test_impalas_published_table_gives_its_published_median() -> None:

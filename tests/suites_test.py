@@ -18,7 +18,7 @@ def _message(level_name: str) -> str:
     return message
 
 
-@pytest.mark.parametrize(("name", "num_tasks"), [("atari57", 57), ("catch5", 5)])
+@pytest.mark.parametrize(("name", "num_tasks"), [("atari57", 57), ("catch5", 5), ("dmlab30", 30)])
 def test_name_of_a_suite_stands_for_all_its_tasks(name: str, num_tasks: int) -> None:
     suite = suites.resolve(name)
     assert suite.name == name
@@ -41,7 +41,7 @@ def test_list_keeps_its_order_and_may_hold_spaces() -> None:
 
 def test_some_tasks_share_all_else_with_their_suite() -> None:
     whole, some = suites.resolve("atari57"), suites.resolve("pong,boxing")
-    for name in ("num_actions", "num_channels", "scalable", "frames_per_task", "defaults"):
+    for name in ("action_sets", "num_channels", "scalable", "total_frames", "defaults"):
         assert getattr(some, name) == getattr(whole, name)
     assert some.reference_scores == whole.reference_scores
     assert len(whole.tasks) == 57, "selecting must not change the suite itself"
@@ -52,15 +52,32 @@ def test_every_task_has_a_reference_score() -> None:
         assert set(suite.reference_scores) == set(suite.tasks)
 
 
-def test_missing_emulator_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
+def _options(level_name: str) -> suites.EnvironmentOptions:
+    defaults = suites.resolve(level_name).defaults
+    names = ("num_action_repeats", "height", "width", "action_set")
+    return suites.EnvironmentOptions(**{name: defaults[name] for name in names})
+
+
+@pytest.mark.parametrize(
+    ("level_name", "message"),
+    [
+        ("pong", "atari57 needs the module ale_py: pip install ale-py"),
+        ("rooms_watermaze", "dmlab30 needs the module deepmind_lab: .* build and install it as"),
+    ],
+)
+def test_missing_emulator_is_named_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, level_name: str, message: str
 ) -> None:
-    for suite in suites.ALL:
-        suite.check_installed()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"atari57 needs the module ale_py: pip install ale-py"):
-        suites.resolve("pong").check_installed()
-    suites.resolve("catch5").check_installed()
+    with pytest.raises(UserError, match=message):
+        suites.resolve(level_name).check(_options(level_name))
+
+
+def test_suites_that_need_nothing_more_pass_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    for level_name in ("pong", "catch5"):
+        suites.resolve(level_name).check(_options(level_name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    suites.resolve("catch5").check(_options("catch5"))
 
 
 def test_no_name_stands_for_two_things() -> None:
@@ -81,7 +98,7 @@ def test_unknown_level_is_answered_with_near_matches(written: str, meant: str) -
 def test_level_like_no_other_is_answered_with_the_suites() -> None:
     message = _message("zzzzzz")
     assert "'zzzzzz'" in message
-    assert "atari57, catch5" in message
+    assert "atari57, catch5, dmlab30" in message
 
 
 def test_unknown_level_in_a_list_is_named() -> None:

@@ -3,10 +3,10 @@
 import difflib
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites import atari57, catch
+from scalable_agent_popart.suites import atari57, catch, dmlab30
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
-ALL = (atari57.SUITE, catch.SUITE)
+ALL = (atari57.SUITE, catch.SUITE, dmlab30.SUITE)
 
 
 def resolve(level_name: str) -> Suite:
@@ -14,7 +14,7 @@ def resolve(level_name: str) -> Suite:
 
     Args:
       level_name: a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by
-        commas (`pong,boxing`).
+        commas (`pong,boxing`). Every level of DeepMind Lab counts as a task of dmlab30.
 
     Raises:
       UserError: if a name is unknown, named twice, or not of the same suite as the others.
@@ -22,8 +22,8 @@ def resolve(level_name: str) -> Suite:
     for suite in ALL:
         if level_name == suite.name:
             return suite
-    tasks = [name.strip() for name in level_name.split(",")]
-    owners = [_owner(task) for task in tasks]
+    found = [_find(name.strip()) for name in level_name.split(",")]
+    owners, tasks = [suite for suite, _ in found], [task for _, task in found]
     repeated = sorted({task for task in tasks if tasks.count(task) > 1})
     if repeated:
         raise UserError(f"--level_name names {', '.join(repeated)} more than once")
@@ -35,17 +35,19 @@ def resolve(level_name: str) -> Suite:
     return owners[0].select(tasks)
 
 
-def _owner(task: str) -> Suite:
-    for suite in ALL:
-        if task in suite.tasks:
-            return suite
+def _find(name: str) -> tuple[Suite, str]:
+    """The suite that a task belongs to, and the task's own name."""
     suite_names = [suite.name for suite in ALL]
-    if task in suite_names:
-        raise UserError(f"--level_name: {task} is a whole suite and cannot stand in a list")
-    candidates = [*suite_names, *(name for suite in ALL for name in suite.tasks)]
-    near = difflib.get_close_matches(task, candidates, n=3)
+    if name in suite_names:
+        raise UserError(f"--level_name: {name} is a whole suite and cannot stand in a list")
+    for suite in ALL if name else ():
+        task = suite.find(name)
+        if task is not None:
+            return suite, task
+    candidates = [*suite_names, *(task for suite in ALL for task in suite.tasks)]
+    near = difflib.get_close_matches(name, candidates, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"suites: {', '.join(suite_names)}"
-    raise UserError(f"--level_name: there is no level {task!r}; {hint}")
+    raise UserError(f"--level_name: there is no level {name!r}; {hint}")
 
 
 __all__ = ["ALL", "EnvironmentOptions", "Suite", "resolve"]

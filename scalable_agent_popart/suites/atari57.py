@@ -107,19 +107,20 @@ def _channels_last(frames: np.ndarray) -> np.ndarray:
     return np.moveaxis(frames, 1, -1)
 
 
-def _make_environment(
+def _make_environments(
     games: Sequence[str],
     task_ids: np.ndarray,
     seeds: Sequence[int],
     options: suite.EnvironmentOptions,
-) -> environments.BatchedEnvironment:
+) -> environments.EnvironmentPool:
     """One `AtariEnvironments` for each run of the same game, side by side."""
     starts = [i for i, game in enumerate(games) if i == 0 or game != games[i - 1]]
-    members = [
+    members: list[environments.BatchedEnvironment] = [
         AtariEnvironments(games[start], task_ids[start:end], seeds[start:end], options)
         for start, end in zip(starts, [*starts[1:], len(games)], strict=True)
     ]
-    return members[0] if len(members) == 1 else environments.EnvironmentGroup(members)
+    whole = members[0] if len(members) == 1 else environments.EnvironmentGroup(members)
+    return environments.Lockstep(whole)
 
 
 _SCORES = suite.read_reference_scores("atari57_scores.csv")
@@ -127,12 +128,12 @@ _SCORES = suite.read_reference_scores("atari57_scores.csv")
 SUITE = suite.Suite(
     name="atari57",
     tasks=tuple(_SCORES),
-    num_actions=_NUM_ACTIONS,
+    action_sets={"full": _NUM_ACTIONS},
     num_channels=1,
     stacks_frames=True,
     scalable=True,
     headline="median",
-    frames_per_task=200_000_000,
+    total_frames=57 * 200_000_000,
     reference_scores=_SCORES,
     defaults={
         "unroll_length": 20,
@@ -142,6 +143,7 @@ SUITE = suite.Suite(
         "width": 84,
         "network": "deep",
         "use_lstm": False,
+        "action_set": "full",
         "reward_clipping": "abs_one",
         "learning_rate": 6e-4,
         "entropy_cost": 0.01,
@@ -149,6 +151,6 @@ SUITE = suite.Suite(
         "max_grad_norm": 40.0,
         "popart_step_size": 3e-4,
     },
-    environment_factory=_make_environment,
+    environment_factory=_make_environments,
     requires={"ale_py": "pip install ale-py", "gymnasium": "pip install gymnasium"},
 )

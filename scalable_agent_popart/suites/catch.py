@@ -86,24 +86,24 @@ class CatchEnvironments:
         return image
 
 
-def _make_environment(
+def _make_environments(
     tasks: Sequence[str],
     task_ids: np.ndarray,
     seeds: Sequence[int],
     options: suite.EnvironmentOptions,
-) -> CatchEnvironments:
+) -> environments.EnvironmentPool:
     del options  # A board has one size, and one frame is one agent step.
-    return CatchEnvironments(tasks, task_ids, seeds)
+    return environments.Lockstep(CatchEnvironments(tasks, task_ids, seeds))
 
 
 SUITE = suite.Suite(
     name="catch5",
     tasks=_NAMES,
-    num_actions=3,
+    action_sets={"moves": 3},
     num_channels=3,
     scalable=False,
     headline="mean",
-    frames_per_task=100_000,
+    total_frames=500_000,
     # Whatever the paddle does without looking, it meets a uniformly drawn ball once in five
     # times: 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
     reference_scores={
@@ -118,6 +118,7 @@ SUITE = suite.Suite(
         "width": _COLUMNS,
         "network": "shallow",
         "use_lstm": False,
+        "action_set": "moves",
         "reward_clipping": "none",
         "learning_rate": 5e-3,
         "entropy_cost": 0.03,
@@ -125,5 +126,5 @@ SUITE = suite.Suite(
         "max_grad_norm": 0.0,
         "popart_step_size": 0.01,
     },
-    environment_factory=_make_environment,
+    environment_factory=_make_environments,
 )

@@ -22,21 +22,27 @@ class EnvironmentOptions:
       num_action_repeats: environment frames an agent step lasts.
       height: of the observation, in pixels.
       width: of the observation, in pixels.
+      action_set: the set of actions to choose from.
       training: whether `done` also marks what ends an episode only while training (in Atari
-        the loss of a life).
+        the loss of a life); if not, levels are those of the published evaluation.
+      dataset_path: of the images that some levels show; empty if there is none.
+      level_cache_dir: where compiled levels are kept; empty for nowhere.
     """
 
     num_action_repeats: int
     height: int
     width: int
+    action_set: str
     training: bool = True
+    dataset_path: str = ""
+    level_cache_dir: str = ""
 
 
-# Makes the batched environment that plays the named tasks, one environment a name. The ids
+# Makes the environments that play the named tasks, one environment a name. The ids
 # are what it reports as `task_ids`, the seeds make each environment's randomness its own.
-MakeEnvironment = Callable[
+MakeEnvironments = Callable[
     [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions],
-    environments.BatchedEnvironment,
+    environments.EnvironmentPool,
 ]
 
 
@@ -47,37 +53,60 @@ class Suite:
     Attributes:
       name: of the benchmark.
       tasks: names of the tasks in play; a task's id is its place here.
-      num_actions: size of the action set that all tasks share.
+      action_sets: name of each set of actions, which all tasks share, to its size.
       num_channels: of the image observation.
       stacks_frames: whether the agent sees the last four observations, each of one channel.
       scalable: whether observations can be rendered at another `--height` and `--width`.
       headline: the aggregate score that the benchmark is reported by, a field of
         `scores.Aggregate`.
-      frames_per_task: default length of a run, in environment frames for each task in play.
+      total_frames: default length of a run, in environment frames; with only some of the tasks
+        in play, their part of it.
       reference_scores: task name to scores, for every task of the benchmark.
       defaults: flag name to value, for flags whose default depends on the benchmark.
       environment_factory: makes environments for task names.
+      has_instructions: whether observations are `environments.Observation`s.
+      usual_num_actors: by default, at least so many actors are dealt over the tasks.
+      test_versions: task to its version that is held out for testing, where there is one.
+      own_flags: flags that mean nothing to other suites.
+      other_tasks: gives the task for another name it can be called by, or that is no part of
+        the benchmark; None if there is none.
+      check_tasks: raises UserError if tasks cannot be played with these options.
       requires: modules that play the tasks, and the command that installs each.
     """
 
     name: str
     tasks: tuple[str, ...]
-    num_actions: int
+    action_sets: Mapping[str, int]
     num_channels: int
     scalable: bool
     headline: str
-    frames_per_task: int
+    total_frames: int
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
-    environment_factory: MakeEnvironment
+    environment_factory: MakeEnvironments
     stacks_frames: bool = False
+    has_instructions: bool = False
+    usual_num_actors: int = 32
+    test_versions: Mapping[str, str] = field(default_factory=dict)
+    own_flags: tuple[str, ...] = ()
+    other_tasks: Callable[[str], str | None] = lambda name: None
+    check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
     requires: Mapping[str, str] = field(default_factory=dict)
 
-    def check_installed(self) -> None:
-        """Raises UserError if a module that plays the tasks is missing."""
+    def check(self, options: EnvironmentOptions) -> None:
+        """Raises UserError if the tasks in play cannot be played."""
         for module, install in self.requires.items():
             if importlib.util.find_spec(module) is None:
                 raise UserError(f"{self.name} needs the module {module}: {install}")
+        self.check_tasks(self.tasks, options)
+
+    def test_version(self, task: str) -> str:
+        """The level that is played when the task is tested."""
+        return self.test_versions.get(task, task)
+
+    def find(self, name: str) -> str | None:
+        """The task of this name, or None if there is none."""
+        return name if name in self.reference_scores else self.other_tasks(name)
 
     def select(self, tasks: Sequence[str]) -> "Suite":
         """The same benchmark with only these tasks in play."""
@@ -89,17 +118,22 @@ class Suite:
         all_tasks = self.tasks == tuple(self.reference_scores)
         return self.name if all_tasks else ",".join(self.tasks)
 
-    def observation_spec(self, options: EnvironmentOptions) -> environments.ArraySpec:
-        """Of one environment: an image `[height, width, channels]` of bytes."""
-        return environments.ArraySpec((options.height, options.width, self.num_channels), np.uint8)
+    def observation_spec(self, options: EnvironmentOptions) -> Any:
+        """Of one environment: an image `[height, width, channels]` of bytes, and instructions."""
+        shape = (options.height, options.width, self.num_channels)
+        image = environments.ArraySpec(shape, np.uint8)
+        if not self.has_instructions:
+            return image
+        words = environments.ArraySpec((environments.MAX_WORDS,), np.int32)
+        return environments.Observation(image, words)
 
-    def make_environment(
+    def make_environments(
         self,
         task_ids: Sequence[int] | np.ndarray,
         seeds: Sequence[int],
         options: EnvironmentOptions,
-    ) -> environments.BatchedEnvironment:
-        """One batched environment, its environments playing these tasks in this order."""
+    ) -> environments.EnvironmentPool:
+        """Environments that play these tasks in this order."""
         names = [self.tasks[task_id] for task_id in task_ids]
         return self.environment_factory(names, np.asarray(task_ids, np.int32), seeds, options)
 

@@ -1,0 +1,131 @@
+"""DmLab-30's levels in their processes, with a stand-in for the engine that takes no time.
+
+  python benchmarks/levels.py --measure=boundary
+  python benchmarks/levels.py --measure=slow --seconds=120
+  python benchmarks/levels.py --measure=deaths
+
+Needs no `deepmind_lab`. Takes every flag of training; the level is dmlab30 if none is given.
+
+* boundary: agent steps/s of all levels together, acted on at random; what the process boundary
+  allows.
+* slow: training, with all levels equally slow to reset and with one of them 100 times slower, in
+  turn; the ratio of the rates, and how often the slow level stands in the batches compared
+  with the mean of all.
+* deaths: training with a level that ends its process every few hundred steps, until it has
+  done so 100 times.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rates
+from absl import app, flags
+
+import experiment
+from scalable_agent_popart import hardware
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("measure", "boundary", ["boundary", "slow", "deaths"], "What to measure.")
+flags.DEFINE_integer("repeats", 3, "Times that rates are measured.")
+flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
+flags.DEFINE_float("reset_seconds", 0.03, "How long a level takes to reset; slow: 100 times that.")
+flags.DEFINE_integer("steps_to_death", 300, "Agent steps, on average.")
+flags.DEFINE_integer("deaths", 100, "How many to go through.")
+flags.DEFINE_string("json", None, "File to write the results to.")
+
+_TESTS = Path(__file__).resolve().parents[1] / "tests"
+
+
+def behave(**levels: Mapping[str, Any]) -> None:
+    """How the stand-in's levels behave in processes that start from now on."""
+    os.environ["FAKE_DMLAB"] = json.dumps(levels)
+
+
+def measure_boundary(config: Config) -> dict[str, float]:
+    """The levels alone."""
+    behave()
+    return {"agent_steps_per_second": rates.measure_emulation(config, FLAGS.seconds)}
+
+
+def measure_slow(config: Config) -> dict[str, float]:
+    """Training without and with one slow level."""
+    slow = config.suite.tasks[-1]
+    usual = {"episode_frames": 360, "reset_seconds": FLAGS.reset_seconds}
+    figures = {}
+    for name, own in (("equal", usual), ("one_slow", {"reset_seconds": 100 * FLAGS.reset_seconds})):
+        behave(**{"*": usual, slow: own})
+        with rates.training(config) as running:
+            running.rollouts_of.clear()
+            figures[name] = rates.rate(running.steps_per_update, running.update, FLAGS.seconds)
+            counts = running.rollouts_of
+        mean = counts.total() / len(config.suite.tasks)
+        figures[f"{name}_share_of_slow"] = counts[slow] / mean
+        figures[f"{name}_least_share"] = min(counts[task] for task in config.suite.tasks) / mean
+    return {**figures, "ratio": figures["one_slow"] / figures["equal"]}
+
+
+def measure_deaths(config: Config) -> dict[str, float]:
+    """Training through many deaths of one level."""
+    dying = config.suite.tasks[-1]
+    behave(**{dying: {"exit_after_steps": FLAGS.steps_to_death}})
+    with rates.training(config) as running:
+        running.rollouts_of.clear()
+        start, updates = time.perf_counter(), 0
+        while running.pool.restarts().get(dying, 0) < FLAGS.deaths:
+            running.update()
+            updates += 1
+        seconds = time.perf_counter() - start
+        mean = running.rollouts_of.total() / len(config.suite.tasks)
+        return {
+            "restarts": running.pool.restarts()[dying],
+            "updates": updates,
+            "seconds": seconds,
+            "agent_steps_per_second": updates * running.steps_per_update / seconds,
+            "share_of_dying": running.rollouts_of[dying] / mean,
+        }
+
+
+def report(config: Config, results: list[dict[str, float]]) -> None:
+    """Prints the medians and writes the JSON file."""
+    medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
+    height, width, threads = config.height, config.width, config.actor_threads
+    print(f"\n{FLAGS.measure}: {config.num_actors} actors in {threads} threads, {height}x{width}")
+    for name, value in medians.items():
+        print(f"{name:<28}{value:>12,.3f}")
+    if FLAGS.json:
+        record = {**medians, "settings": experiment.given_flags(), "repeats": results}
+        Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints a table and writes the JSON file."""
+    del argv
+    measures = {"boundary": measure_boundary, "slow": measure_slow, "deaths": measure_deaths}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "deepmind_lab.py").write_text("from fake_deepmind_lab import *\n")
+        sys.path[:0] = [folder, str(_TESTS)]
+        given = {"level_name": "dmlab30", "dataset_path": "dummy", **experiment.given_flags()}
+        try:
+            config = Config.from_flags(given)
+        except UserError as error:
+            sys.exit(f"error: {error}")
+        hardware.prepare_process()
+        repeats = 1 if FLAGS.measure == "deaths" else FLAGS.repeats
+        results = []
+        for _ in range(repeats):
+            results.append(measures[FLAGS.measure](config))
+            print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
+        report(config, results)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,288 @@
+"""Environments in processes of their own: in step, on their own, lost, and gone for good."""
+
+import functools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import process_environments
+import pytest
+import tree
+from process_environments import EPISODE_STEPS, OBSERVATION
+
+from environments import EnvironmentLostError, Ready
+from scalable_agent_popart import environment_processes
+from scalable_agent_popart.environment_processes import MakeEnvironment, ProcessPool
+
+_ROOT = Path(__file__).resolve().parents[1]
+_DEADLINE_SECONDS = 60
+
+MakePool = Callable[..., ProcessPool]
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePool]:
+    """Starts pools whose files are below `tmp_path`."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pools: list[ProcessPool] = []
+
+    def make(*environments: MakeEnvironment) -> ProcessPool:
+        names = [f"level_{i}" for i in range(len(environments))]
+        task_ids = np.arange(len(environments), dtype=np.int32) % 2
+        pools.append(ProcessPool(names, environments, task_ids, OBSERVATION))
+        pools[-1].start()
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come about"
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def play(pool: ProcessPool, until: Callable[[Ready], bool], action: int = 5) -> list[Ready]:
+    """Gives every environment the action plus its place whenever it is ready."""
+    end = time.monotonic() + _DEADLINE_SECONDS
+    received = []
+    while True:
+        assert time.monotonic() < end, "what was waited for did not come about"
+        received.append(pool.receive(0.2))
+        pool.send(received[-1].ids, (action + received[-1].ids).astype(np.int32))
+        if until(received[-1]):
+            return received
+
+
+def steps_of(received: list[Ready], environment: int) -> list[Ready]:
+    """What was received of one environment, one by one, without the batch dimension."""
+    return [
+        Ready(environment, tree.map_structure(lambda a, m=m: a[m], ready.output), ready.fresh[m])
+        for ready in received
+        for m in np.flatnonzero(ready.ids == environment)
+    ]
+
+
+def has_steps(environment: int, steps: int) -> Callable[[Ready], bool]:
+    """Whether an environment has shown so many steps."""
+
+    def reached(ready: Ready) -> bool:
+        return bool(
+            np.any(ready.output.observation["number"][ready.ids == environment, 0] >= steps)
+        )
+
+    return reached
+
+
+def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
+    pool = make_pool(*[process_environments.Counting] * 3)
+    seen: dict[int, int] = dict.fromkeys(range(3), 0)
+
+    def all_have_played(ready: Ready) -> bool:
+        for i in ready.ids:
+            seen[i] += 1
+        return min(seen.values()) > 10
+
+    received = play(pool, all_have_played)
+    for ready in received:
+        assert ready.ids.tolist() == sorted(set(ready.ids.tolist()))
+    for i in range(3):
+        for t, (_, output, fresh) in enumerate(steps_of(received, i)):
+            place = (t - 1) % EPISODE_STEPS + 1 if t else 0
+            ended = place == EPISODE_STEPS
+            assert fresh == (t == 0)
+            assert (output.reward, output.done) == (place, ended or t == 0)
+            assert output.info.episode_step == place
+            assert output.info.episode_return == sum(range(place + 1))
+            assert output.info.episode_end == ended
+            step, action, attempt, _ = output.observation["number"]
+            assert (step, action, attempt) == (t, 5 + i if t else -1, 0)
+            np.testing.assert_array_equal(output.observation["picture"], np.full((2, 3), t % 256))
+    output = received[-1].output
+    assert output.reward.dtype == np.float32
+    assert (output.done.dtype, output.info.episode_end.dtype) == (bool, bool)
+    assert output.observation["picture"].dtype == np.uint8
+    assert pool.restarts.tolist() == [0, 0, 0]
+
+
+def test_each_environment_has_a_process_of_its_own(make_pool: MakePool) -> None:
+    pool = make_pool(*[process_environments.Counting] * 3)
+    processes = set()
+
+    def all_seen(ready: Ready) -> bool:
+        processes.update(ready.output.observation["number"][:, 3].tolist())
+        return len(processes) == 3
+
+    play(pool, all_seen)
+    assert os.getpid() not in processes
+    for process in processes:
+        assert os.getsid(process) == process, "or Ctrl-C would reach it"
+    pool.close()
+    assert not any(map(is_alive, processes))
+    pool.close()  # Harmless.
+
+
+def test_one_that_is_slow_to_begin_holds_up_nobody(make_pool: MakePool, tmp_path: Path) -> None:
+    file = tmp_path / "may_begin"
+    waiting = functools.partial(process_environments.Waiting, file)
+    pool = make_pool(waiting, *[process_environments.Counting] * 2)
+    before = play(pool, has_steps(2, 200))
+    assert not steps_of(before, 0)
+    file.touch()
+    after = play(pool, has_steps(0, 20))
+    assert steps_of(after, 0)[0].fresh
+
+
+def test_receiving_returns_though_nobody_is_ready(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool(functools.partial(process_environments.Waiting, tmp_path / "never"))
+    for _ in range(2):
+        ids, output, fresh = pool.receive(0.2)
+        assert (ids.shape, fresh.shape, output.reward.shape) == ((0,), (0,), (0,))
+        assert output.observation["picture"].shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize("kind", [process_environments.Dying, process_environments.Raising])
+def test_a_lost_environment_starts_again_and_is_counted(
+    make_pool: MakePool, tmp_path: Path, kind: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(functools.partial(kind, 13), process_environments.Counting)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        received = play(pool, lambda ready: pool.restarts[0] == 3)
+    own = steps_of(received, 0)
+    attempts = [int(output.observation["number"][2]) for _, output, _ in own]
+    starts = [t for t, step in enumerate(own) if step.fresh]
+    assert [attempts[t] for t in starts] == [0, 1, 2]
+    for t in starts:
+        info = own[t].output.info
+        assert (own[t].output.reward, own[t].output.done) == (0, True)
+        assert (info.episode_return, info.episode_step, info.episode_end) == (0, 0, False)
+    # Thirteen steps each: none lost, none twice.
+    assert np.diff(starts).tolist() == [14, 14]
+    assert pool.restarts.tolist() == [3, 0]
+    assert not any(step.fresh for step in steps_of(received, 1)[1:])
+    words = "the engine has no map" if kind is process_environments.Dying else "wrong status"
+    assert sum("level_0" in record.message for record in caplog.records) == 3
+    assert all(words in record.message for record in caplog.records)
+    (directory,) = tmp_path.glob("environment_processes_*")
+    play(pool, lambda ready: 0 in ready.ids)
+    assert {path.name for path in directory.iterdir()} == {"0_3", "1_0"}
+
+
+def test_it_goes_on_through_a_hundred_deaths(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_processes, "_FIRST_DELAY_SECONDS", 1e-3)
+    dying = functools.partial(process_environments.Dying, 12)
+    pool = make_pool(dying, dying, process_environments.Counting)
+    received = play(pool, lambda ready: pool.restarts.sum() == 100)
+    for i in range(2):
+        attempts = [output.observation["number"][2] for _, output, _ in steps_of(received, i)]
+        counts = np.bincount(attempts)
+        assert len(counts) >= pool.restarts[i]
+        assert np.all(counts[:-1] == 13), "twelve steps and the first"
+    assert sum(not step.fresh for step in steps_of(received, 2)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (process_environments.Stillborn, "no display"),
+        (functools.partial(process_environments.Dying, 3), "the engine has no map"),
+    ],
+)
+def test_too_many_deaths_in_a_row_are_the_end(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, environment: MakeEnvironment, words: str
+) -> None:
+    monkeypatch.setattr(environment_processes, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(environment_processes, "_MOST_DEATHS_IN_A_ROW", 3)
+    pool = make_pool(environment, process_environments.Counting)
+    with pytest.raises(EnvironmentLostError, match=f"level_0 .* 4 times in a row.*: {words}"):
+        play(pool, lambda ready: False)
+    assert pool.restarts.tolist() == [3, 0]
+
+
+def test_one_that_cannot_begin_is_the_end_at_once(make_pool: MakePool) -> None:
+    pool = make_pool(process_environments.Counting, process_environments.Refusing)
+    with pytest.raises(
+        EnvironmentLostError, match="level_1 cannot be played: RuntimeError: no such level"
+    ):
+        play(pool, lambda ready: False)
+
+
+def test_closing_ends_processes_at_whatever_they_are(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_processes, "_GRACE_SECONDS", 0.1)
+    stuck = functools.partial(process_environments.Waiting, tmp_path / "never")
+    pool = make_pool(stuck, process_environments.Counting)
+    play(pool, has_steps(1, 3))
+    wait_until(lambda: bool(list(tmp_path.glob("waiting_*"))))
+    (waiting,) = tmp_path.glob("waiting_*")
+    pool.close()
+    assert not is_alive(int(waiting.name.split("_")[1]))
+    assert not list(tmp_path.glob("environment_processes_*"))
+
+
+def test_what_a_process_says_does_not_grow_for_ever(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool(process_environments.Chatty)
+    play(pool, has_steps(0, 10 * EPISODE_STEPS))
+    (output,) = tmp_path.glob("environment_processes_*/0_0/output")
+    assert output.stat().st_size <= 2**20 + (EPISODE_STEPS + 1) * 2**18 + 2**10
+
+
+_PARENT = """
+import functools, sys
+from pathlib import Path
+import numpy as np
+import process_environments
+from scalable_agent_popart.environment_processes import ProcessPool
+
+waiting = functools.partial(process_environments.Waiting, Path(sys.argv[1]) / "may_begin")
+make = [process_environments.Counting, waiting]
+pool = ProcessPool(["a", "b"], make, np.zeros(2, np.int32), process_environments.OBSERVATION)
+pool.start()
+while True:
+    ready = pool.receive(0.2)
+    if len(ready.ids):
+        print(ready.output.observation["number"][0, 3], flush=True)
+    pool.send(ready.ids, ready.ids.astype(np.int32))
+"""
+
+
+def test_processes_notice_that_their_parent_was_killed(tmp_path: Path) -> None:
+    """One of them while it begins, and so only once it has begun."""
+    path = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout
+    counting = int(parent.stdout.readline())
+    wait_until(lambda: bool(list(tmp_path.glob("waiting_*"))))
+    waiting = int(next(tmp_path.glob("waiting_*")).name.split("_")[1])
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not is_alive(counting))
+    assert is_alive(waiting)
+    (tmp_path / "may_begin").touch()
+    wait_until(lambda: not is_alive(waiting))
+    assert not list(tmp_path.glob("environment_processes_*")), "nothing is left behind"

@@ -1,0 +1,103 @@
+"""Environments for processes of their own, which work, wait, fail and die as tests want it."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from environments import ArraySpec
+
+OBSERVATION = {"number": ArraySpec((4,), np.int64), "picture": ArraySpec((2, 3), np.uint8)}
+EPISODE_STEPS = 4
+
+
+class Counting:
+    """Shows step, last action, attempt and process id; the reward is the step in the episode."""
+
+    def __init__(self, attempt: int, directory: Path):
+        self.attempt = attempt
+        self._directory = directory
+        self._steps = 0
+        (directory / "scratch").write_text("what an engine leaves behind")
+
+    def reset(self) -> Any:
+        return self._observe(-1)
+
+    def step(self, action: int) -> tuple[float, bool, Any]:
+        self._steps += 1
+        place = (self._steps - 1) % EPISODE_STEPS + 1
+        return float(place), place == EPISODE_STEPS, self._observe(action)
+
+    def close(self) -> None:
+        assert (self._directory / "scratch").exists()
+
+    def _observe(self, action: int) -> Any:
+        number = np.array([self._steps, action, self.attempt, os.getpid()])
+        return {"number": number, "picture": np.full((2, 3), self._steps % 256, np.uint8)}
+
+
+class Waiting(Counting):
+    """Cannot begin before a file is there."""
+
+    def __init__(self, file: Path, attempt: int, directory: Path):
+        super().__init__(attempt, directory)
+        self._file = file
+
+    def reset(self) -> Any:
+        (self._file.parent / f"waiting_{os.getpid()}").touch()
+        while not self._file.exists():
+            time.sleep(0.01)
+        return super().reset()
+
+
+class Dying(Counting):
+    """Ends its process after some steps, without a farewell to Python."""
+
+    def __init__(self, after: int, attempt: int, directory: Path):
+        super().__init__(attempt, directory)
+        self._after = after
+
+    def step(self, action: int) -> tuple[float, bool, Any]:
+        if self._steps == self._after:
+            print("the engine has no map", flush=True)
+            os._exit(7)
+        return super().step(action)
+
+
+class Raising(Counting):
+    """Raises after some steps."""
+
+    def __init__(self, after: int, attempt: int, directory: Path):
+        super().__init__(attempt, directory)
+        self._after = after
+
+    def step(self, action: int) -> tuple[float, bool, Any]:
+        if self._steps == self._after:
+            raise RuntimeError("wrong status")
+        return super().step(action)
+
+
+class Refusing(Counting):
+    """Cannot even begin."""
+
+    def reset(self) -> Any:
+        raise RuntimeError("no such level")
+
+
+class Stillborn:
+    """Ends its process before it is there."""
+
+    def __init__(self, attempt: int, directory: Path):
+        print("no display", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+class Chatty(Counting):
+    """Says much."""
+
+    def step(self, action: int) -> tuple[float, bool, Any]:
+        print("x" * 2**18, flush=True)
+        return super().step(action)
