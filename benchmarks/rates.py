@@ -180,14 +180,18 @@ def measure_emulation(config: Config, seconds: float) -> float:
     def prepare(environments: EnvironmentPool) -> Callable[[], int]:
         environments.start()
         generator = np.random.default_rng(0)
+        started = np.zeros(len(environments.task_ids), bool)
 
         def call() -> int:
             ids, _, _ = environments.receive(1.0)
+            started[ids] = True
             size = len(ids)
             actions = generator.integers(config.num_actions, size=size, dtype=np.int32)
             environments.send(ids, actions)
             return size
 
+        while not started.all():
+            call()
         return call
 
     figure = _rate_in_threads([prepare(environments) for environments in made], seconds)

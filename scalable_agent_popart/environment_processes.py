@@ -1,9 +1,10 @@
 """Environments in processes of their own, so that a slow or dying one holds up nobody else.
 
-Parent and child share a block of memory in which each environment has its rows, and a pair of
-sockets over which one byte passes the turn: whoever has it may write the rows. An end of file
-means that the other is gone. A child whose parent is gone closes its environment, removes its
-files and ends; a child that is gone is started again, later each time, and counted.
+Parent and children share a block of memory in which each environment has its rows. A byte over
+a socket gives a child the turn; the child gives it back in its rows, and rings a bell that all
+children share. An end of file on the socket means that the other is gone. A child whose parent
+is gone closes its environment, removes its files and ends; a child that is gone is started again,
+later each time, and counted.
 
 No TensorFlow here, as in all that the children import.
 """
@@ -12,7 +13,7 @@ import contextlib
 import mmap
 import os
 import pickle
-import selectors
+import select
 import shutil
 import socket
 import subprocess
@@ -58,7 +59,15 @@ _MAX_OUTPUT_BYTES = 2**20
 
 
 class _Rows:
-    """Arrays `[N, ...]` over shared memory: action, reward, done and observation."""
+    """Arrays `[N, ...]` over shared memory.
+
+    Attributes:
+      answered: uint8, 1 from when a child gives the turn back until it is received.
+      action: int32.
+      reward: float32.
+      done: bool.
+      observation: nested, as specified.
+    """
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
         """Maps the memory, making it large enough.
@@ -68,7 +77,7 @@ class _Rows:
           num_environments: N.
           observation: nested `ArraySpec`s of one environment.
         """
-        scalars = [ArraySpec((), np.int32), ArraySpec((), np.float32), ArraySpec((), np.bool_)]
+        scalars = [ArraySpec((), dtype) for dtype in (np.uint8, np.int32, np.float32, np.bool_)]
         specs = [*scalars, *tree.flatten(observation)]
         shapes = [(num_environments, *spec.shape) for spec in specs]
         sizes = [
@@ -82,18 +91,21 @@ class _Rows:
             np.ndarray(shape, spec.dtype, buffer, offset)
             for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
         ]
-        self.action, self.reward, self.done = arrays[:3]
-        self.observation = tree.unflatten_as(observation, arrays[3:])
+        self.answered, self.action, self.reward, self.done = arrays[:4]
+        self.observation = tree.unflatten_as(observation, arrays[4:])
 
-    def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
-        """Stores a step of one environment."""
-        self.reward[row] = reward
-        self.done[row] = done
+    def writer(self, row: int) -> Callable[[float, bool, Any], None]:
+        """Of one environment's steps: takes reward, done and observation."""
+        rewards, dones = self.reward[row : row + 1], self.done[row : row + 1]
+        rooms = [array[row] for array in tree.flatten(self.observation)]
 
-        def store(array: np.ndarray, value: Any) -> None:
-            array[row] = value
+        def write(reward: float, done: bool, observation: Any) -> None:
+            rewards[0] = reward
+            dones[0] = done
+            for room, value in zip(rooms, tree.flatten(observation), strict=True):
+                room[...] = value
 
-        tree.map_structure(store, self.observation, observation)
+        return write
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         """Copies of reward, done and observation of some environments, `[M, ...]`."""
@@ -110,6 +122,7 @@ class _Task:
     directory: Path
     row: int
     connection: int  # file descriptors
+    bell: int
     memory: int
     num_environments: int
     observation: Any
@@ -119,21 +132,27 @@ def play() -> None:
     """A child's life: makes its environment and steps it until its parent is gone."""
     task: _Task = pickle.load(sys.stdin.buffer)
     rows = _Rows(task.memory, task.num_environments, task.observation)
+    write, action = rows.writer(task.row), rows.action[task.row : task.row + 1]
     connection = socket.socket(fileno=task.connection)
+
+    def give_turn_back(reward: float, done: bool, observation: Any) -> None:
+        write(reward, done, observation)
+        rows.answered[task.row] = 1
+        os.eventfd_write(task.bell, 1)
+
     try:
         environment = task.make(task.attempt, task.directory)
-        rows.write(task.row, 0.0, True, environment.reset())
+        first = environment.reset()
     except Exception:
         traceback.print_exc()
         sys.exit(_REFUSED)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.send(_TURN)
+    give_turn_back(0.0, True, first)
+    with contextlib.suppress(ConnectionResetError):
         while connection.recv(1):
-            reward, done, observation = environment.step(int(rows.action[task.row]))
-            rows.write(task.row, reward, done, observation)
+            reward, done, observation = environment.step(int(action[0]))
+            give_turn_back(reward, done, observation)
             if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
                 os.ftruncate(sys.stderr.fileno(), 0)
-            connection.send(_TURN)
     environment.close()
     shutil.rmtree(task.directory, ignore_errors=True)
     with contextlib.suppress(OSError):  # The last of the pool removes what held them all.
@@ -143,26 +162,16 @@ def play() -> None:
 class _Child:
     """An environment's process, as its parent sees it."""
 
-    def __init__(self, spec: _Task, connection: socket.socket, process: subprocess.Popen):
+    def __init__(self, task: _Task, connection: socket.socket, process: subprocess.Popen):
         self.connection = connection
         self.process = process
-        self.attempt = spec.attempt
-        self.directory = spec.directory
-        self.steps = -1  # The first turn it passes is no step.
+        self.attempt = task.attempt
+        self.directory = task.directory
 
-    def send(self) -> None:
-        """Passes the turn."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # Found out on receiving.
+    def give_turn(self) -> None:
+        """Lets it step."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # Its end is found out.
             self.connection.send(_TURN)
-
-    def answered(self) -> bool:
-        """Takes the turn back; False if the process is gone."""
-        try:
-            turn = self.connection.recv(1)
-        except ConnectionResetError:
-            return False
-        self.steps += len(turn)
-        return bool(turn)
 
     def end(self, seconds: float) -> list[str]:
         """Waits so long for the process to end, then kills it; returns what it said last."""
@@ -207,13 +216,20 @@ class ProcessPool:
         self._observation = observation
         self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
         self._memory = os.memfd_create("environments")
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rows = _Rows(self._memory, len(task_ids), observation)
         self._counter = EpisodeCounter(len(task_ids))
-        self._selector = selectors.DefaultSelector()
+        self._files = [self._memory, self._bell]
+        self._selector = select.epoll()
+        self._selector.register(self._bell, select.EPOLLIN)
         self._children: dict[int, _Child] = {}
+        self._child_of: dict[int, int] = {}  # Socket to environment.
+        # Of the present processes; the first turn they give back is no step.
+        self._steps = np.zeros(len(task_ids), np.int64)
         self._due: dict[int, float] = {}  # Environment to when it is started again.
         self._deaths = np.zeros(len(task_ids), np.int64)  # In a row.
-        self._waiting = 0  # Environments whose turn it is.
+        self._has_turn = np.zeros(len(task_ids), bool)
+        self._ended: set[int] = set()  # While they did not have the turn.
 
     def start(self) -> None:
         for i in range(len(self.task_ids)):
@@ -226,17 +242,24 @@ class ProcessPool:
           EnvironmentLostError: if an environment could not even begin, or died too often in a
             row.
         """
-        ids = np.array(sorted(self._gather(seconds)), np.int64)
+        ids = self._gather(seconds)
+        self._rows.answered[ids] = 0
+        self._steps[ids] += 1
+        self._has_turn[ids] = False
         reward, done, observation = self._rows.read(ids)
-        fresh = np.array([self._children[i].steps == 0 for i in ids], bool)
+        fresh = self._steps[ids] == 0
         info = self._counter.step(reward, done & ~fresh, ids, begins=fresh)
         return Ready(ids, StepOutput(reward, info, done, observation), fresh)
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         self._rows.action[ids] = actions
+        self._has_turn[ids] = True
         for i in ids.tolist():
-            self._children[i].send()
-        self._waiting += len(ids)
+            if i in self._ended:
+                self._ended.remove(i)
+                self._bury(i)
+            else:
+                self._children[i].give_turn()
 
     def close(self) -> None:
         self._selector.close()
@@ -247,32 +270,40 @@ class ProcessPool:
             child.end(max(0.0, end - time.monotonic()))
         self._children.clear()
         shutil.rmtree(self._directory, ignore_errors=True)
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        while self._files:
+            os.close(self._files.pop())
 
-    def _gather(self, seconds: float) -> list[int]:
-        """Environments that have passed the turn back."""
-        ready: list[int] = []
+    def _gather(self, seconds: float) -> np.ndarray:
+        """Environments that have given the turn back."""
         end = time.monotonic() + seconds
+        any_ready = False
         while True:
+            ids = np.flatnonzero(self._rows.answered.copy())  # Children write to it meanwhile.
             now = time.monotonic()
+            if len(ids) and not any_ready:
+                any_ready = True
+                end = min(end, now + _GATHER_SECONDS)
+            if 2 * len(ids) > np.count_nonzero(self._has_turn) or now >= end:
+                return ids
             for i in [i for i, due in self._due.items() if due <= now]:
                 del self._due[i]
                 self._start(i, int(self.restarts[i]))
             limit = min([end, *self._due.values()])
-            for key, _ in self._selector.select(max(0.0, limit - now)):
-                if self._children[key.data].answered():
-                    if not ready:
-                        end = min(end, time.monotonic() + _GATHER_SECONDS)
-                    ready.append(key.data)
-                    self._waiting -= 1
-                else:
-                    self._bury(key.data)
-            if len(ready) > self._waiting or time.monotonic() >= end:
-                return ready
+            for file, _ in self._selector.poll(max(0.0, limit - now)):
+                if file == self._bell:
+                    os.eventfd_read(self._bell)
+                else:  # Nothing but an end of file ever comes from a child.
+                    self._selector.unregister(file)
+                    i = self._child_of.pop(file)
+                    if self._has_turn[i]:
+                        self._bury(i)
+                    else:
+                        self._ended.add(i)
 
     def _start(self, i: int, attempt: int) -> None:
+        self._steps[i] = -1
+        self._has_turn[i] = True
+        self._rows.answered[i] = 0
         ours, theirs = socket.socketpair()
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
@@ -282,6 +313,7 @@ class ProcessPool:
             directory,
             i,
             theirs.fileno(),
+            self._bell,
             self._memory,
             len(self.task_ids),
             self._observation,
@@ -293,26 +325,26 @@ class ProcessPool:
                 stdout=output,
                 stderr=output,
                 env=_child_environment(directory),
-                pass_fds=(theirs.fileno(), self._memory),
+                pass_fds=(theirs.fileno(), self._bell, self._memory),
                 start_new_session=True,  # Ctrl-C is for the parent.
             )
         assert process.stdin
         with contextlib.suppress(BrokenPipeError), process.stdin:
             pickle.dump(task, process.stdin)
         self._children[i] = _Child(task, ours, process)
-        self._selector.register(ours, selectors.EVENT_READ, i)
-        self._waiting += 1
+        self._child_of[ours.fileno()] = i
+        self._selector.register(ours, select.EPOLLIN)
 
     def _bury(self, i: int) -> None:
-        """Sees to a child that is gone."""
+        """Sees to a child that is gone, and to its successor."""
         child = self._children.pop(i)
-        self._waiting -= 1
-        self._selector.unregister(child.connection)
+        self._has_turn[i] = False
+        self._rows.answered[i] = 0
         words = child.end(_GRACE_SECONDS)
         died = f"{self._names[i]} ended by itself with exit code {child.process.returncode}"
         if child.attempt == 0 and child.process.returncode == _REFUSED:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words[-1]}")
-        self._deaths[i] = 1 if child.steps >= _SOUND_STEPS else self._deaths[i] + 1
+        self._deaths[i] = 1 if self._steps[i] >= _SOUND_STEPS else self._deaths[i] + 1
         if self._deaths[i] > _MOST_DEATHS_IN_A_ROW:
             raise EnvironmentLostError(
                 f"{died}, {self._deaths[i]} times in a row; its last words: {words[-1]}"

@@ -184,6 +184,29 @@ def test_a_lost_environment_starts_again_and_is_counted(
     assert {path.name for path in directory.iterdir()} == {"0_3", "1_0"}
 
 
+def test_one_that_dies_while_its_actor_takes_its_time_comes_back_fresh(
+    make_pool: MakePool,
+) -> None:
+    pool = make_pool(*[process_environments.Counting] * 2)
+    while True:  # Keeps the first environment's answer, and goes on with the second.
+        ids, output, _ = pool.receive(0.2)
+        if 0 in ids:
+            break
+        pool.send(ids, np.zeros(len(ids), np.int32))
+    process = int(output.observation["number"][0, 3])
+    pool.send(ids[1:], np.zeros(len(ids) - 1, np.int32))
+    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: not is_alive(process))
+    play(pool, has_steps(1, 20))
+    assert pool.restarts.tolist() == [0, 0], "nobody has asked for it yet"
+    pool.send(np.array([0]), np.array([3], np.int32))
+    received = play(pool, has_steps(0, 2))
+    first = steps_of(received, 0)[0]
+    assert first.fresh
+    assert first.output.observation["number"][2] == 1, "a new process"
+    assert pool.restarts.tolist() == [1, 0]
+
+
 def test_it_goes_on_through_a_hundred_deaths(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
