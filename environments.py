@@ -76,12 +76,12 @@ class EnvironmentPool(Protocol):
     """N environments that need not wait for one another.
 
     Each takes turns with its actor: it is received, then sent one action, then received again.
-    The actor may take its time with some and go on with others, but with those of a `Lockstep`
-    only together.
+    Unless they go `together`, the actor may take its time with some and go on with others.
     """
 
     task_ids: np.ndarray  # int32 [N], the task each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
+    together: bool  # whether actions must be sent to all at once
 
     def start(self) -> None:
         """Begins the first episodes."""
@@ -96,7 +96,11 @@ class EnvironmentPool(Protocol):
         ...
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        """Hands over actions `[M]` (int32) to environments that were received."""
+        """Hands over actions `[M]` (int32) to environments that were received.
+
+        Raises:
+          EnvironmentLostError: as `receive`.
+        """
         ...
 
     def close(self) -> None:
@@ -207,6 +211,8 @@ def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
 
 class Lockstep:
     """A batched environment as a pool: all of it is ready at once."""
+
+    together = True
 
     def __init__(self, environment: BatchedEnvironment):
         self.environment = environment

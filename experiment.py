@@ -1,7 +1,7 @@
 """PopArt-IMPALA: trains and tests one agent on many tasks.
 
   python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
-  python experiment.py --level_name=dmlab30 --use_popart --logdir=/tmp/dmlab30
+  python experiment.py --level_name=dmlab30 --use_popart --dataset_path=dummy --logdir=/tmp/dmlab30
   python experiment.py --level_name=atari57 --mode=test --logdir=/tmp/atari57
 
 Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
@@ -108,7 +108,9 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
-        signal_number = _run(_make_config())
+        config = _make_config()
+        config.check_playable()
+        signal_number = _run(config)
     except (UserError, EnvironmentLostError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
@@ -116,7 +118,7 @@ def main(argv: list[str]) -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.exit(f"error: no space left on the disk of --logdir ({error}); make room and repeat")
+        sys.exit(f"error: no space left on a disk that is needed ({error}); make room and repeat")
     if signal_number is not None:
         sys.exit(128 + signal_number)
 

@@ -116,6 +116,7 @@ def main(argv: list[str]) -> None:
         given = {"level_name": "dmlab30", "dataset_path": "dummy", **experiment.given_flags()}
         try:
             config = Config.from_flags(given)
+            config.check_playable()
         except UserError as error:
             sys.exit(f"error: {error}")
         hardware.prepare_process()

@@ -156,6 +156,8 @@ def main(argv: list[str]) -> None:
     try:
         config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
         other = changed(config, FLAGS.against) if FLAGS.against else None
+        for each in (config, other or config):
+            each.check_playable()
     except UserError as error:
         sys.exit(f"error: {error}")
     hardware.prepare_process()

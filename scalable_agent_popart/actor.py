@@ -13,6 +13,9 @@ from scalable_agent_popart.stage_clock import StageClock
 # or for room in the sink; and for an environment while a rollout of another waits for room.
 _WAIT_SECONDS = 0.2
 _GLANCE_SECONDS = 0.02
+# Rollouts that an environment may be behind and still catch up with; those of one that was gone
+# for longer would fill whole batches.
+_MOST_TO_CATCH_UP = 10
 
 
 class RolloutSink(Protocol):
@@ -42,8 +45,9 @@ def run_actor(
     nobody, so rollouts of different environments may begin at different times. New weights
     serve all of them at once: `policy_version` is that of a rollout's first step.
 
-    While the learner is busy and the sink is full, an environment waits with its rollout, and
-    those that are behind, after a slow reset perhaps, catch up.
+    While the learner is busy and the sink is full, an environment waits with its rollout. Those
+    that are behind, after a slow reset perhaps, go on meanwhile and come first when there is
+    room, so that the learner sees each of them equally often.
 
     Args:
       environments: closed on return.
@@ -52,9 +56,10 @@ def run_actor(
       spec: of one environment's rollout.
       clock: is told where the time goes: `environment`, `queue`, `refresh`, `policy`.
     """
-    buffer = RolloutBuffer(spec, environments.task_ids)
-    waiting = np.zeros(0, np.int64)  # Environments with a whole rollout, longest first.
+    waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
+    num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
     try:
+        buffer = RolloutBuffer(spec, environments.task_ids)
         environments.start()
         clock.restart()
         while not sink.closed:
@@ -66,10 +71,11 @@ def run_actor(
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
-                all_wait = len(waiting) == len(environments.task_ids)
-                num_taken = _hand_over(buffer, waiting, sink, all_wait)
-                ids = np.sort(np.concatenate([ids[~full], waiting[:num_taken]]))
-                waiting = waiting[num_taken:]
+                waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
+                taken, waiting = _hand_over(buffer, waiting, sink)
+                num_taken[taken] += 1
+                np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
+                ids = np.sort(np.concatenate([ids[~full], taken]))
                 clock.finish("queue")
             if sink.closed or not len(ids):
                 continue
@@ -87,18 +93,22 @@ def run_actor(
 
 
 def _hand_over(
-    buffer: RolloutBuffer, waiting: np.ndarray, sink: RolloutSink, all_wait: bool
-) -> int:
-    """Puts the rollouts of environments `[M]` in order; returns how many there was room for.
+    buffer: RolloutBuffer, waiting: np.ndarray, sink: RolloutSink
+) -> tuple[np.ndarray, np.ndarray]:
+    """Puts the rollouts of environments `[M]` in order, as far as there is room.
 
-    If no other environment is left to go on with, waits until there is room for all.
+    If all environments wait, so that there is no other to go on with, waits for room for all.
+
+    Returns:
+      The environments whose rollouts were put, and those that still wait.
     """
-    num_taken = 0
-    while num_taken < len(waiting) and not sink.closed:
-        room = sink.reserve(len(waiting) - num_taken, _WAIT_SECONDS if all_wait else 0.0)
+    all_wait = len(waiting) == buffer.num_environments
+    done = 0
+    while done < len(waiting) and not sink.closed:
+        room = sink.reserve(len(waiting) - done, _WAIT_SECONDS if all_wait else 0.0)
         if room:
-            sink.put(buffer.take(waiting[num_taken : num_taken + room]))
-            num_taken += room
+            sink.put(buffer.take(waiting[done : done + room]))
+            done += room
         elif not all_wait:
             break
-    return num_taken
+    return waiting[:done], waiting[done:]

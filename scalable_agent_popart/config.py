@@ -87,7 +87,7 @@ class Config:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
-        """A complete and valid configuration.
+        """A complete configuration whose values are possible; see also `check_playable`.
 
         Args:
           given: the flags that were set; a flag that is absent takes the suite's default.
@@ -117,6 +117,10 @@ class Config:
     def suite(self) -> suites.Suite:
         """The tasks in play."""
         return suites.resolve(self.level_name)
+
+    def check_playable(self) -> None:
+        """Raises UserError if this machine cannot play the tasks as they are configured."""
+        self.suite.check(self.environment_options(training=True))
 
     @property
     def num_actions(self) -> int:
@@ -255,7 +259,6 @@ class Config:
                     f"--{name} is always {suite.defaults[name]} in {suite.name}, "
                     f"got {getattr(self, name)}"
                 )
-        suite.check(self.environment_options(training=True))
 
 
 def flag_default(name: str) -> Any:

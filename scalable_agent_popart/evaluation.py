@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tqdm
+import tree
 
-from environments import EnvironmentPool
+from environments import EnvironmentPool, StepOutput
 from scalable_agent_popart import construction, scores
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
@@ -70,10 +71,8 @@ def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -
     remaining = np.array(quotas)
     environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
-        while remaining.any():  # Those that are through play on, uncounted.
+        while remaining.any():
             ids, env_output, fresh = environments.receive(_WAIT_SECONDS)
-            if not len(ids):
-                continue
             ended = env_output.info.episode_end & (remaining[ids] > 0)
             for i, episode_return in zip(
                 ids[ended], env_output.info.episode_return[ended], strict=True
@@ -82,9 +81,18 @@ def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -
                 progress.update()
             remaining[ids[ended]] -= 1
             policy.forget(ids[fresh])
+            if not environments.together:  # Else those that are through play on, uncounted.
+                going_on = remaining[ids] > 0
+                ids, env_output = ids[going_on], _rows(env_output, going_on)
+            if not len(ids):
+                continue
             agent_output = policy.act(ids, env_output, policy.recall(ids))
             environments.send(ids, agent_output.action)
     return returns
+
+
+def _rows(env_output: StepOutput, where: np.ndarray) -> StepOutput:
+    return tree.map_structure(lambda array: array[where], env_output)
 
 
 def _quotas(num_tasks: int, num_episodes: int, num_environments: int) -> list[tuple[int, int]]:

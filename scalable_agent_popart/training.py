@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from environments import EnvironmentPool
+from environments import EnvironmentLostError, EnvironmentPool
 from scalable_agent_popart import construction, hardware, rollouts
 from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.checkpoints import Checkpoints
@@ -256,8 +256,11 @@ def _record(
 def _batches(
     pool: ActorPool, learner: Learner, config: Config, stop: StopOnSignal
 ) -> Iterator[rollouts.Rollout]:
-    """Batches until the frames are used up or a signal asks to stop."""
+    """Batches until the frames are used up, a signal asks to stop or an environment is lost."""
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
-        batch = pool.next_batch()
+        try:
+            batch = pool.next_batch()
+        except EnvironmentLostError:
+            return  # What was learned is saved first; leaving the pool raises it again.
         if batch is not None:
             yield batch

@@ -19,7 +19,8 @@ _LEAVES = ("vtrace", "popart", "environments")
 _LIGHT = (
     "environments",
     f"{_PACKAGE}.config",
-    f"{_PACKAGE}.environment_processes",
+    f"{_PACKAGE}.environment_process",
+    f"{_PACKAGE}.process_pool",
     f"{_PACKAGE}.errors",
     f"{_PACKAGE}.run_directory",
     f"{_PACKAGE}.scores",

@@ -39,7 +39,7 @@ def _config(level_name: str = "catch5", /, **given: Any) -> Config:
 
 def _refusal(level_name: str = "catch5", /, **given: Any) -> str:
     with pytest.raises(UserError) as error:
-        _config(level_name, **given)
+        _config(level_name, **given).check_playable()
     message = str(error.value)
     assert "\n" not in message
     return message

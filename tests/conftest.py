@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Modules that train or start processes; they run after everything else.
 _SLOW = (
-    "environment_processes_test",
+    "process_pool_test",
     "dmlab30_test",
     "throughput_test",
     "bookkeeping_test",

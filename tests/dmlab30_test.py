@@ -59,12 +59,14 @@ def _level(directory: Path, level: str = "lt_chasm", seed: int = 1, **options: o
 def _config(level_name: str = "dmlab30", **given: object) -> Config:
     if level_name == "dmlab30":
         given = {"dataset_path": "dummy", **given}
-    return Config.from_flags({"level_name": level_name, **given})
+    config = Config.from_flags({"level_name": level_name, **given})
+    config.check_playable()
+    return config
 
 
 def _refusal(level_name: str = "dmlab30", **given: object) -> str:
     with pytest.raises(UserError) as error:
-        Config.from_flags({"level_name": level_name, **given})
+        Config.from_flags({"level_name": level_name, **given}).check_playable()
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -137,7 +139,10 @@ def test_without_the_module_one_line_tells_what_is_missing(monkeypatch: pytest.M
     message = _refusal()
     assert "needs the module deepmind_lab" in message
     assert "docs/users/build.md" in message
-    assert "there is no level 'lt_chasm'" in _refusal("lt_chasm")
+    other = _refusal("lt_chasm")
+    assert "there is no level 'lt_chasm'" in other
+    assert "for other levels of DeepMind Lab, the module deepmind_lab is missing" in other
+    assert "did you mean pong" in _refusal("pongg")
     dmlab30.complaint.cache_clear()
 
 
@@ -145,9 +150,23 @@ def test_a_module_that_cannot_be_loaded_is_found_before_training(
     stand_in: Callable[..., None], tmp_path: Path
 ) -> None:
     (tmp_path / "stand_in" / "deepmind_lab.py").write_text("raise ImportError('no libOSMesa.so.8')")
-    assert "cannot load rooms_watermaze: ImportError: no libOSMesa.so.8" in _refusal(
-        "rooms_watermaze"
+    for level_name in ("rooms_watermaze", "zzzz"):
+        assert "ImportError: no libOSMesa.so.8" in _refusal(level_name)
+    assert "did you mean pong" in _refusal("pongg")
+
+
+def test_a_module_that_ends_its_process_on_loading_leaves_no_files(
+    stand_in: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "stand_in" / "deepmind_lab.py").write_text(
+        "import os, fake_deepmind_lab\n"
+        "def Lab(*args, **kwargs):\n"
+        "  fake_deepmind_lab.Lab(*args, **kwargs)\n"
+        "  os.write(2, b'no display')\n"
+        "  os._exit(1)\n"
     )
+    assert "exit code 1, last words: no display" in _refusal("lt_chasm")
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_datasets_are_asked_for_before_training(
@@ -158,6 +177,8 @@ def test_datasets_are_asked_for_before_training(
     assert "is no directory" in _refusal(dataset_path=str(tmp_path / "absent"))
     for path in ("dummy", str(tmp_path)):
         assert _config(_NEED_DATASET, dataset_path=path).dataset_path == path
+    (tmp_path / "file").touch()
+    assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=str(tmp_path / "file/x"))
     assert "means nothing to catch5" in _refusal("catch5", dataset_path="dummy")
     assert "means nothing to atari57" in _refusal("pong", level_cache_dir="cache")
     assert "--action_set must be one of popart, impala" in _refusal(

@@ -250,8 +250,8 @@ class Lab:
         data = self._config.get("datasetPath", "")
         if self._level in NEED_DATA and data != "dummy" and not os.path.isdir(data):
             raise RuntimeError(
-                f"Failed to start environment - \"[{self._level}] no data set at '{data}'. "
-                'Follow instructions to download datasets here: data/README.md"'
+                f"Failed to start environment - \"[{self._level}] no data set at '{data}'.\n"
+                ' Follow instructions to download datasets here:\n data/README.md\n and update it"'
             )
         mixer = int(self._config.get("mixerSeed", 0))
         if self._level.startswith(_GENERATED):

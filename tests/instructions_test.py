@@ -65,6 +65,19 @@ def test_no_words_at_all_are_encoded_as_zeros() -> None:
     assert not np.any(encoder(tf.constant(words(0, 0))).numpy())
 
 
+def test_compiled_by_xla_it_encodes_and_learns_the_same() -> None:
+    encoder = InstructionEncoder()
+    instructions = tf.constant(words(3, 0, 9))
+
+    def learn() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            encoded = encoder(instructions)
+        return encoded, tape.gradient(encoded, encoder.trainable_variables)
+
+    plain, compiled = learn(), tf.function(learn, jit_compile=True)()
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), plain, compiled)
+
+
 def test_what_stands_beside_an_instruction_does_not_change_it() -> None:
     encoder = InstructionEncoder()
     both = encoder(tf.constant(words(3, 40)))

@@ -7,13 +7,14 @@ import pytest
 
 from scalable_agent_popart import scores, suites
 
-_TABLE_C1 = Path(__file__).parent / "data" / "impala_atari57_table_c1.csv"
+_DATA = Path(__file__).parent / "data"
 
 
-def _table_c1(column: str) -> dict[str, float]:
-    """Scores by game of one agent of the IMPALA paper's table C.1."""
-    lines = [line for line in _TABLE_C1.read_text().splitlines() if not line.startswith("#")]
-    return {row["game"]: float(row[column]) for row in csv.DictReader(lines)}
+def _published(file: str, task: str, agent: str) -> dict[str, float]:
+    """Scores by task of one agent of the IMPALA paper: columns `task` and `agent` of a file."""
+    text = (_DATA / file).read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {row[task]: float(row[agent]) for row in csv.DictReader(lines)}
 
 
 @pytest.mark.parametrize(
@@ -71,9 +72,19 @@ def test_tasks_without_a_reference_score_are_left_out() -> None:
 
 def test_impalas_published_table_gives_its_published_median() -> None:
     references = suites.resolve("atari57").reference_scores
-    raw = _table_c1("impala_deep_multitask")
+    raw = _published("impala_atari57_table_c1.csv", "game", "impala_deep_multitask")
     assert set(raw) == set(references)
     result = scores.aggregate([scores.normalise(raw[game], references[game]) for game in raw])
     assert round(result.median, 1) == 59.7
     by_returns = scores.aggregate_returns({game: [raw[game]] for game in raw}, references)
     assert by_returns == pytest.approx(result)
+
+
+def test_impalas_published_table_gives_its_published_mean_capped() -> None:
+    suite = suites.resolve("dmlab30")
+    raw = _published("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt")
+    assert set(raw) == {suite.test_version(task) for task in suite.tasks}
+    of_task = {task: [raw[suite.test_version(task)]] for task in suite.tasks}
+    result = scores.aggregate_returns(of_task, suite.reference_scores)
+    assert result is not None
+    assert round(result.mean_capped, 1) == 49.4

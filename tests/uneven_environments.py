@@ -14,6 +14,8 @@ class UnevenEnvironments:
     likely that is whenever the others are received.
     """
 
+    together = False
+
     def __init__(self, task_ids: np.ndarray, lost: float = 0.02):
         size = len(task_ids)
         self.task_ids = np.asarray(task_ids, np.int32)

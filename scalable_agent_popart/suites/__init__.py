@@ -46,7 +46,11 @@ def _find(name: str) -> tuple[Suite, str]:
             return suite, task
     candidates = [*suite_names, *(task for suite in ALL for task in suite.tasks)]
     near = difflib.get_close_matches(name, candidates, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"suites: {', '.join(suite_names)}"
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    else:
+        reasons = [suite.why_unknown(name) for suite in ALL if name]
+        hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
     raise UserError(f"--level_name: there is no level {name!r}; {hint}")
 
 

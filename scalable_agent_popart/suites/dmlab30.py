@@ -16,6 +16,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 
 import environments
-from scalable_agent_popart.environment_processes import ProcessPool
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.process_pool import ProcessPool, child_environment, last_words
 from scalable_agent_popart.suites import suite
 from scalable_agent_popart.suites.level_cache import LevelCache
 
@@ -81,6 +82,10 @@ _TEST_VERSIONS = {
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
 }
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
+_LOAD = """
+import sys, deepmind_lab
+deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
+"""
 # Among the module's own words for a level that does not exist, and ours for a missing module.
 _UNKNOWN, _MISSING = "Level not found", "not installed"
 # What `--dataset_path` may be besides a directory: coloured images that the levels make.
@@ -183,7 +188,7 @@ def _task(name: str) -> str | None:
     """The task that plays a level by this name, if there is such a level.
 
     Raises:
-      UserError: if the level is held out for testing, or cannot be loaded.
+      UserError: if the level is held out for testing.
     """
     level = name.removeprefix(_FOLDER)
     if level in _SCORES:
@@ -194,10 +199,15 @@ def _task(name: str) -> str | None:
                 f"--level_name: {level} is held out for testing; give {task}, of which "
                 "--mode=test plays both versions"
             )
+    return name if complaint(name) is None else None
+
+
+def _why_unknown(name: str) -> str:
+    """What else there is to say of a name that is no level."""
     against = complaint(name)
-    if against is None or _UNKNOWN in against or against == _MISSING:
-        return name if against is None else None
-    raise UserError(f"deepmind_lab cannot load {name}: {against}")
+    if against == _MISSING:
+        return f"for other levels of DeepMind Lab, the module deepmind_lab is missing: {_BUILD}"
+    return "" if against is None or _UNKNOWN in against else f"deepmind_lab fails: {against}"
 
 
 @functools.cache
@@ -205,18 +215,19 @@ def complaint(level: str) -> str | None:
     """What the module says against a level; asked in a process that it may end."""
     if importlib.util.find_spec("deepmind_lab") is None:
         return _MISSING
-    ask = "import sys, deepmind_lab; deepmind_lab.Lab(sys.argv[1], ['RGB_INTERLEAVED']).close()"
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    result = subprocess.run(
-        [sys.executable, "-c", ask, level],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    lines = (result.stdout + result.stderr).strip().splitlines()
-    return (lines or [f"exit code {result.returncode}"])[-1] if result.returncode else None
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run(
+            [sys.executable, "-c", _LOAD, level, folder],
+            env=child_environment(Path(folder)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    if result.returncode == 0:
+        return None
+    return f"exit code {result.returncode}, last words: {last_words(result.stdout)}"
 
 
 def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
@@ -225,6 +236,10 @@ def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
     needy = [level for level in levels if level in _NEED_DATASET]
     if path and path != _DUMMY_DATASET and not Path(path).is_dir():
         raise UserError(f"--dataset_path={path} is no directory")
+    cache = Path(options.level_cache_dir).absolute()
+    nearest = next(p for p in (cache, *cache.parents) if p.exists())
+    if options.level_cache_dir and not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     if needy and not path:
         raise UserError(
             f"{' and '.join(needy)} need(s) a dataset: give --dataset_path, the folder of the "
@@ -267,6 +282,7 @@ SUITE = suite.Suite(
     },
     environment_factory=_make_environments,
     other_tasks=_task,
+    why_unknown=_why_unknown,
     check_tasks=_check,
     requires={"deepmind_lab": _BUILD},
 )

@@ -70,6 +70,7 @@ class Suite:
       own_flags: flags that mean nothing to other suites.
       other_tasks: gives the task for another name it can be called by, or that is no part of
         the benchmark; None if there is none.
+      why_unknown: what to add where a name is that of no task; may be empty.
       check_tasks: raises UserError if tasks cannot be played with these options.
       requires: modules that play the tasks, and the command that installs each.
     """
@@ -90,6 +91,7 @@ class Suite:
     test_versions: Mapping[str, str] = field(default_factory=dict)
     own_flags: tuple[str, ...] = ()
     other_tasks: Callable[[str], str | None] = lambda name: None
+    why_unknown: Callable[[str], str] = lambda name: ""
     check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
     requires: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,18 +1,13 @@
 """Environments in processes of their own, so that a slow or dying one holds up nobody else.
 
-Parent and children share a block of memory in which each environment has its rows. A byte over
-a socket gives a child the turn; the child gives it back in its rows, and rings a bell that all
-children share. An end of file on the socket means that the other is gone. A child whose parent
-is gone closes its environment, removes its files and ends; a child that is gone is started again,
-later each time, and counted.
-
-No TensorFlow here, as in all that the children import.
+See `environment_process` for what passes between parent and children. A child that is gone is
+started again, later each time, and counted.
 """
 
 import contextlib
-import mmap
 import os
 import pickle
+import re
 import select
 import shutil
 import socket
@@ -20,33 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tree
 from absl import logging
 
-from environments import (
-    ArraySpec,
-    Environment,
-    EnvironmentLostError,
-    EpisodeCounter,
-    Ready,
-    StepOutput,
-)
-
-# Makes an environment, in its process. Given how often it was made before, so that it need not
-# repeat what ended it, and a directory for its files, which is removed after it.
-MakeEnvironment = Callable[[int, Path], Environment]
+from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
+from scalable_agent_popart.environment_process import REFUSED, Hold, MakeEnvironment, Rows, Task
 
 _TURN = b"."
-_CHILD = "from scalable_agent_popart import environment_processes as p; p.play()"
-# Exit code of a child whose environment could not even begin.
-_REFUSED = 3
+_CHILD = "from scalable_agent_popart.environment_process import play; play()"
 # How long environments that are ready wait for others to share a call of the policy.
 _GATHER_SECONDS = 0.01
 # Starting again after a death: how long it takes, doubling from the first in a row.
@@ -55,125 +35,25 @@ _MOST_DEATHS_IN_A_ROW = 8
 # A death is not one in a row with those before if this many steps came between.
 _SOUND_STEPS = 10
 _GRACE_SECONDS = 5.0
-_MAX_OUTPUT_BYTES = 2**20
-
-
-class _Rows:
-    """Arrays `[N, ...]` over shared memory.
-
-    Attributes:
-      answered: uint8, 1 from when a child gives the turn back until it is received.
-      action: int32.
-      reward: float32.
-      done: bool.
-      observation: nested, as specified.
-    """
-
-    def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps the memory, making it large enough.
-
-        Args:
-          memory: file descriptor.
-          num_environments: N.
-          observation: nested `ArraySpec`s of one environment.
-        """
-        scalars = [ArraySpec((), dtype) for dtype in (np.uint8, np.int32, np.float32, np.bool_)]
-        specs = [*scalars, *tree.flatten(observation)]
-        shapes = [(num_environments, *spec.shape) for spec in specs]
-        sizes = [
-            int(np.prod(shape)) * np.dtype(spec.dtype).itemsize
-            for shape, spec in zip(shapes, specs, strict=True)
-        ]
-        ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
-        os.ftruncate(memory, ends[-1])
-        buffer = mmap.mmap(memory, ends[-1])
-        arrays = [
-            np.ndarray(shape, spec.dtype, buffer, offset)
-            for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
-        ]
-        self.answered, self.action, self.reward, self.done = arrays[:4]
-        self.observation = tree.unflatten_as(observation, arrays[4:])
-
-    def writer(self, row: int) -> Callable[[float, bool, Any], None]:
-        """Of one environment's steps: takes reward, done and observation."""
-        rewards, dones = self.reward[row : row + 1], self.done[row : row + 1]
-        rooms = [array[row] for array in tree.flatten(self.observation)]
-
-        def write(reward: float, done: bool, observation: Any) -> None:
-            rewards[0] = reward
-            dones[0] = done
-            for room, value in zip(rooms, tree.flatten(observation), strict=True):
-                room[...] = value
-
-        return write
-
-    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Copies of reward, done and observation of some environments, `[M, ...]`."""
-        observation = tree.map_structure(lambda array: array[rows], self.observation)
-        return self.reward[rows], self.done[rows], observation
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What a child is told through its standard input."""
-
-    make: MakeEnvironment
-    attempt: int
-    directory: Path
-    row: int
-    connection: int  # file descriptors
-    bell: int
-    memory: int
-    num_environments: int
-    observation: Any
-
-
-def play() -> None:
-    """A child's life: makes its environment and steps it until its parent is gone."""
-    task: _Task = pickle.load(sys.stdin.buffer)
-    rows = _Rows(task.memory, task.num_environments, task.observation)
-    write, action = rows.writer(task.row), rows.action[task.row : task.row + 1]
-    connection = socket.socket(fileno=task.connection)
-
-    def give_turn_back(reward: float, done: bool, observation: Any) -> None:
-        write(reward, done, observation)
-        rows.answered[task.row] = 1
-        os.eventfd_write(task.bell, 1)
-
-    try:
-        environment = task.make(task.attempt, task.directory)
-        first = environment.reset()
-    except Exception:
-        traceback.print_exc()
-        sys.exit(_REFUSED)
-    give_turn_back(0.0, True, first)
-    with contextlib.suppress(ConnectionResetError):
-        while connection.recv(1):
-            reward, done, observation = environment.step(int(action[0]))
-            give_turn_back(reward, done, observation)
-            if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
-                os.ftruncate(sys.stderr.fileno(), 0)
-    environment.close()
-    shutil.rmtree(task.directory, ignore_errors=True)
-    with contextlib.suppress(OSError):  # The last of the pool removes what held them all.
-        task.directory.parent.rmdir()
 
 
 class _Child:
     """An environment's process, as its parent sees it."""
 
-    def __init__(self, task: _Task, connection: socket.socket, process: subprocess.Popen):
+    def __init__(
+        self, attempt: int, directory: Path, connection: socket.socket, process: subprocess.Popen
+    ):
+        self.attempt = attempt
+        self.directory = directory
         self.connection = connection
         self.process = process
-        self.attempt = task.attempt
-        self.directory = task.directory
 
     def give_turn(self) -> None:
         """Lets it step."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # Its end is found out.
             self.connection.send(_TURN)
 
-    def end(self, seconds: float) -> list[str]:
+    def end(self, seconds: float) -> str:
         """Waits so long for the process to end, then kills it; returns what it said last."""
         self.connection.close()
         try:
@@ -184,15 +64,17 @@ class _Child:
         try:
             with open(self.directory / "output", "rb") as output:
                 output.seek(max(0, output.seek(0, os.SEEK_END) - 2000))
-                words = output.read().decode(errors="replace").strip()
+                words = last_words(output.read().decode(errors="replace"))
         except OSError:
-            words = ""
+            words = last_words("")
         shutil.rmtree(self.directory, ignore_errors=True)
-        return words.splitlines() or ["(it left no words)"]
+        return words
 
 
 class ProcessPool:
     """N environments, each in a process of its own: an `environments.EnvironmentPool`."""
+
+    together = False
 
     def __init__(
         self,
@@ -215,9 +97,10 @@ class ProcessPool:
         self._make = make
         self._observation = observation
         self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
+        self._hold = Hold(self._directory)
         self._memory = os.memfd_create("environments")
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._rows = _Rows(self._memory, len(task_ids), observation)
+        self._rows = Rows(self._memory, len(task_ids), observation)
         self._counter = EpisodeCounter(len(task_ids))
         self._files = [self._memory, self._bell]
         self._selector = select.epoll()
@@ -229,6 +112,7 @@ class ProcessPool:
         self._due: dict[int, float] = {}  # Environment to when it is started again.
         self._deaths = np.zeros(len(task_ids), np.int64)  # In a row.
         self._has_turn = np.zeros(len(task_ids), bool)
+        self._turn_began = np.zeros(len(task_ids))
         self._ended: set[int] = set()  # While they did not have the turn.
 
     def start(self) -> None:
@@ -254,6 +138,7 @@ class ProcessPool:
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         self._rows.action[ids] = actions
         self._has_turn[ids] = True
+        self._turn_began[ids] = time.monotonic()
         for i in ids.tolist():
             if i in self._ended:
                 self._ended.remove(i)
@@ -269,7 +154,7 @@ class ProcessPool:
         for child in self._children.values():
             child.end(max(0.0, end - time.monotonic()))
         self._children.clear()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._hold.release()
         while self._files:
             os.close(self._files.pop())
 
@@ -278,12 +163,15 @@ class ProcessPool:
         end = time.monotonic() + seconds
         any_ready = False
         while True:
-            ids = np.flatnonzero(self._rows.answered.copy())  # Children write to it meanwhile.
+            answered = self._rows.answered != 0
+            ids = np.flatnonzero(answered)
             now = time.monotonic()
+            # Not counting those that take their time.
+            expected = answered | (self._has_turn & (now - self._turn_began < _GATHER_SECONDS))
             if len(ids) and not any_ready:
                 any_ready = True
                 end = min(end, now + _GATHER_SECONDS)
-            if 2 * len(ids) > np.count_nonzero(self._has_turn) or now >= end:
+            if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
                 return ids
             for i in [i for i, due in self._due.items() if due <= now]:
                 del self._due[i]
@@ -303,14 +191,14 @@ class ProcessPool:
     def _start(self, i: int, attempt: int) -> None:
         self._steps[i] = -1
         self._has_turn[i] = True
+        self._turn_began[i] = time.monotonic()
         self._rows.answered[i] = 0
         ours, theirs = socket.socketpair()
         directory = self._directory / f"{i}_{attempt}"
-        directory.mkdir()
-        task = _Task(
+        directory.mkdir(parents=True)
+        task = Task(
             self._make[i],
             attempt,
-            directory,
             i,
             theirs.fileno(),
             self._bell,
@@ -324,14 +212,14 @@ class ProcessPool:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env=_child_environment(directory),
+                env=child_environment(directory),
                 pass_fds=(theirs.fileno(), self._bell, self._memory),
                 start_new_session=True,  # Ctrl-C is for the parent.
             )
         assert process.stdin
         with contextlib.suppress(BrokenPipeError), process.stdin:
             pickle.dump(task, process.stdin)
-        self._children[i] = _Child(task, ours, process)
+        self._children[i] = _Child(attempt, directory, ours, process)
         self._child_of[ours.fileno()] = i
         self._selector.register(ours, select.EPOLLIN)
 
@@ -341,21 +229,33 @@ class ProcessPool:
         self._has_turn[i] = False
         self._rows.answered[i] = 0
         words = child.end(_GRACE_SECONDS)
-        died = f"{self._names[i]} ended by itself with exit code {child.process.returncode}"
-        if child.attempt == 0 and child.process.returncode == _REFUSED:
-            raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words[-1]}")
+        code = child.process.returncode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if child.attempt == 0 and code == REFUSED:
+            raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         self._deaths[i] = 1 if self._steps[i] >= _SOUND_STEPS else self._deaths[i] + 1
         if self._deaths[i] > _MOST_DEATHS_IN_A_ROW:
             raise EnvironmentLostError(
-                f"{died}, {self._deaths[i]} times in a row; its last words: {words[-1]}"
+                f"the process of {self._names[i]} {how}, the last of {self._deaths[i]} in a row; "
+                f"its last words: {words}"
             )
         delay = _FIRST_DELAY_SECONDS * 2 ** int(self._deaths[i] - 1)
         self.restarts[i] += 1
-        logging.warning("%s; starting it again in %g s. %s", died, delay, "\n".join(words[-5:]))
+        logging.warning(
+            "the process of %s %s; starting another in %g s: %s", self._names[i], how, delay, words
+        )
         self._due[i] = time.monotonic() + delay
 
 
-def _child_environment(directory: Path) -> dict[str, str]:
+def last_words(output: str) -> str:
+    """In one line, the exception that ended a process, or the last it said before it ended."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    told = lines[raised[-1] :] if raised else lines[-5:]
+    return " ".join(told)[:1000] or "(none)"
+
+
+def child_environment(directory: Path) -> dict[str, str]:
     """The environment variables of a child."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # Its arrays are small, and there are as many children as there are environments.

@@ -1,0 +1,179 @@
+"""The process of one environment, and what it shares with its parent, a `ProcessPool`.
+
+Parent and children share a block of memory in which each environment has its rows. A byte over
+a socket gives a child the turn; the child gives it back in its rows, and rings a bell that all
+children share. (Frames are seen before the flag that follows them, as x86 has it.) An end of file
+on the socket means that the other is gone. A child whose parent is gone closes its environment
+and ends, and the last of them removes the files of all.
+
+No TensorFlow here, as in all that the children import.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import pickle
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tree
+
+from environments import ArraySpec, Environment
+
+# Makes an environment, in its process. Given how often it was made before, so that it need not
+# repeat what ended it, and a directory for its files, which is removed after it.
+MakeEnvironment = Callable[[int, Path], Environment]
+
+# Exit code of a process whose environment could not even begin.
+REFUSED = 3
+_MAX_OUTPUT_BYTES = 2**20
+
+
+class Rows:
+    """Arrays `[N, ...]` over shared memory.
+
+    Attributes:
+      answered: uint8, 1 from when a child gives the turn back until it is received.
+      action: int32.
+      reward: float32.
+      done: bool.
+      observation: nested, as specified.
+    """
+
+    def __init__(self, memory: int, num_environments: int, observation: Any):
+        """Maps the memory, making it large enough.
+
+        Args:
+          memory: file descriptor.
+          num_environments: N.
+          observation: nested `ArraySpec`s of one environment.
+        """
+        scalars = [ArraySpec((), dtype) for dtype in (np.uint8, np.int32, np.float32, np.bool_)]
+        specs = [*scalars, *tree.flatten(observation)]
+        shapes = [(num_environments, *spec.shape) for spec in specs]
+        sizes = [
+            int(np.prod(shape)) * np.dtype(spec.dtype).itemsize
+            for shape, spec in zip(shapes, specs, strict=True)
+        ]
+        ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
+        os.ftruncate(memory, ends[-1])
+        buffer = mmap.mmap(memory, ends[-1])
+        arrays = [
+            np.ndarray(shape, spec.dtype, buffer, offset)
+            for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
+        ]
+        self.answered, self.action, self.reward, self.done = arrays[:4]
+        self.observation = tree.unflatten_as(observation, arrays[4:])
+
+    def writer(self, row: int) -> Callable[[float, bool, Any], None]:
+        """Of one environment's steps: takes reward, done and observation."""
+        rewards, dones = self.reward[row : row + 1], self.done[row : row + 1]
+        rooms = [array[row, ...] for array in tree.flatten(self.observation)]
+
+        def write(reward: float, done: bool, observation: Any) -> None:
+            rewards[0] = reward
+            dones[0] = done
+            for room, value in zip(rooms, tree.flatten(observation), strict=True):
+                room[...] = value
+
+        return write
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Copies of reward, done and observation of some environments, `[M, ...]`."""
+        observation = tree.map_structure(lambda array: array[rows], self.observation)
+        return self.reward[rows], self.done[rows], observation
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a child is told through its standard input."""
+
+    make: MakeEnvironment
+    attempt: int
+    row: int
+    connection: int  # file descriptors
+    bell: int
+    memory: int
+    num_environments: int
+    observation: Any
+
+
+def play() -> None:
+    """A child's life: makes its environment and steps it until its parent is gone."""
+    directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
+    with Hold(directory.parent):
+        task: Task = pickle.load(sys.stdin.buffer)
+        connection = socket.socket(fileno=task.connection)
+        try:
+            environment = task.make(task.attempt, directory)
+            first = environment.reset()
+        except Exception:
+            traceback.print_exc()
+            sys.exit(REFUSED)
+        try:
+            _take_turns(task, connection, environment, first)
+        finally:
+            environment.close()
+
+
+def _take_turns(
+    task: Task, connection: socket.socket, environment: Environment, first: Any
+) -> None:
+    rows = Rows(task.memory, task.num_environments, task.observation)
+    write, action = rows.writer(task.row), rows.action[task.row : task.row + 1]
+
+    def give_turn_back(reward: float, done: bool, observation: Any) -> None:
+        write(reward, done, observation)
+        rows.answered[task.row] = 1
+        os.eventfd_write(task.bell, 1)
+
+    give_turn_back(0.0, True, first)
+    while _has_turn(connection):
+        reward, done, observation = environment.step(int(action[0]))
+        give_turn_back(reward, done, observation)
+        if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
+            os.ftruncate(sys.stderr.fileno(), 0)
+
+
+def _has_turn(connection: socket.socket) -> bool:
+    """Waits for the turn; False if the parent is gone."""
+    try:
+        return bool(connection.recv(1))
+    except ConnectionResetError:
+        return False
+
+
+class Hold:
+    """Holds a directory that several processes use; the last to let go removes it.
+
+    Use as a context manager, or `release`. A process that is killed lets go as well.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Lets go; may be called twice."""
+        if self._file < 0:
+            return
+        with contextlib.suppress(OSError):  # Others hold it, or it is gone.
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._directory, ignore_errors=True)
+        os.close(self._file)
+        self._file = -1
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
