@@ -7,7 +7,7 @@
 Needs no `deepmind_lab`. Takes every flag of training; the level is dmlab30 if none is given.
 
 * boundary: agent steps/s of all levels together, acted on at random; what the process boundary
-  allows.
+  allows. With the share of processor time that the host of a virtual machine withheld.
 * slow: training, with all levels equally slow to reset and with one of them 100 times slower, in
   turn; the ratio of the rates, and how often the slow level stands in the batches compared
   with the mean of all.
@@ -42,6 +42,7 @@ flags.DEFINE_integer("steps_to_death", 300, "Agent steps, on average.")
 flags.DEFINE_integer("deaths", 100, "How many to go through.")
 flags.DEFINE_string("json", None, "File to write the results to.")
 
+_STOLEN = 7  # Field of /proc/stat: time that a virtual machine's host gave to others.
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
@@ -51,9 +52,18 @@ def behave(**levels: Mapping[str, Any]) -> None:
 
 
 def measure_boundary(config: Config) -> dict[str, float]:
-    """The levels alone."""
+    """The levels alone, and the share of the processors' time that others' work took."""
     behave()
-    return {"agent_steps_per_second": rates.measure_emulation(config, FLAGS.seconds)}
+    before = _processor_ticks()
+    speed = rates.measure_emulation(config, FLAGS.seconds)
+    ticks = [now - then for now, then in zip(_processor_ticks(), before, strict=True)]
+    return {"agent_steps_per_second": speed, "stolen": ticks[_STOLEN] / sum(ticks)}
+
+
+def _processor_ticks() -> list[int]:
+    """Of all processors since the start, by what they did; see proc_stat(5)."""
+    with open("/proc/stat") as lines:
+        return [int(field) for field in lines.readline().split()[1:9]]
 
 
 def measure_slow(config: Config) -> dict[str, float]:

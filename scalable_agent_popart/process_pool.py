@@ -29,6 +29,8 @@ _TURN = b"."
 _CHILD = "from scalable_agent_popart.environment_process import play; play()"
 # How long environments that are ready wait for others to share a call of the policy.
 _GATHER_SECONDS = 0.01
+# Who has had the turn for so long is busy with more than a step, and not waited for.
+_SLOW_SECONDS = 0.1
 # Starting again after a death: how long it takes, doubling from the first in a row.
 _FIRST_DELAY_SECONDS = 0.1
 _MOST_DEATHS_IN_A_ROW = 8
@@ -166,8 +168,7 @@ class ProcessPool:
             answered = self._rows.answered != 0
             ids = np.flatnonzero(answered)
             now = time.monotonic()
-            # Not counting those that take their time.
-            expected = answered | (self._has_turn & (now - self._turn_began < _GATHER_SECONDS))
+            expected = answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
             if len(ids) and not any_ready:
                 any_ready = True
                 end = min(end, now + _GATHER_SECONDS)

@@ -157,7 +157,7 @@ def test_of_two_one_that_takes_its_time_is_not_waited_for(
     monkeypatch.setattr(process_pool, "_GRACE_SECONDS", 0.1)
     waiting = functools.partial(process_environments.Waiting, tmp_path / "never")
     pool = make_pool(waiting, process_environments.Counting)
-    pool._turn_began[0] -= 1000.0
+    pool._turn_began[0] -= process_pool._SLOW_SECONDS
     play(pool, has_steps(1, 50))
 
 
