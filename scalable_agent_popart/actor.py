@@ -23,8 +23,11 @@ class RolloutSink(Protocol):
 
     closed: bool  # whether nobody listens any more
 
-    def reserve(self, count: int, seconds: float) -> int:
-        """Sets room aside for up to `count` rollouts, waiting at most so long for the first."""
+    def reserve(self, count: int, seconds: float, behind: bool) -> int:
+        """Sets room aside for up to `count` rollouts, waiting at most so long for the first.
+
+        There is more for those of environments that are behind others.
+        """
         ...
 
     def put(self, rollouts: Rollout) -> None:
@@ -46,8 +49,8 @@ def run_actor(
     serve all of them at once: `policy_version` is that of a rollout's first step.
 
     While the learner is busy and the sink is full, an environment waits with its rollout. Those
-    that are behind, after a slow reset perhaps, go on meanwhile and come first when there is
-    room, so that the learner sees each of them equally often.
+    that are behind, after a slow reset perhaps, go on meanwhile and find room of their own, so
+    that the learner sees each of them equally often.
 
     Args:
       environments: closed on return.
@@ -71,10 +74,10 @@ def run_actor(
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
-                waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
-                taken, waiting = _hand_over(buffer, waiting, sink)
+                taken = _hand_over(buffer, waiting, num_taken, sink)
                 num_taken[taken] += 1
                 np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
+                waiting = waiting[~np.isin(waiting, taken)]
                 ids = np.sort(np.concatenate([ids[~full], taken]))
                 clock.finish("queue")
             if sink.closed or not len(ids):
@@ -93,22 +96,26 @@ def run_actor(
 
 
 def _hand_over(
-    buffer: RolloutBuffer, waiting: np.ndarray, sink: RolloutSink
-) -> tuple[np.ndarray, np.ndarray]:
-    """Puts the rollouts of environments `[M]` in order, as far as there is room.
+    buffer: RolloutBuffer, waiting: np.ndarray, num_taken: np.ndarray, sink: RolloutSink
+) -> np.ndarray:
+    """Puts the rollouts of waiting environments `[M]`, as far as there is room.
 
-    If all environments wait, so that there is no other to go on with, waits for room for all.
+    Those of which fewer were taken than of others, `num_taken` `[N]`, come first. If all
+    environments wait, so that there is no other to go on with, waits for room for all.
 
     Returns:
-      The environments whose rollouts were put, and those that still wait.
+      The environments whose rollouts were put.
     """
-    all_wait = len(waiting) == buffer.num_environments
-    done = 0
-    while done < len(waiting) and not sink.closed:
-        room = sink.reserve(len(waiting) - done, _WAIT_SECONDS if all_wait else 0.0)
-        if room:
-            sink.put(buffer.take(waiting[done : done + room]))
-            done += room
-        elif not all_wait:
-            break
-    return waiting[:done], waiting[done:]
+    all_wait = len(waiting) == len(num_taken)
+    is_behind = num_taken[waiting] < num_taken.max()
+    taken = []
+    for group, behind in ((waiting[is_behind], True), (waiting[~is_behind], False)):
+        while len(group) and not sink.closed:
+            room = sink.reserve(len(group), _WAIT_SECONDS if all_wait else 0.0, behind)
+            if room:
+                sink.put(buffer.take(group[:room]))
+                taken.append(group[:room])
+                group = group[room:]
+            elif not all_wait:
+                break
+    return np.concatenate([*taken, np.zeros(0, np.int64)])

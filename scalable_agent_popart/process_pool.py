@@ -163,8 +163,10 @@ class ProcessPool:
     def _gather(self, seconds: float) -> np.ndarray:
         """Environments that have given the turn back."""
         end = time.monotonic() + seconds
+        wait = 0.0  # Even if many are ready, those that ended are seen to.
         any_ready = False
         while True:
+            self._attend(wait)
             answered = self._rows.answered != 0
             ids = np.flatnonzero(answered)
             now = time.monotonic()
@@ -174,20 +176,24 @@ class ProcessPool:
                 end = min(end, now + _GATHER_SECONDS)
             if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
                 return ids
-            for i in [i for i, due in self._due.items() if due <= now]:
-                del self._due[i]
-                self._start(i, int(self.restarts[i]))
-            limit = min([end, *self._due.values()])
-            for file, _ in self._selector.poll(max(0.0, limit - now)):
-                if file == self._bell:
-                    os.eventfd_read(self._bell)
-                else:  # Nothing but an end of file ever comes from a child.
-                    self._selector.unregister(file)
-                    i = self._child_of.pop(file)
-                    if self._has_turn[i]:
-                        self._bury(i)
-                    else:
-                        self._ended.add(i)
+            wait = min([end, *self._due.values()]) - now
+
+    def _attend(self, seconds: float) -> None:
+        """Waits at most so long for something to happen, and sees to processes that end."""
+        for file, _ in self._selector.poll(max(0.0, seconds)):
+            if file == self._bell:
+                os.eventfd_read(self._bell)
+                continue
+            self._selector.unregister(file)  # Nothing but an end of file ever comes from a child.
+            i = self._child_of.pop(file)
+            if self._has_turn[i]:
+                self._bury(i)
+            else:
+                self._ended.add(i)
+        now = time.monotonic()
+        for i in [i for i, due in self._due.items() if due <= now]:
+            del self._due[i]
+            self._start(i, int(self.restarts[i]))
 
     def _start(self, i: int, attempt: int) -> None:
         self._steps[i] = -1

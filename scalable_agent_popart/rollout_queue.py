@@ -11,6 +11,9 @@ from scalable_agent_popart.rollouts import Rollout
 class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, in which actors reserve room.
 
+    A quarter of its capacity is added for the rollouts of environments that are behind others,
+    which so need not wait where all wait for the learner.
+
     Attributes:
       closed: whether `close` was called.
     """
@@ -25,20 +28,30 @@ class RolloutQueue:
         leaves = tf.nest.flatten(spec)
         self._spec = spec
         self._capacity = self._room = capacity
+        self._room_for_those_behind = capacity // 4  # In addition.
         self._changed = threading.Condition()
         self._queue = tf.queue.FIFOQueue(
-            capacity, [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
+            capacity + self._room_for_those_behind,
+            [leaf.dtype for leaf in leaves],
+            [leaf.shape for leaf in leaves],
         )
         self.closed = False
 
-    def reserve(self, count: int, seconds: float) -> int:
-        """Sets room aside for as many of `count` rollouts as there is, to be `put`.
+    def reserve(self, count: int, seconds: float, behind: bool = False) -> int:
+        """Sets room aside for rollouts to be `put`.
 
-        Waits at most so long for the first; returns 0 once the queue is closed.
+        Args:
+          count: of rollouts.
+          seconds: to wait at most for room for the first.
+          behind: whether they are of environments that are behind others.
+
+        Returns:
+          How many there is room for; 0 once the queue is closed.
         """
+        extra = self._room_for_those_behind if behind else 0
         with self._changed:
-            self._changed.wait_for(lambda: self._room or self.closed, seconds)
-            granted = 0 if self.closed else min(count, self._room)
+            self._changed.wait_for(lambda: self._room + extra > 0 or self.closed, seconds)
+            granted = 0 if self.closed else max(0, min(count, self._room + extra))
             self._room -= granted
             return granted
 
@@ -60,7 +73,7 @@ class RolloutQueue:
 
     def fill(self) -> float:
         """Rollouts that wait, as a share of the capacity."""
-        return int(self._queue.size()) / self._capacity
+        return min(1.0, int(self._queue.size()) / self._capacity)
 
     def close(self) -> None:
         """Wakes all who wait; may be called twice."""

@@ -135,7 +135,6 @@ class RolloutBuffer:
         def room(leaf: tf.TensorSpec) -> np.ndarray:
             return np.zeros((len(task_ids), *leaf.shape), leaf.dtype.as_numpy_dtype)
 
-        self.num_environments = len(task_ids)
         self._rollouts = tf.nest.map_structure(room, spec)._replace(task_id=task_ids)
         self._steps = (self._rollouts.env_outputs, self._rollouts.agent_outputs)
         self._num_steps = spec.env_outputs.reward.shape[0]

@@ -33,7 +33,7 @@ class ListSink:
         self.closed = False
         self._limit = limit
 
-    def reserve(self, count: int, seconds: float) -> int:
+    def reserve(self, count: int, seconds: float, behind: bool) -> int:
         return count
 
     def put(self, given: rollouts.Rollout) -> None:
@@ -49,7 +49,7 @@ class NarrowSink(ListSink):
         self._every = every
         self._asked = 0
 
-    def reserve(self, count: int, seconds: float) -> int:
+    def reserve(self, count: int, seconds: float, behind: bool) -> int:
         self._asked += 1
         return int(self._asked % self._every == 0)
 
@@ -261,6 +261,21 @@ def test_closing_the_queue_wakes_who_puts_and_who_gets() -> None:
     getting.join(30)
     assert answers == {"reserve": 0, "get": None}
     full.put(one)  # Dropped.
+
+
+def test_there_is_more_room_for_those_behind() -> None:
+    _, spec = make_agent(use_lstm=False)
+    rollout_queue = RolloutQueue(spec, capacity=8)
+    assert rollout_queue.reserve(1, 0.0, behind=True) == 1
+    assert rollout_queue.reserve(9, 0.0) == 7
+    assert rollout_queue.reserve(1, 0.0) == 0
+    assert rollout_queue.reserve(3, 0.0, behind=True) == 2
+    assert rollout_queue.reserve(1, 0.0, behind=True) == 0
+    ten = tf.nest.map_structure(lambda leaf: np.zeros((10, *leaf.shape), leaf.dtype.name), spec)
+    rollout_queue.put(ten)
+    assert rollout_queue.fill() == 1
+    rollout_queue.get(4)
+    assert rollout_queue.reserve(9, 0.0) == 2
 
 
 def test_room_is_reserved_until_the_rollouts_are_taken() -> None:

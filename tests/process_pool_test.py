@@ -14,7 +14,7 @@ import numpy as np
 import process_environments
 import pytest
 import tree
-from process_environments import EPISODE_STEPS, OBSERVATION
+from process_environments import EPISODE_STEPS, OBSERVATION, Counting
 
 from environments import EnvironmentLostError, Ready
 from scalable_agent_popart import process_pool
@@ -92,7 +92,7 @@ def has_steps(environment: int, steps: int) -> Callable[[Ready], bool]:
 
 
 def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
-    pool = make_pool(*[process_environments.Counting] * 3)
+    pool = make_pool(*[Counting] * 3)
     seen: dict[int, int] = dict.fromkeys(range(3), 0)
 
     def all_have_played(ready: Ready) -> bool:
@@ -123,7 +123,7 @@ def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
 
 
 def test_each_environment_has_a_process_of_its_own(make_pool: MakePool) -> None:
-    pool = make_pool(*[process_environments.Counting] * 3)
+    pool = make_pool(*[Counting] * 3)
     processes = set()
 
     def all_seen(ready: Ready) -> bool:
@@ -142,7 +142,7 @@ def test_each_environment_has_a_process_of_its_own(make_pool: MakePool) -> None:
 def test_one_that_is_slow_to_begin_holds_up_nobody(make_pool: MakePool, tmp_path: Path) -> None:
     file = tmp_path / "may_begin"
     waiting = functools.partial(process_environments.Waiting, file)
-    pool = make_pool(waiting, *[process_environments.Counting] * 2)
+    pool = make_pool(waiting, *[Counting] * 2)
     before = play(pool, has_steps(2, 200))
     assert not steps_of(before, 0)
     file.touch()
@@ -156,7 +156,7 @@ def test_of_two_one_that_takes_its_time_is_not_waited_for(
     monkeypatch.setattr(process_pool, "_GATHER_SECONDS", 1000.0)
     monkeypatch.setattr(process_pool, "_GRACE_SECONDS", 0.1)
     waiting = functools.partial(process_environments.Waiting, tmp_path / "never")
-    pool = make_pool(waiting, process_environments.Counting)
+    pool = make_pool(waiting, Counting)
     pool._turn_began[0] -= process_pool._SLOW_SECONDS
     play(pool, has_steps(1, 50))
 
@@ -176,7 +176,7 @@ def test_receiving_returns_though_nobody_is_ready(
 def test_a_lost_environment_starts_again_and_is_counted(
     make_pool: MakePool, tmp_path: Path, kind: type, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = make_pool(functools.partial(kind, 13), process_environments.Counting)
+    pool = make_pool(functools.partial(kind, 13), Counting)
     with caplog.at_level(logging.WARNING, logger="absl"):
         received = play(pool, lambda ready: pool.restarts[0] == 3)
     own = steps_of(received, 0)
@@ -199,10 +199,24 @@ def test_a_lost_environment_starts_again_and_is_counted(
     assert {path.name for path in directory.iterdir()} == {"0_3", "1_0"}
 
 
+def test_a_lost_environment_starts_again_though_all_others_are_always_ready(
+    make_pool: MakePool,
+) -> None:
+    """As with a policy that takes longer than a step."""
+    pool = make_pool(functools.partial(process_environments.Dying, 12), *[Counting] * 3)
+    play(pool, has_steps(0, 12))
+
+    def others_are_ready(ready: Ready) -> bool:
+        wait_until(lambda: bool(np.all(pool._rows.answered[1:])))
+        return pool.restarts[0] == 1 and bool(np.any(ready.fresh))
+
+    play(pool, others_are_ready)
+
+
 def test_one_that_dies_while_its_actor_takes_its_time_comes_back_fresh(
     make_pool: MakePool,
 ) -> None:
-    pool = make_pool(*[process_environments.Counting] * 2)
+    pool = make_pool(*[Counting] * 2)
     while True:  # Keeps the first environment's answer, and goes on with the second.
         ids, output, _ = pool.receive(0.2)
         if 0 in ids:
@@ -227,7 +241,7 @@ def test_it_goes_on_through_a_hundred_deaths(
 ) -> None:
     monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
     dying = functools.partial(process_environments.Dying, 12)
-    pool = make_pool(*[dying] * 4, process_environments.Counting)
+    pool = make_pool(*[dying] * 4, Counting)
     received = play(pool, lambda ready: pool.restarts.sum() == 100)
     for i in range(4):
         attempts = [output.observation["number"][2] for _, output, _ in steps_of(received, i)]
@@ -249,14 +263,14 @@ def test_too_many_deaths_in_a_row_are_the_end(
 ) -> None:
     monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
     monkeypatch.setattr(process_pool, "_MOST_DEATHS_IN_A_ROW", 3)
-    pool = make_pool(environment, process_environments.Counting)
+    pool = make_pool(environment, Counting)
     with pytest.raises(EnvironmentLostError, match=f"level_0 .* last of 4 in a row.*: {words}"):
         play(pool, lambda ready: False)
     assert pool.restarts.tolist() == [3, 0]
 
 
 def test_one_that_cannot_begin_is_the_end_at_once(make_pool: MakePool) -> None:
-    pool = make_pool(process_environments.Counting, process_environments.Refusing)
+    pool = make_pool(Counting, process_environments.Refusing)
     with pytest.raises(
         EnvironmentLostError, match="level_1 cannot be played: RuntimeError: no such level"
     ):
@@ -268,7 +282,7 @@ def test_closing_ends_processes_at_whatever_they_are(
 ) -> None:
     monkeypatch.setattr(process_pool, "_GRACE_SECONDS", 0.1)
     stuck = functools.partial(process_environments.Waiting, tmp_path / "never")
-    pool = make_pool(stuck, process_environments.Counting)
+    pool = make_pool(stuck, Counting)
     play(pool, has_steps(1, 3))
     wait_until(lambda: bool(list(tmp_path.glob("waiting_*"))))
     (waiting,) = tmp_path.glob("waiting_*")
