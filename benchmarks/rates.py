@@ -159,7 +159,7 @@ def measure_forward(config: Config, seconds: float) -> float:
         ids = np.arange(size)
 
         def call() -> int:
-            policy.act(ids, env_output, policy.recall(ids))
+            policy.act(ids, env_output)
             return size
 
         call()  # Traces.

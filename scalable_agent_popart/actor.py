@@ -69,7 +69,7 @@ def run_actor(
             wait = _GLANCE_SECONDS if len(waiting) else _WAIT_SECONDS
             ids, env_output, fresh = environments.receive(wait)
             policy.forget(ids[fresh])
-            buffer.write(ids, env_output, policy.recall(ids).agent_output, fresh)
+            buffer.write(ids, env_output, policy.last_output(ids), fresh)
             clock.finish("environment")
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
@@ -79,16 +79,16 @@ def run_actor(
                 np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
                 waiting = waiting[~np.isin(waiting, taken)]
                 ids = np.sort(np.concatenate([ids[~full], taken]))
+                env_output = buffer.newest(ids)
                 clock.finish("queue")
             if sink.closed or not len(ids):
                 continue
-            memory = policy.recall(ids)
             begins = buffer.at_start(ids)
             if begins.any():
                 version = policy.refresh()
-                buffer.begin(ids[begins], tuple(part[begins] for part in memory.state), version)
+                buffer.begin(ids[begins], policy.state(ids[begins]), version)
                 clock.finish("refresh")
-            agent_output = policy.act(ids, buffer.newest(ids), memory)
+            agent_output = policy.act(ids, env_output)
             clock.finish("policy")
             environments.send(ids, agent_output.action)
     finally:

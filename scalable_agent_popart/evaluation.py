@@ -86,7 +86,7 @@ def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -
                 ids, env_output = ids[going_on], _rows(env_output, going_on)
             if not len(ids):
                 continue
-            agent_output = policy.act(ids, env_output, policy.recall(ids))
+            agent_output = policy.act(ids, env_output)
             environments.send(ids, agent_output.action)
     return returns
 

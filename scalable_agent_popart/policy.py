@@ -1,7 +1,5 @@
 """The policy that acts: a copy of the agent's weights that changes only when told to."""
 
-from typing import NamedTuple
-
 import numpy as np
 import tensorflow as tf
 
@@ -9,13 +7,6 @@ from environments import StepOutput
 from scalable_agent_popart.agent import Agent, AgentState
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.weights import WeightSource
-
-
-class Memory(NamedTuple):
-    """What an environment's last step has left behind; NumPy arrays `[M, ...]`."""
-
-    agent_output: AgentOutput
-    state: AgentState  # recurrent, as it is before the next step
 
 
 class Policy:
@@ -36,13 +27,15 @@ class Policy:
         # One graph for any number of environments that are ready.
         self._step = tf.function(agent.step, autograph=False, reduce_retracing=True)
         self._version = -1
-        actions = np.zeros(num_environments, np.int32)
-        logits = np.zeros((num_environments, agent.num_actions), np.float32)
-        state = agent.initial_state(num_environments)
-        self._beginning = Memory(
-            AgentOutput(actions, logits), tf.nest.map_structure(lambda t: t.numpy(), state)
+        # What each environment's last step left behind.
+        self._output = AgentOutput(
+            action=np.zeros(num_environments, np.int32),
+            policy_logits=np.zeros((num_environments, agent.num_actions), np.float32),
         )
-        self._memory = tf.nest.map_structure(np.copy, self._beginning)
+        self._beginning = tuple(part.numpy()[0] for part in agent.initial_state(1))
+        self._state = tuple(
+            np.repeat(part[np.newaxis], num_environments, 0) for part in self._beginning
+        )
 
     @property
     def num_traces(self) -> int:
@@ -51,26 +44,32 @@ class Policy:
 
     def forget(self, ids: np.ndarray) -> None:
         """Puts the environments `ids` back to action 0 and the state at an episode's start."""
-        _assign(self._memory, ids, _take(self._beginning, ids))
+        for room in self._output:
+            room[ids] = 0
+        for room, beginning in zip(self._state, self._beginning, strict=True):
+            room[ids] = beginning
 
-    def recall(self, ids: np.ndarray) -> Memory:
-        """What the last step of the environments `ids` `[M]` has left behind."""
-        return _take(self._memory, ids)
+    def last_output(self, ids: np.ndarray) -> AgentOutput:
+        """What was said last in the environments `ids` `[M]`: NumPy arrays `[M, ...]`."""
+        return AgentOutput(*(room[ids] for room in self._output))
 
-    def act(self, ids: np.ndarray, env_output: StepOutput, memory: Memory) -> AgentOutput:
-        """Actions and logits as NumPy arrays `[M, ...]`.
+    def state(self, ids: np.ndarray) -> AgentState:
+        """The recurrent state before the next step of the environments `ids` `[M]`, `[M, ...]`."""
+        return tuple(room[ids] for room in self._state)
 
-        Args:
-          ids: `[M]`, which environments.
-          env_output: `[M, ...]`.
-          memory: what `recall` said of them; what is left behind now takes its place.
+    def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
+        """Acts in the environments `ids` `[M]`, which have returned `env_output` `[M, ...]`.
+
+        Returns:
+          Actions and logits as NumPy arrays `[M, ...]`; remembered, as is the state.
         """
         self._seed[1] += 1
-        inputs = (memory.agent_output.action, env_output, memory.state, self._seed)
-        output = self._step(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
-        new = Memory(*tf.nest.map_structure(lambda tensor: tensor.numpy(), output))
-        _assign(self._memory, ids, new)
-        return new.agent_output
+        inputs = (self._output.action[ids], env_output, self.state(ids), self._seed)
+        output, state = self._step(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
+        output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
+        for room, value in zip((*self._output, *self._state), (*output, *state), strict=True):
+            room[ids] = value
+        return output
 
     def refresh(self) -> int:
         """Takes the newest weights, if they are newer than its own; returns their version."""
@@ -81,14 +80,3 @@ class Policy:
                 variable.assign(tensor)
             self._version = weights.version
         return self._version
-
-
-def _take(memory: Memory, ids: np.ndarray) -> Memory:
-    return tf.nest.map_structure(lambda room: room[ids], memory)
-
-
-def _assign(memory: Memory, ids: np.ndarray, values: Memory) -> None:
-    def store(room: np.ndarray, value: np.ndarray) -> None:
-        room[ids] = value
-
-    tf.nest.map_structure(store, memory, values)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 from environments import StepOutput, StepOutputInfo
 
@@ -136,7 +137,9 @@ class RolloutBuffer:
             return np.zeros((len(task_ids), *leaf.shape), leaf.dtype.as_numpy_dtype)
 
         self._rollouts = tf.nest.map_structure(room, spec)._replace(task_id=task_ids)
-        self._steps = (self._rollouts.env_outputs, self._rollouts.agent_outputs)
+        # Flat, since many small structures are slow to walk through.
+        self._env_rooms = tree.flatten(self._rollouts.env_outputs)
+        self._step_rooms = [*self._env_rooms, *self._rollouts.agent_outputs]
         self._num_steps = spec.env_outputs.reward.shape[0]
         self._written = np.zeros(len(task_ids), np.int64)
 
@@ -150,10 +153,9 @@ class RolloutBuffer:
         self._written[ids[fresh]] = 0
         steps = self._written[ids]
 
-        def store(room: np.ndarray, value: Any) -> None:
+        values = (*tree.flatten(env_output), *agent_output)
+        for room, value in zip(self._step_rooms, values, strict=True):
             room[ids, steps] = value
-
-        tf.nest.map_structure(store, self._steps, (env_output, agent_output))
         self._written[ids] += 1
 
     def full(self, ids: np.ndarray) -> np.ndarray:
@@ -164,10 +166,8 @@ class RolloutBuffer:
         """The full rollouts `[M, T + 1, ...]` of the environments `ids`."""
         taken = tf.nest.map_structure(lambda room: room[ids], self._rollouts)
 
-        def keep_last(room: np.ndarray) -> None:
+        for room in self._step_rooms:
             room[ids, 0] = room[ids, -1]
-
-        tf.nest.map_structure(keep_last, self._steps)
         self._written[ids] = 1
         return taken
 
@@ -178,7 +178,8 @@ class RolloutBuffer:
     def newest(self, ids: np.ndarray) -> StepOutput:
         """What the environments `ids` returned last, `[M, ...]`."""
         steps = self._written[ids] - 1
-        return tf.nest.map_structure(lambda room: room[ids, steps], self._rollouts.env_outputs)
+        leaves = [room[ids, steps] for room in self._env_rooms]
+        return tree.unflatten_as(self._rollouts.env_outputs, leaves)
 
     def begin(self, ids: np.ndarray, agent_state: Any, policy_version: int) -> None:
         """Notes the recurrent state `[M, ...]` before step 0 and the weights that act."""

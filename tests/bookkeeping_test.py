@@ -164,7 +164,7 @@ def test_environments_need_not_wait_for_one_another(use_lstm: bool) -> None:
     """Each one's rollouts stay whole and in order, and a lost one starts a new rollout."""
     agent, spec = make_agent(use_lstm, stacks=True)
     pool = UnevenEnvironments(np.array([1, 0, 1, 2]))
-    sink = ListSink(40)
+    sink = ListSink(60)
     policy = Policy(make_agent(use_lstm, stacks=True)[0], CountingSource(agent), 0, 4)
     run_actor(pool, policy, sink, spec, StageClock())
     assert pool.closed
