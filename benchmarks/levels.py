@@ -52,7 +52,7 @@ def behave(**levels: Mapping[str, Any]) -> None:
 
 
 def measure_boundary(config: Config) -> dict[str, float]:
-    """The levels alone, and the share of the processors' time that others' work took."""
+    """The levels alone, and the share of the processors' time that the host gave to others."""
     behave()
     before = _processor_ticks()
     speed = rates.measure_emulation(config, FLAGS.seconds)

@@ -74,7 +74,7 @@ def run_actor(
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
-                taken = _hand_over(buffer, waiting, num_taken, sink)
+                taken = _hand_over(buffer, waiting, num_taken, sink, environments.together)
                 num_taken[taken] += 1
                 np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
                 waiting = waiting[~np.isin(waiting, taken)]
@@ -96,26 +96,34 @@ def run_actor(
 
 
 def _hand_over(
-    buffer: RolloutBuffer, waiting: np.ndarray, num_taken: np.ndarray, sink: RolloutSink
+    buffer: RolloutBuffer,
+    waiting: np.ndarray,
+    num_taken: np.ndarray,
+    sink: RolloutSink,
+    together: bool,
 ) -> np.ndarray:
     """Puts the rollouts of waiting environments `[M]`, as far as there is room.
 
-    Those of which fewer were taken than of others, `num_taken` `[N]`, come first. If all
-    environments wait, so that there is no other to go on with, waits for room for all.
+    Those of which the fewest were taken, `num_taken` `[N]`, come first. If all environments
+    wait, so that there is no other to go on with, waits for room for one; for room for all, if
+    they must go on together.
 
     Returns:
       The environments whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
-    is_behind = num_taken[waiting] < num_taken.max()
-    taken = []
-    for group, behind in ((waiting[is_behind], True), (waiting[~is_behind], False)):
-        while len(group) and not sink.closed:
-            room = sink.reserve(len(group), _WAIT_SECONDS if all_wait else 0.0, behind)
-            if room:
-                sink.put(buffer.take(group[:room]))
-                taken.append(group[:room])
-                group = group[room:]
-            elif not all_wait:
-                break
-    return np.concatenate([*taken, np.zeros(0, np.int64)])
+    waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
+    # One less is nothing: somebody is always first.
+    num_behind = int(np.count_nonzero(num_taken[waiting] < num_taken.max() - 1))
+    done = 0
+    while done < len(waiting) and not sink.closed:
+        behind = done < num_behind
+        count = (num_behind if behind else len(waiting)) - done
+        must_wait = all_wait and (together or not done)
+        room = sink.reserve(count, _WAIT_SECONDS if must_wait else 0.0, behind)
+        if room:
+            sink.put(buffer.take(waiting[done : done + room]))
+            done += room
+        elif not must_wait:
+            break
+    return waiting[:done]

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tree
@@ -32,8 +32,8 @@ from environments import ArraySpec, Environment
 # repeat what ended it, and a directory for its files, which is removed after it.
 MakeEnvironment = Callable[[int, Path], Environment]
 
-# Exit code of a process whose environment could not even begin.
-REFUSED = 3
+# Exit codes where an environment raises, before its first episode or later; engines use others.
+REFUSED, RAISED = 77, 78
 _MAX_OUTPUT_BYTES = 2**20
 
 
@@ -109,19 +109,28 @@ class Task:
 def play() -> None:
     """A child's life: makes its environment and steps it until its parent is gone."""
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
-    with Hold(directory.parent):
+    with Hold(directory.parent) as hold:
         task: Task = pickle.load(sys.stdin.buffer)
+        for file in (task.connection, task.bell, task.memory):
+            os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
         connection = socket.socket(fileno=task.connection)
         try:
             environment = task.make(task.attempt, directory)
             first = environment.reset()
         except Exception:
-            traceback.print_exc()
-            sys.exit(REFUSED)
+            _leave(hold, REFUSED)
         try:
             _take_turns(task, connection, environment, first)
-        finally:
-            environment.close()
+        except Exception:
+            _leave(hold, RAISED)
+        environment.close()
+
+
+def _leave(hold: "Hold", code: int) -> NoReturn:
+    """Ends the process with its last words, without asking the engine, which has failed."""
+    traceback.print_exc()
+    hold.release()
+    os._exit(code)
 
 
 def _take_turns(

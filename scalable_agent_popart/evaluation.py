@@ -8,7 +8,7 @@ import tensorflow as tf
 import tqdm
 import tree
 
-from environments import EnvironmentPool, StepOutput
+from environments import EnvironmentLostError, EnvironmentPool, StepOutput
 from scalable_agent_popart import construction, scores
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
@@ -18,6 +18,8 @@ from scalable_agent_popart.run_directory import RunDirectory, write_atomically
 from scalable_agent_popart.weights import WeightStore
 
 _WAIT_SECONDS = 1.0
+# How often an environment may be lost within an episode and begin again.
+_MOST_RESTARTS = 8
 
 
 def evaluate(config: Config) -> None:
@@ -65,10 +67,14 @@ def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -
 
     A quota for each environment, rather than the first episodes to end anywhere: those would
     be the short ones.
+
+    Raises:
+      EnvironmentLostError: if an environment cannot be kept going to the end of an episode.
     """
     policy.refresh()
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
+    restarts = np.zeros_like(remaining)  # Of each environment up to its last episode's end.
     environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
         while remaining.any():
@@ -80,6 +86,12 @@ def play(environments: EnvironmentPool, policy: Policy, quotas: Sequence[int]) -
                 returns[i].append(float(episode_return))
                 progress.update()
             remaining[ids[ended]] -= 1
+            restarts[ids[ended]] = environments.restarts[ids[ended]]
+            if np.any(environments.restarts - restarts > _MOST_RESTARTS):
+                raise EnvironmentLostError(
+                    f"an environment was lost more than {_MOST_RESTARTS} times before it could "
+                    "finish an episode"
+                )
             policy.forget(ids[fresh])
             if not environments.together:  # Else those that are through play on, uncounted.
                 going_on = remaining[ids] > 0

@@ -1,7 +1,7 @@
 """Environments in processes of their own, so that a slow or dying one holds up nobody else.
 
 See `environment_process` for what passes between parent and children. A child that is gone is
-started again, later each time, and counted.
+started again, later with each death in a row, and counted.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import pickle
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,7 +37,9 @@ _FIRST_DELAY_SECONDS = 0.1
 _MOST_DEATHS_IN_A_ROW = 8
 # A death is not one in a row with those before if this many steps came between.
 _SOUND_STEPS = 10
+# How long a process may take to end, when it is told to, and when it has said that it does.
 _GRACE_SECONDS = 5.0
+_LAST_GRACE_SECONDS = 0.5
 
 
 class _Child:
@@ -61,7 +64,7 @@ class _Child:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)  # With the programs it runs.
             self.process.wait()
         try:
             with open(self.directory / "output", "rb") as output:
@@ -98,8 +101,7 @@ class ProcessPool:
         self._names = names
         self._make = make
         self._observation = observation
-        self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
-        self._hold = Hold(self._directory)
+        self._hold: Hold | None = None  # Of the directory, once started.
         self._memory = os.memfd_create("environments")
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rows = Rows(self._memory, len(task_ids), observation)
@@ -118,6 +120,8 @@ class ProcessPool:
         self._ended: set[int] = set()  # While they did not have the turn.
 
     def start(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
+        self._hold = Hold(self._directory)
         for i in range(len(self.task_ids)):
             self._start(i, attempt=0)
 
@@ -156,7 +160,8 @@ class ProcessPool:
         for child in self._children.values():
             child.end(max(0.0, end - time.monotonic()))
         self._children.clear()
-        self._hold.release()
+        if self._hold is not None:
+            self._hold.release()
         while self._files:
             os.close(self._files.pop())
 
@@ -235,10 +240,10 @@ class ProcessPool:
         child = self._children.pop(i)
         self._has_turn[i] = False
         self._rows.answered[i] = 0
-        words = child.end(_GRACE_SECONDS)
+        words = child.end(_LAST_GRACE_SECONDS)
         code = child.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        if child.attempt == 0 and code == REFUSED:
+        if child.attempt == 0 and code == REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         self._deaths[i] = 1 if self._steps[i] >= _SOUND_STEPS else self._deaths[i] + 1
         if self._deaths[i] > _MOST_DEATHS_IN_A_ROW:

@@ -32,6 +32,12 @@ def _parsed_flags() -> None:
     flags.FLAGS(["experiment.py"])
 
 
+def engine_files(tmp_path: Path) -> list[Path]:
+    """What processes and engines have left behind."""
+    temporary = tmp_path / "temporary"
+    return [*temporary.glob("environment_processes_*"), *temporary.glob("dmlab_temp_folder_*")]
+
+
 def test_thirty_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> None:
     stand_in(**SHORT)
     logdir = tmp_path / "run"
@@ -69,7 +75,7 @@ def test_thirty_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path)
     ):
         capped = [min(100.0, by_level[level]["normalised"]) for level in levels]
         assert column["mean_capped"] == pytest.approx(np.mean(capped))
-    assert not list((tmp_path / "temporary").iterdir()), "nothing is left behind"
+    assert not engine_files(tmp_path)
 
 
 def test_other_levels_have_returns_but_no_score(stand_in: StandIn, tmp_path: Path) -> None:
@@ -158,7 +164,7 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     stand_in(lt_chasm=behaviour)
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": "lt_chasm"}
     assert message in fails(capsys, **settings, num_actors=2)
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not engine_files(tmp_path)
 
 
 def test_what_was_learned_is_saved_when_a_level_is_lost(
@@ -231,10 +237,10 @@ def test_no_process_and_no_file_outlives_a_run(
     process.wait(60)
     wait_until(lambda: not any(map(is_alive, children)))
     if number == signal.SIGKILL:
-        assert not list(temporary.glob("environment_processes_*"))
+        wait_until(lambda: not engine_files(tmp_path))
     else:
         assert saved(tmp_path / "run")
-        assert not list(temporary.iterdir())
+        assert not engine_files(tmp_path)
 
 
 def test_without_the_module_nothing_is_written(
@@ -245,3 +251,17 @@ def test_without_the_module_nothing_is_written(
     assert "deepmind_lab" in message
     assert "docs/users/build.md" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_test_of_a_level_that_never_finishes_an_episode_ends(
+    stand_in: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": "lt_chasm"}
+    run(**settings, num_actors=1, actor_threads=1, total_environment_frames=240)
+    stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
+    message = fails(capsys, mode="test", logdir=str(tmp_path / "run"), test_num_episodes=1)
+    assert "lost more than 8 times before it could finish an episode" in message

@@ -1,6 +1,7 @@
 """Environments for processes of their own, which work, wait, fail and die as tests want it."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -53,17 +54,34 @@ class Waiting(Counting):
         return super().reset()
 
 
+class Compiling(Counting):
+    """Runs another program before it begins, and waits for it."""
+
+    def __init__(self, file: Path, attempt: int, directory: Path):
+        super().__init__(attempt, directory)
+        self._file = file
+
+    def reset(self) -> Any:
+        program = subprocess.Popen(["sleep", "1000"])
+        written = self._file.with_suffix(".new")
+        written.write_text(str(program.pid))
+        written.rename(self._file)
+        program.wait()
+        return super().reset()
+
+
 class Dying(Counting):
     """Ends its process after some steps, without a farewell to Python."""
 
-    def __init__(self, after: int, attempt: int, directory: Path):
+    def __init__(self, after: int, attempt: int, directory: Path, code: int = 7):
         super().__init__(attempt, directory)
         self._after = after
+        self._code = code
 
     def step(self, action: int) -> tuple[float, bool, Any]:
         if self._steps == self._after:
             print("the engine has no map", flush=True)
-            os._exit(7)
+            os._exit(self._code)
         return super().step(action)
 
 

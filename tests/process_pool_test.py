@@ -18,7 +18,7 @@ from process_environments import EPISODE_STEPS, OBSERVATION, Counting
 
 from environments import EnvironmentLostError, Ready
 from scalable_agent_popart import process_pool
-from scalable_agent_popart.environment_process import MakeEnvironment
+from scalable_agent_popart.environment_process import REFUSED, MakeEnvironment
 from scalable_agent_popart.process_pool import ProcessPool
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -116,8 +116,7 @@ def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
             assert (step, action, attempt) == (t, 5 + i if t else -1, 0)
             np.testing.assert_array_equal(output.observation["picture"], np.full((2, 3), t % 256))
     output = received[-1].output
-    assert output.reward.dtype == np.float32
-    assert (output.done.dtype, output.info.episode_end.dtype) == (bool, bool)
+    assert (output.reward.dtype, output.done.dtype) == (np.float32, bool)
     assert output.observation["picture"].dtype == np.uint8
     assert pool.restarts.tolist() == [0, 0, 0]
 
@@ -134,9 +133,9 @@ def test_each_environment_has_a_process_of_its_own(make_pool: MakePool) -> None:
     assert os.getpid() not in processes
     for process in processes:
         assert os.getsid(process) == process, "or Ctrl-C would reach it"
-    pool.close()
-    assert not any(map(is_alive, processes))
-    pool.close()  # Harmless.
+    for _ in range(2):  # Again is harmless.
+        pool.close()
+        assert not any(map(is_alive, processes))
 
 
 def test_one_that_is_slow_to_begin_holds_up_nobody(make_pool: MakePool, tmp_path: Path) -> None:
@@ -166,10 +165,9 @@ def test_receiving_returns_though_nobody_is_ready(
 ) -> None:
     monkeypatch.setattr(process_pool, "_GRACE_SECONDS", 0.1)
     pool = make_pool(functools.partial(process_environments.Waiting, tmp_path / "never"))
-    for _ in range(2):
-        ids, output, fresh = pool.receive(0.2)
-        assert (ids.shape, fresh.shape, output.reward.shape) == ((0,), (0,), (0,))
-        assert output.observation["picture"].shape == (0, 2, 3)
+    ids, output, fresh = pool.receive(0.2)
+    assert (ids.shape, fresh.shape, output.reward.shape) == ((0,), (0,), (0,))
+    assert output.observation["picture"].shape == (0, 2, 3)
 
 
 @pytest.mark.parametrize("kind", [process_environments.Dying, process_environments.Raising])
@@ -277,6 +275,37 @@ def test_one_that_cannot_begin_is_the_end_at_once(make_pool: MakePool) -> None:
         play(pool, lambda ready: False)
 
 
+@pytest.mark.parametrize("code", [1, 3, REFUSED])
+def test_whatever_code_it_ends_with_one_that_has_begun_is_started_again(
+    make_pool: MakePool, code: int
+) -> None:
+    pool = make_pool(functools.partial(process_environments.Dying, 2, code=code))
+    play(pool, lambda ready: pool.restarts[0] == 1)
+
+
+def test_programs_that_an_engine_runs_end_with_it(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_pool, "_GRACE_SECONDS", 0.1)
+    pool = make_pool(functools.partial(process_environments.Compiling, tmp_path / "program"))
+    wait_until(lambda: (tmp_path / "program").exists())
+    program = int((tmp_path / "program").read_text())
+    assert is_alive(program)
+    pool.close()
+    assert not is_alive(program)
+
+
+def test_a_death_is_noticed_though_a_program_of_the_engine_lives_on(
+    make_pool: MakePool, tmp_path: Path
+) -> None:
+    pool = make_pool(functools.partial(process_environments.Compiling, tmp_path / "program"))
+    wait_until(lambda: (tmp_path / "program").exists())
+    program = int((tmp_path / "program").read_text())
+    os.kill(pool._children[0].process.pid, signal.SIGKILL)
+    play(pool, lambda ready: pool.restarts[0] == 1)
+    os.kill(program, signal.SIGKILL)
+
+
 def test_closing_ends_processes_at_whatever_they_are(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,9 +376,8 @@ def test_processes_notice_that_their_parent_was_killed(tmp_path: Path) -> None:
     counting = int(parent.stdout.readline())
     wait_until(lambda: bool(list(tmp_path.glob("waiting_*"))))
     waiting = int(next(tmp_path.glob("waiting_*")).name.split("_")[1])
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
+    parent.kill()
+    parent.communicate()
     wait_until(lambda: not is_alive(counting))
     assert is_alive(waiting)
     (tmp_path / "may_begin").touch()
@@ -361,10 +389,9 @@ def test_a_child_that_is_never_told_what_to_do_leaves_nothing_behind(tmp_path: P
     """Its parent was killed just after it had started it."""
     directory = tmp_path / "environment_processes_x" / "0_0"
     directory.mkdir(parents=True)
-    environment = {**process_pool.child_environment(directory), "PYTHONPATH": str(_ROOT)}
     child = subprocess.run(
         [sys.executable, "-c", process_pool._CHILD],
-        env=environment,
+        env={**process_pool.child_environment(directory), "PYTHONPATH": str(_ROOT)},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         timeout=_DEADLINE_SECONDS,

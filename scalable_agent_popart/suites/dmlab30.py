@@ -234,12 +234,13 @@ def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
     """Raises UserError if these levels could not be played."""
     path = options.dataset_path
     needy = [level for level in levels if level in _NEED_DATASET]
-    if path and path != _DUMMY_DATASET and not Path(path).is_dir():
+    if path and path != _DUMMY_DATASET and not os.path.isdir(path):
         raise UserError(f"--dataset_path={path} is no directory")
-    cache = Path(options.level_cache_dir).absolute()
-    nearest = next(p for p in (cache, *cache.parents) if p.exists())
-    if options.level_cache_dir and not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
+    if options.level_cache_dir:
+        cache = Path(options.level_cache_dir).absolute()
+        nearest = next(p for p in (cache, *cache.parents) if os.path.exists(p))
+        if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     if needy and not path:
         raise UserError(
             f"{' and '.join(needy)} need(s) a dataset: give --dataset_path, the folder of the "
