@@ -16,7 +16,6 @@ from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.policy import Policy
-from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.stage_clock import StageClock, shares
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.weights import Weights, WeightStore
@@ -242,54 +241,6 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     assert policy.refresh() == 2
     for variable, new in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
         np.testing.assert_array_equal(variable, new)
-
-
-def test_closing_the_queue_wakes_who_puts_and_who_gets() -> None:
-    _, spec = make_agent(use_lstm=False)
-    one = tf.nest.map_structure(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.name), spec)
-    full, empty = RolloutQueue(spec, capacity=1), RolloutQueue(spec, capacity=1)
-    assert full.reserve(2, 0.0) == 1
-    full.put(one)
-    answers: dict[str, object] = {}
-    putting = threading.Thread(target=lambda: answers.update(reserve=full.reserve(1, 30.0)))
-    getting = threading.Thread(target=lambda: answers.update(get=empty.get(1)))
-    putting.start()
-    getting.start()
-    for rollout_queue in (full, empty, full):
-        rollout_queue.close()
-    putting.join(30)
-    getting.join(30)
-    assert answers == {"reserve": 0, "get": None}
-    full.put(one)  # Dropped.
-
-
-def test_there_is_more_room_for_those_behind() -> None:
-    _, spec = make_agent(use_lstm=False)
-    rollout_queue = RolloutQueue(spec, capacity=8)
-    assert rollout_queue.reserve(1, 0.0, behind=True) == 1
-    assert rollout_queue.reserve(9, 0.0) == 7
-    assert rollout_queue.reserve(1, 0.0) == 0
-    assert rollout_queue.reserve(3, 0.0, behind=True) == 2
-    assert rollout_queue.reserve(1, 0.0, behind=True) == 0
-    ten = tf.nest.map_structure(lambda leaf: np.zeros((10, *leaf.shape), leaf.dtype.name), spec)
-    rollout_queue.put(ten)
-    assert rollout_queue.fill() == 1
-    rollout_queue.get(4)
-    assert rollout_queue.reserve(9, 0.0) == 2
-
-
-def test_room_is_reserved_until_the_rollouts_are_taken() -> None:
-    _, spec = make_agent(use_lstm=False)
-    rollout_queue = RolloutQueue(spec, capacity=3)
-    assert rollout_queue.reserve(2, 0.0) == 2
-    assert rollout_queue.reserve(2, 0.0) == 1
-    assert rollout_queue.reserve(1, 0.0) == 0
-    three = tf.nest.map_structure(lambda leaf: np.zeros((3, *leaf.shape), leaf.dtype.name), spec)
-    rollout_queue.put(three)
-    assert rollout_queue.fill() == 1
-    assert rollout_queue.reserve(1, 0.0) == 0
-    assert rollout_queue.get(2) is not None
-    assert rollout_queue.reserve(5, 0.0) == 2
 
 
 @pytest.fixture
