@@ -12,7 +12,7 @@ demo: install
 	$(PY) experiment.py --mode=test --test_num_episodes=4 --logdir=runs/demo
 
 test: install
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 lint: install
 	$(VENV)/bin/ruff check .

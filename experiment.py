@@ -1,8 +1,9 @@
-"""PopArt-IMPALA: trains and tests one agent on many tasks.
+"""PopArt-IMPALA: trains and tests one agent on many tasks, and compares agents.
 
   python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
   python experiment.py --level_name=dmlab30 --use_popart --dataset_path=dummy --logdir=/tmp/dmlab30
-  python experiment.py --level_name=atari57 --mode=test --logdir=/tmp/atari57
+  python experiment.py --mode=test --logdir=/tmp/atari57
+  python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report
 
 Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
 so that a wrong flag is answered at once and processes that re-import this script start fast.
@@ -18,8 +19,11 @@ from absl import app, flags, logging
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import config as config_lib
+from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
+
+MODES = (*config_lib.MODES, "report")
 
 
 def _define(kind: str, name: str, text: str) -> str:
@@ -40,8 +44,7 @@ def _explain(name: str, text: str) -> str:
 
 _FLAGS = (
     _define("string", "logdir", "Run directory. The same command resumes the run in it."),
-    _define_enum("mode", config_lib.MODES, "Train, or test the run in --logdir."),
-    _define("integer", "test_num_episodes", "Number of episodes per level to test."),
+    _define_enum("mode", MODES, "Train, test the run in --logdir, or report on --runs."),
     _define("string", "level_name", "A suite (atari57, dmlab30, catch5), a level or levels."),
     _define("integer", "seed", "Random seed."),
     # Training.
@@ -100,7 +103,18 @@ _FLAGS = (
     # Records.
     _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
     _define("float", "log_seconds", "Seconds between lines of metrics."),
+    # Test.
+    _define("integer", "test_num_episodes", "Number of episodes per level to test."),
+    _define_enum("starts", config_lib.STARTS, "Up to 30 no-ops, or recorded human starts."),
+    _define("string", "human_starts_dir", "Recorded starts, a file a game, for --starts=human."),
+    _define("boolean", "record_video", "Film the first minute of each level."),
 )
+
+
+# Of --mode=report, which is about runs and is none itself.
+flags.DEFINE_list("runs", [], "Run directories to report on, separated by commas.")
+flags.DEFINE_string("report_dir", None, "Where to write the report.")
+_REPORT_FLAGS = ("runs", "report_dir")
 
 
 def main(argv: list[str]) -> None:
@@ -108,9 +122,12 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
-        config = _make_config()
-        config.check_playable()
-        signal_number = _run(config)
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)
+        if flags.FLAGS.mode == "report":
+            _report()
+            return
+        signal_number = _run(_make_config())
     except (UserError, EnvironmentLostError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
@@ -134,14 +151,43 @@ def given_flags() -> dict[str, Any]:
 
 def _make_config() -> config_lib.Config:
     given = given_flags()
+    for name in _REPORT_FLAGS:
+        if not flags.FLAGS[name].using_default_value:
+            raise UserError(f"--{name} is for --mode=report; leave it out")
     if given.get("mode") != "test":
-        return config_lib.Config.from_flags(given)
-    # A test plays by the run's own settings, but for those given.
-    logdir = flags.FLAGS.logdir
-    trained = RunDirectory(logdir).read_config()
-    if trained is None:
-        raise UserError(f"there is no run in {logdir} to test; train first")
-    return trained.for_test({**given, "logdir": logdir})
+        config = config_lib.Config.from_flags(given)
+    else:  # A test plays by the run's own settings, but for those given.
+        logdir = flags.FLAGS.logdir
+        trained = RunDirectory(logdir).read_config()
+        if trained is None:
+            raise UserError(f"there is no run in {logdir} to test; train first")
+        config = trained.for_test({**given, "logdir": logdir})
+    config.check_playable()
+    return config
+
+
+def _report() -> None:
+    """Writes a report on other runs; loads no TensorFlow."""
+    foreign = given_flags().keys() - {"mode", "level_name"}
+    if foreign:
+        raise UserError(
+            f"--{sorted(foreign)[0]} means nothing to --mode=report, which takes --runs, "
+            "--report_dir and, for some levels only, --level_name"
+        )
+    for name in _REPORT_FLAGS:
+        if not getattr(flags.FLAGS, name):
+            raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
+    level_name = flags.FLAGS.level_name
+    from scalable_agent_popart import report  # noqa: PLC0415
+
+    skipped = report.write_report(
+        flags.FLAGS.runs,
+        flags.FLAGS.report_dir,
+        suites.resolve(level_name) if level_name else None,
+    )
+    for line in skipped:
+        print(f"note: {line}", file=sys.stderr)
+    print(f"report written: {os.path.join(flags.FLAGS.report_dir, 'report.html')}")
 
 
 def _run(config: config_lib.Config) -> int | None:
@@ -153,10 +199,6 @@ def _run(config: config_lib.Config) -> int | None:
     from scalable_agent_popart import evaluation, hardware, training  # noqa: PLC0415
 
     hardware.prepare_process()
-
-    if not flags.FLAGS["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)
-
     if config.mode == "test":
         evaluation.evaluate(config)
         return None

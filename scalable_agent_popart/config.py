@@ -11,11 +11,29 @@ from scalable_agent_popart.errors import UserError
 
 # Choices of the enumerated flags.
 MODES = ("train", "test")
+STARTS = ("noop", "human")
 NETWORKS = ("deep", "shallow")
 REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
 POPART_ORDERS = ("gradient_first", "statistics_first")
 SECOND_MOMENTS = ("squares", "mean")
 PRECISIONS = ("float32", "bfloat16", "auto")
+
+# What is asked of a test; a run's own are those it would be tested with at its start.
+_OF_TEST = ("mode", "test_num_episodes", "starts", "human_starts_dir", "record_video")
+
+# What makes a run no other experiment: where, how fast, how often. All else does.
+_OF_OCCASION = (
+    *_OF_TEST,
+    "logdir",
+    "num_actors",
+    "actor_threads",
+    "dataset_path",
+    "level_cache_dir",
+    "precision",
+    "xla",
+    "checkpoint_seconds",
+    "log_seconds",
+)
 
 # What a run directory's checkpoints and statistics are bound to.
 _FIXED_BY_RUN = (
@@ -44,7 +62,6 @@ class Config:
     logdir: str = "/tmp/agent"
     seed: int = 1
     total_environment_frames: int
-    test_num_episodes: int = 10
     # Actors.
     num_actors: int
     actor_threads: int = 2
@@ -84,6 +101,11 @@ class Config:
     # Run directory.
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
+    # Test.
+    test_num_episodes: int
+    starts: str = "noop"
+    human_starts_dir: str = ""
+    record_video: bool = False
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
@@ -120,7 +142,7 @@ class Config:
 
     def check_playable(self) -> None:
         """Raises UserError if this machine cannot play the tasks as they are configured."""
-        self.suite.check(self.environment_options(training=True))
+        self.suite.check(self.environment_options(training=self.mode == "train"))
 
     @property
     def num_actions(self) -> int:
@@ -139,6 +161,12 @@ class Config:
             return "PopArt-IMPALA"
         return "MultiHead-IMPALA" if self.multi_head else "IMPALA"
 
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """What two runs of one experiment share, seeds aside: the flags that shape learning."""
+        flags = dataclasses.asdict(self).items()
+        return {name: v for name, v in flags if name not in _OF_OCCASION and name != "seed"}
+
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """How the environments are to behave."""
         return suites.EnvironmentOptions(
@@ -149,6 +177,7 @@ class Config:
             training,
             self.dataset_path,
             self.level_cache_dir,
+            self.human_starts_dir,
         )
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
@@ -175,7 +204,8 @@ class Config:
                 f"the run in {self.logdir} was trained on {self.suite.name}; it cannot be "
                 f"tested on {suite.level_name} of {suite.name}"
             )
-        config = self.with_flags(given)
+        own = {name: v for name, v in dataclasses.asdict(self).items() if name not in _OF_TEST}
+        config = Config.from_flags({**own, **given})
         # Scores are of raw rewards, whatever the clipping.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
         differences = played.differences(self)
@@ -193,6 +223,7 @@ class Config:
             ("popart_order", POPART_ORDERS),
             ("popart_second_moment_of", SECOND_MOMENTS),
             ("precision", PRECISIONS),
+            ("starts", STARTS),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"--{name} must be one of {', '.join(choices)}")
@@ -234,15 +265,28 @@ class Config:
                 f"0 < lower <= upper and be finite, got {lower} and {upper}"
             )
 
+    def _validate_test(self, suite: suites.Suite) -> None:
+        if self.starts == "human" and not suite.human_starts_scores:
+            raise UserError(f"--starts=human: {suite.name} has no human starts; leave it out")
+        if (self.starts == "human") != bool(self.human_starts_dir):
+            raise UserError(
+                "--starts=human and --human_starts_dir go together: the directory holds the "
+                "recorded starts, one file a game; tools/record_starts.py makes them"
+            )
+        for name, off in (("starts", "noop"), ("record_video", False)):
+            if self.mode == "train" and getattr(self, name) != off:
+                raise UserError(f"--{name} is for --mode=test; leave it out")
+
     def _validate_suite(self, suite: suites.Suite) -> None:
         if self.action_set not in suite.action_sets:
             raise UserError(
                 f"--action_set must be one of {', '.join(suite.action_sets)} in {suite.name}, "
                 f"got {self.action_set}"
             )
-        for name in ("dataset_path", "level_cache_dir"):
+        for name in ("dataset_path", "level_cache_dir", "human_starts_dir"):
             if getattr(self, name) and name not in suite.own_flags:
                 raise UserError(f"--{name} means nothing to {suite.name}; leave it out")
+        self._validate_test(suite)
         if self.mode == "train" and self.num_actors < len(suite.tasks):
             raise UserError(
                 f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "

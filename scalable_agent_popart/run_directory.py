@@ -1,12 +1,16 @@
 """A run's directory: who may use it, what it was made for, and where things are."""
 
+import contextlib
+import csv
 import dataclasses
 import fcntl
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +28,9 @@ class RunDirectory:
       metrics: `metrics.jsonl`, the learner's log.
       episodes: `episodes.jsonl`, a line for each finished game.
       checkpoints: the checkpoints' directory.
-      evaluation: `evaluation.json`, the result of `--mode=test`.
+      evaluation: `evaluation.json`, the newest result of `--mode=test`.
+      evaluations: directory of all results of `--mode=test`.
+      videos: directory of what `--record_video` films.
     """
 
     def __init__(self, path: str):
@@ -33,6 +39,8 @@ class RunDirectory:
         self.episodes = self.path / "episodes.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.evaluation = self.path / "evaluation.json"
+        self.evaluations = self.path / "evaluations"
+        self.videos = self.path / "videos"
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
 
@@ -103,6 +111,25 @@ class RunDirectory:
             "git_revision": _git_revision(),
         }
         write_atomically(self._config_path, record)
+
+    def write_evaluation(self, summary: Mapping[str, Any]) -> None:
+        """Writes the newest evaluation as JSON, and its returns as CSV; keeps those before."""
+        self.evaluations.mkdir(exist_ok=True)
+        stem = f"{summary['starts']}-{summary['frames']}"
+        for number in itertools.count(1):
+            with contextlib.suppress(FileExistsError):
+                # Takes the name, before another evaluation does.
+                kept = self.evaluations / f"{stem}-{number}.json"
+                kept.touch(exist_ok=False)
+                break
+        write_atomically(kept, summary)
+        tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
+        with open(self.path / "evaluation.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("level", "episode", "episode_return"))
+            for level, result in tasks.items():
+                writer.writerows((level, i, r) for i, r in enumerate(result["returns"], start=1))
+        write_atomically(self.evaluation, summary)
 
     def close(self) -> None:
         """Lets go of the directory."""

@@ -5,9 +5,12 @@ the median over games, DmLab-30 as the mean over levels with each level capped a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+
+Score = TypeVar("Score", float, np.ndarray)
+Scores = Sequence[float] | np.ndarray
 
 
 class ReferenceScore(NamedTuple):
@@ -25,12 +28,12 @@ class Aggregate(NamedTuple):
     mean_capped: float
 
 
-def normalise(score: float, reference: ReferenceScore) -> float:
-    """A raw score in percent of the way from random to human."""
+def normalise(score: Score, reference: ReferenceScore) -> Score:
+    """A raw score, or an array of them, in percent of the way from random to human."""
     return 100.0 * (score - reference.random) / (reference.human - reference.random)
 
 
-def aggregate(normalised: Sequence[float]) -> Aggregate:
+def aggregate(normalised: Scores) -> Aggregate:
     """Mean, median and mean capped at 100 of normalised scores.
 
     Raises:
@@ -47,7 +50,7 @@ def aggregate(normalised: Sequence[float]) -> Aggregate:
 
 
 def aggregate_returns(
-    returns: Mapping[str, Sequence[float]], references: Mapping[str, ReferenceScore]
+    returns: Mapping[str, Scores], references: Mapping[str, ReferenceScore]
 ) -> Aggregate | None:
     """Aggregate over the tasks of `returns`, each by its mean raw episode return.
 

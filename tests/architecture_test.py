@@ -22,14 +22,27 @@ _LIGHT = (
     f"{_PACKAGE}.environment_process",
     f"{_PACKAGE}.process_pool",
     f"{_PACKAGE}.errors",
+    f"{_PACKAGE}.evaluation_summary",
+    f"{_PACKAGE}.intervals",
+    f"{_PACKAGE}.report",
+    f"{_PACKAGE}.report.comparison",
+    f"{_PACKAGE}.report.curves",
+    f"{_PACKAGE}.report.figures",
+    f"{_PACKAGE}.report.finals",
+    f"{_PACKAGE}.report.page",
+    f"{_PACKAGE}.report.published",
+    f"{_PACKAGE}.report.runs",
     f"{_PACKAGE}.run_directory",
     f"{_PACKAGE}.scores",
     f"{_PACKAGE}.suites",
     f"{_PACKAGE}.suites.atari57",
+    f"{_PACKAGE}.suites.atari_emulator",
+    f"{_PACKAGE}.suites.atari_starts",
     f"{_PACKAGE}.suites.catch",
     f"{_PACKAGE}.suites.dmlab30",
     f"{_PACKAGE}.suites.level_cache",
     f"{_PACKAGE}.suites.suite",
+    f"{_PACKAGE}.videos",
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.worker_threads"}
 _MATHS = ("vtrace", "popart", f"{_PACKAGE}.losses", f"{_PACKAGE}.rmsprop")
@@ -128,8 +141,9 @@ def test_light_modules_reach_no_tensorflow(module: str) -> None:
     assert not _TENSORFLOW & _reach(module)
 
 
-def test_every_suite_is_light() -> None:
-    assert {name for name in _PATHS if name.startswith(f"{_PACKAGE}.suites")} <= set(_LIGHT)
+@pytest.mark.parametrize("package", ["suites", "report"])
+def test_every_suite_and_the_report_are_light(package: str) -> None:
+    assert {name for name in _PATHS if name.startswith(f"{_PACKAGE}.{package}")} <= set(_LIGHT)
 
 
 def test_actor_knows_neither_loss_nor_learner_nor_where_it_runs() -> None:

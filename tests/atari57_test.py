@@ -14,7 +14,7 @@ from ale_py import roms
 
 from environments import BatchedEnvironment, StepOutput
 from scalable_agent_popart import frame_stack, suites
-from scalable_agent_popart.suites import atari57
+from scalable_agent_popart.suites import atari_emulator
 
 _ROOT = Path(__file__).resolve().parents[1]
 _NOOP, _FIRE, _RIGHT, _LEFT = 0, 1, 3, 4
@@ -167,7 +167,7 @@ def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: Play) -> None:
 def test_stacks_are_those_of_the_emulator_where_games_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(atari57, "_MAX_FRAMES_PER_GAME", 40)
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 40)
     actions = _random_actions(64, 2)
     play = _play(_make("space_invaders", [0, 0], _SEEDS[:2]), actions)
     assert (play.stacked("episode_end").sum(axis=0) == 6).all()
@@ -354,7 +354,7 @@ def test_all_18_actions_are_played_in_games_that_know_them_all(game: str, tmp_pa
 def test_game_is_cut_off_after_its_frames_and_that_ends_the_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(atari57, "_MAX_FRAMES_PER_GAME", 200)
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 200)
     for repeats, steps in ((4, 50), (8, 25)):
         environment = _make("space_invaders", [0, 0], [1, 2], num_action_repeats=repeats)
         play = _play(environment, np.zeros((55, 2), np.int32))

@@ -30,6 +30,7 @@ _CHOICES = {
     "popart_order": ("gradient_first", "statistics_first"),
     "popart_second_moment_of": ("squares", "mean"),
     "precision": ("float32", "bfloat16", "auto"),
+    "starts": ("noop", "human"),
 }
 
 
@@ -204,7 +205,7 @@ def test_nan_is_refused_wherever_a_number_is_asked_for(name: str) -> None:
 def test_choice_that_does_not_exist_is_refused_with_those_that_do(
     name: str, choices: tuple[str, ...]
 ) -> None:
-    for choice in choices:
+    for choice in () if name == "starts" else choices:
         assert getattr(_config(**{name: choice}), name) == choice
     message = _refusal(**{name: "nonsense"})
     assert f"--{name}" in message
@@ -329,6 +330,41 @@ def test_run_may_not_be_tested_with_another_network(name: str, value: Any) -> No
     assert "--level_name" not in str(error.value)
 
 
+def test_what_is_asked_of_one_test_is_not_asked_of_the_next() -> None:
+    trained = _config("pong", test_num_episodes=3, seed=5)
+    again = trained.for_test({"mode": "test", "starts": "human", "human_starts_dir": "starts"})
+    assert (again.test_num_episodes, again.starts, again.seed) == (200, "human", 5)
+    assert again.for_test({"mode": "test"}).starts == "noop"
+
+
+@pytest.mark.parametrize(
+    ("level_name", "episodes"), [("pong", 200), ("atari57", 200), ("dmlab30", 500)]
+)
+def test_tests_are_as_long_as_the_papers(level_name: str, episodes: int) -> None:
+    assert _config(level_name).test_num_episodes == episodes
+
+
+def test_human_starts_come_from_a_directory_and_are_for_tests_of_atari() -> None:
+    human = {"starts": "human", "human_starts_dir": "starts"}
+    config = _config("pong", mode="test", **human)
+    assert config.environment_options(training=False).human_starts_dir == "starts"
+    assert "--starts is for --mode=test" in _refusal("pong", **human)
+    for part in human.items():
+        assert "go together" in _refusal("pong", mode="test", **dict([part]))
+    for level_name in ("catch5", "dmlab30"):
+        assert "has no human starts" in _refusal(level_name, mode="test", starts="human")
+        assert "means nothing" in _refusal(level_name, mode="test", **human)
+    assert "--record_video is for --mode=test" in _refusal("pong", record_video=True)
+
+
+def test_an_experiment_is_what_shapes_learning() -> None:
+    config = _config("pong")
+    same = {"seed": 7, "logdir": "elsewhere", "num_actors": 40, "test_num_episodes": 3}
+    assert _config("pong", **same).experiment == config.experiment
+    for other in ({"learning_rate": 1e-3}, {"batch_size": 8}, {"use_lstm": True}):
+        assert _config("pong", **other).experiment != config.experiment
+
+
 # Flags.
 
 
@@ -354,4 +390,5 @@ def test_flags_that_choose_offer_the_configurations_choices() -> None:
         for name, parser in parsers.items()
         if isinstance(parser, flags.EnumParser)
     }
-    assert offered == _CHOICES
+    # A report is about runs, and is no run's mode.
+    assert offered == {**_CHOICES, "mode": ("train", "test", "report")}

@@ -13,11 +13,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Modules that train or start processes; they run after everything else.
 _SLOW = (
+    "report_test",
+    "atari_starts_test",
+    "record_starts_test",
     "process_pool_test",
     "dmlab30_test",
     "throughput_test",
     "bookkeeping_test",
     "experiment_test",
+    "evaluation_test",
     "dmlab30_runs_test",
     "learning_test",
     "failure_test",

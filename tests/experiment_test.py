@@ -15,7 +15,7 @@ from absl.testing import flagsaver
 
 import experiment
 from scalable_agent_popart import training
-from scalable_agent_popart.suites import atari57, catch
+from scalable_agent_popart.suites import atari_emulator, catch
 
 TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 TINY = {
@@ -296,7 +296,7 @@ def test_an_emulators_error_keeps_its_traceback(
 def test_real_atari_trains_and_is_tested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level_name: str
 ) -> None:
-    monkeypatch.setattr(atari57, "_MAX_FRAMES_PER_GAME", 80)  # Games of 20 agent steps.
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 80)  # Games of 20 agent steps.
     tasks = level_name.split(",")
     train(
         tmp_path,

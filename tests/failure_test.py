@@ -146,3 +146,30 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert output.startswith("error: --logdir=")
     assert "cannot be written to" in output
+
+
+def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path) -> None:
+    training = runs.start("--checkpoint_seconds=1", "--log_seconds=0.1")
+    wait_until(lambda: saved(runs.logdir)[0] > 0, training)
+    before = saved(runs.logdir)[0]
+    program = [sys.executable, "experiment.py"]
+    test = [*program, "--mode=test", f"--logdir={runs.logdir}", "--test_num_episodes=4"]
+    subprocess.run(test, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
+    assert training.poll() is None
+    result = json.loads((runs.logdir / "evaluation.json").read_text())
+    assert before <= result["frames"] <= saved(runs.logdir)[0]
+
+    wait_until(lambda: saved(runs.logdir)[0] > result["frames"], training)  # It trains on.
+    report = [
+        *program,
+        "--mode=report",
+        f"--runs={runs.logdir}",
+        f"--report_dir={tmp_path / 'out'}",
+    ]
+    subprocess.run(report, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
+    assert training.poll() is None
+    assert str(runs.logdir) in (tmp_path / "out" / "report.md").read_text()
+    training.terminate()
+    _, output = training.communicate(timeout=DEADLINE_SECONDS)
+    assert training.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in output

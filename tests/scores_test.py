@@ -1,20 +1,9 @@
 """Normalised scores and their aggregates, against hand values and a published table."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from scalable_agent_popart import scores, suites
-
-_DATA = Path(__file__).parent / "data"
-
-
-def _published(file: str, task: str, agent: str) -> dict[str, float]:
-    """Scores by task of one agent of the IMPALA paper: columns `task` and `agent` of a file."""
-    text = (_DATA / file).read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {row[task]: float(row[agent]) for row in csv.DictReader(lines)}
+from scalable_agent_popart.report import published
 
 
 @pytest.mark.parametrize(
@@ -72,7 +61,7 @@ def test_tasks_without_a_reference_score_are_left_out() -> None:
 
 def test_impalas_published_table_gives_its_published_median() -> None:
     references = suites.resolve("atari57").reference_scores
-    raw = _published("impala_atari57_table_c1.csv", "game", "impala_deep_multitask")
+    raw = published.impala_by_level("atari57", "noop")
     assert set(raw) == set(references)
     result = scores.aggregate([scores.normalise(raw[game], references[game]) for game in raw])
     assert round(result.median, 1) == 59.7
@@ -82,7 +71,7 @@ def test_impalas_published_table_gives_its_published_median() -> None:
 
 def test_impalas_published_table_gives_its_published_mean_capped() -> None:
     suite = suites.resolve("dmlab30")
-    raw = _published("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt")
+    raw = published.impala_by_level("dmlab30", "test")
     assert set(raw) == {suite.test_version(task) for task in suite.tasks}
     of_task = {task: [raw[suite.test_version(task)]] for task in suite.tasks}
     result = scores.aggregate_returns(of_task, suite.reference_scores)

@@ -5,7 +5,8 @@ stacks of four, four action repeats. A lost life ends the training episode but n
 Where the appendix is silent, as is usual: the full set of 18 actions, up to 30 no-ops at a
 game's start, at most 108,000 frames a game after them, and no sticky actions.
 
-Random and human scores are those of DQN Zoo (`dqn_zoo/atari_data.py`), no-op starts.
+Random and human scores are those of DQN Zoo (`dqn_zoo/atari_data.py`), no-op starts; for human
+starts those of the papers their table names.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,8 @@ from typing import Any
 import numpy as np
 
 import environments
-from scalable_agent_popart.suites import suite
+from scalable_agent_popart.suites import atari_emulator, atari_starts, suite
 
-_MAX_FRAMES_PER_GAME = 108_000
-_MAX_NOOPS = 30
 _NUM_ACTIONS = 18
 
 
@@ -49,7 +48,7 @@ class AtariEnvironments:
             game,
             num_envs=len(task_ids),
             num_threads=1,  # Another actor thread has work for the other cores.
-            max_num_frames_per_episode=_MAX_FRAMES_PER_GAME,
+            max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
             # Restarting in the step after a game's end would ignore that step's action, and
             # the learner would be taught that it had been taken.
@@ -58,7 +57,7 @@ class AtariEnvironments:
             img_width=options.width,
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
-            noop_max=_MAX_NOOPS,
+            noop_max=atari_emulator.MAX_NOOPS,
             # Reports a lost life as terminated and goes on; `episodic_life` would restart.
             life_loss_info=options.training,
             reward_clipping=False,
@@ -113,20 +112,32 @@ def _make_environments(
     seeds: Sequence[int],
     options: suite.EnvironmentOptions,
 ) -> environments.EnvironmentPool:
-    """One `AtariEnvironments` for each run of the same game, side by side."""
-    starts = [i for i, game in enumerate(games) if i == 0 or game != games[i - 1]]
-    members: list[environments.BatchedEnvironment] = [
-        AtariEnvironments(games[start], task_ids[start:end], seeds[start:end], options)
-        for start, end in zip(starts, [*starts[1:], len(games)], strict=True)
-    ]
+    """A batch of copies for each run of the same game, side by side."""
+    firsts = [i for i, game in enumerate(games) if i == 0 or game != games[i - 1]]
+    members: list[environments.BatchedEnvironment] = []
+    for first, end in zip(firsts, [*firsts[1:], len(games)], strict=True):
+        game, own_ids = games[first], task_ids[first:end]
+        if options.human_starts_dir:
+            starts = atari_starts.read_starts(options.human_starts_dir, game)
+            members.append(atari_starts.AtariFromStarts(starts, own_ids, options))
+        else:
+            members.append(AtariEnvironments(game, own_ids, seeds[first:end], options))
     whole = members[0] if len(members) == 1 else environments.EnvironmentGroup(members)
     return environments.Lockstep(whole)
 
 
+def _check(games: Sequence[str], options: suite.EnvironmentOptions) -> None:
+    """Raises UserError if there are not the starts that games are to begin at."""
+    if options.human_starts_dir:
+        atari_starts.check_starts(options.human_starts_dir, games)
+
+
 _SCORES = suite.read_reference_scores("atari57_scores.csv")
+_HUMAN_STARTS_SCORES = suite.read_reference_scores("atari57_human_starts_scores.csv")
 
 SUITE = suite.Suite(
     name="atari57",
+    title="Atari-57",
     tasks=tuple(_SCORES),
     action_sets={"full": _NUM_ACTIONS},
     num_channels=1,
@@ -135,7 +146,10 @@ SUITE = suite.Suite(
     headline="median",
     total_frames=57 * 200_000_000,
     reference_scores=_SCORES,
+    human_starts_scores=_HUMAN_STARTS_SCORES,
+    own_flags=("human_starts_dir",),
     defaults={
+        "test_num_episodes": 200,
         "unroll_length": 20,
         "batch_size": 32,
         "num_action_repeats": 4,
@@ -152,5 +166,10 @@ SUITE = suite.Suite(
         "popart_step_size": 3e-4,
     },
     environment_factory=_make_environments,
-    requires={"ale_py": "pip install ale-py", "gymnasium": "pip install gymnasium"},
+    check_tasks=_check,
+    requires={
+        "ale_py": "pip install ale-py",
+        "gymnasium": "pip install gymnasium",
+        "cv2": "pip install opencv-python-headless",
+    },
 )

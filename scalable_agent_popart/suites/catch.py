@@ -98,6 +98,7 @@ def _make_environments(
 
 SUITE = suite.Suite(
     name="catch5",
+    title="Catch-5",
     tasks=_NAMES,
     action_sets={"moves": 3},
     num_channels=3,
@@ -111,6 +112,7 @@ SUITE = suite.Suite(
         for name, scale in zip(_NAMES, _SCALES, strict=True)
     },
     defaults={
+        "test_num_episodes": 200,
         "unroll_length": 18,
         "batch_size": 32,
         "num_action_repeats": 1,

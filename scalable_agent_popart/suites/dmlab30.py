@@ -254,6 +254,7 @@ def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
 
 SUITE = suite.Suite(
     name="dmlab30",
+    title="DmLab-30",
     tasks=tuple(_SCORES),
     action_sets={name: len(actions) for name, actions in ACTION_SETS.items()},
     num_channels=3,
@@ -266,6 +267,7 @@ SUITE = suite.Suite(
     test_versions=_TEST_VERSIONS,
     own_flags=("dataset_path", "level_cache_dir"),
     defaults={
+        "test_num_episodes": 500,
         "unroll_length": 100,
         "batch_size": 32,
         "num_action_repeats": 4,

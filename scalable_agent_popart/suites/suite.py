@@ -27,6 +27,7 @@ class EnvironmentOptions:
         the loss of a life); if not, levels are those of the published evaluation.
       dataset_path: of the images that some levels show; empty if there is none.
       level_cache_dir: where compiled levels are kept; empty for nowhere.
+      human_starts_dir: of recorded starts, where episodes are to begin at them; else empty.
     """
 
     num_action_repeats: int
@@ -36,6 +37,7 @@ class EnvironmentOptions:
     training: bool = True
     dataset_path: str = ""
     level_cache_dir: str = ""
+    human_starts_dir: str = ""
 
 
 # Makes the environments that play the named tasks, one environment a name. The ids
@@ -52,6 +54,7 @@ class Suite:
 
     Attributes:
       name: of the benchmark.
+      title: its name in print.
       tasks: names of the tasks in play; a task's id is its place here.
       action_sets: name of each set of actions, which all tasks share, to its size.
       num_channels: of the image observation.
@@ -62,6 +65,8 @@ class Suite:
       total_frames: default length of a run, in environment frames; with only some of the tasks
         in play, their part of it.
       reference_scores: task name to scores, for every task of the benchmark.
+      human_starts_scores: the same for episodes that begin at human starts; empty where a
+        benchmark has none.
       defaults: flag name to value, for flags whose default depends on the benchmark.
       environment_factory: makes environments for task names.
       has_instructions: whether observations are `environments.Observation`s.
@@ -76,6 +81,7 @@ class Suite:
     """
 
     name: str
+    title: str
     tasks: tuple[str, ...]
     action_sets: Mapping[str, int]
     num_channels: int
@@ -85,6 +91,7 @@ class Suite:
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
     environment_factory: MakeEnvironments
+    human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     stacks_frames: bool = False
     has_instructions: bool = False
     usual_num_actors: int = 32
@@ -105,6 +112,19 @@ class Suite:
     def test_version(self, task: str) -> str:
         """The level that is played when the task is tested."""
         return self.test_versions.get(task, task)
+
+    def references(self, starts: str) -> dict[str, ReferenceScore]:
+        """Random and human scores of every level, held-out versions too.
+
+        Args:
+          starts: how its episodes begin, `noop` or `human`.
+        """
+        by_task = self.human_starts_scores if starts == "human" else self.reference_scores
+        return {
+            level: reference
+            for task, reference in by_task.items()
+            for level in (task, self.test_version(task))
+        }
 
     def find(self, name: str) -> str | None:
         """The task of this name, or None if there is none."""

@@ -1,0 +1,97 @@
+"""How far scores may be trusted: 95% intervals by bootstrap, over episodes or over seeds."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from rliable import library
+from scipy import stats
+
+from scalable_agent_popart.scores import Aggregate, ReferenceScore, Scores, normalise
+
+CONFIDENCE = 0.95
+_RESAMPLES = 2000
+# With very many episodes, whose intervals are narrow, fewer: a call takes about a second at most.
+_MOST_DRAWS, _FEWEST_RESAMPLES = 50_000_000, 200
+_SEED = 1
+# Resamples drawn at once; 57 games of 200 episodes then take some 10 MB.
+_BATCH = 100
+
+Interval = tuple[float, float]
+
+
+def of_mean(returns: Scores) -> Interval | None:
+    """Interval of a task's mean return over its episodes; None if there are fewer than two."""
+    if len(returns) < 2:
+        return None
+    low, high = _bootstrap([returns], lambda means: means)
+    return float(low[0]), float(high[0])
+
+
+def of_aggregates(
+    returns: Mapping[str, Scores], references: Mapping[str, ReferenceScore]
+) -> dict[str, Interval] | None:
+    """Interval of each aggregate score of one agent, by name (`scores.Aggregate`), in percent.
+
+    Each task's episodes are resampled by themselves. Tasks without a reference score are left
+    out; None if there are no others, or any of them has fewer than two episodes.
+    """
+    scored = [task for task in returns if task in references]
+    if not scored or min(len(returns[task]) for task in scored) < 2:
+        return None
+    normalised = [[normalise(score, references[t]) for score in returns[t]] for t in scored]
+    low, high = _bootstrap(
+        normalised,
+        lambda means: np.stack(
+            [
+                np.mean(means, axis=0),
+                np.median(means, axis=0),
+                np.mean(np.minimum(means, 100.0), axis=0),
+            ]
+        ),
+    )
+    return {name: (float(low[i]), float(high[i])) for i, name in enumerate(Aggregate._fields)}
+
+
+def over_seeds(scores: Scores) -> Interval | None:
+    """Interval of the mean of an aggregate score over runs; None if there are fewer than two.
+
+    Runs are resampled whole (`rliable`, with the aggregate as its only task): the tasks of one
+    multi-task agent share its weights, so resampling each by itself, as is right for runs of
+    single tasks, would make intervals that are too short.
+    """
+    if len(scores) < 2:
+        return None
+    with warnings.catch_warnings():  # rliable hands its random state over in an older way.
+        warnings.simplefilter("ignore", FutureWarning)
+        _, intervals = library.get_interval_estimates(
+            {"agent": np.asarray(scores, np.float64)[:, np.newaxis]},
+            lambda resampled: np.array([np.mean(resampled)]),
+            reps=_RESAMPLES,
+            confidence_interval_size=CONFIDENCE,
+            random_state=np.random.RandomState(_SEED),
+        )
+    low, high = intervals["agent"][:, 0]
+    return float(low), float(high)
+
+
+def _bootstrap(
+    samples: Sequence[Scores], of_means: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile intervals of functions of the samples' means: `[tasks, ...]` to `[K, ...]`."""
+
+    def statistic(*resampled: np.ndarray, axis: int) -> np.ndarray:
+        return of_means(np.stack([sample.mean(axis=axis) for sample in resampled]))
+
+    size = sum(len(sample) for sample in samples)
+    interval = stats.bootstrap(
+        samples,
+        statistic,
+        n_resamples=int(np.clip(_MOST_DRAWS / size, _FEWEST_RESAMPLES, _RESAMPLES)),
+        batch=_BATCH,
+        vectorized=True,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=_SEED,
+    ).confidence_interval
+    return interval.low, interval.high

@@ -1,0 +1,69 @@
+"""Scores and statistics over training: the tables behind Figures 1 to 5."""
+
+import numpy as np
+import pandas as pd
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report.comparison import Agent, Comparison
+from scalable_agent_popart.report.runs import Run
+
+# A task's score while training is the mean over its latest episodes, as in the run's own log.
+RECENT_EPISODES = 100
+_POINTS = 200  # From the start to the end of the longest run.
+_RUN = ("agent", "reward_clipping", "run", "seed")
+
+
+def learning_curves(comparison: Comparison) -> pd.DataFrame:
+    """Aggregate scores over training, a row a run and point.
+
+    A curve begins where every task has finished an episode; tasks whose random and human scores
+    are not known are left out.
+    """
+    suite = comparison.suite
+    tasks = [task for task in suite.tasks if task in suite.reference_scores]
+    longest = max(run.frames for agent in comparison.agents for run in agent.runs)
+    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+    rows = []
+    for agent in comparison.agents:
+        for run in agent.runs if tasks else ():
+            frames = grid[grid <= run.frames]
+            normalised = np.stack(
+                [
+                    scores.normalise(
+                        _recent_returns(run, task, frames), suite.reference_scores[task]
+                    )
+                    for task in tasks
+                ]
+            )  # [tasks, points]
+            for point in np.flatnonzero(np.isfinite(normalised).all(axis=0)):
+                aggregate = scores.aggregate(normalised[:, point])._asdict()
+                rows.append({**_name(agent, run), "frames": frames[point], **aggregate})
+    return pd.DataFrame(rows, columns=[*_RUN, "frames", *scores.Aggregate._fields])
+
+
+def statistics(comparison: Comparison) -> pd.DataFrame:
+    """PopArt's statistics and the returns beside them, a row a run, task and record."""
+    parts = []
+    for agent in comparison.agents:
+        for run in agent.runs:
+            for task, own in run.statistics.groupby("task", sort=False):
+                if task in comparison.suite.tasks:
+                    returns = _recent_returns(run, str(task), own["frames"].to_numpy())
+                    parts.append(own.assign(**_name(agent, run), episode_return=returns))
+    columns = [*_RUN, "task", "frames", "shift", "scale", "episode_return"]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
+    """Mean return of a task's latest episodes up to each of `frames`; NaN before the first."""
+    episodes = run.episodes[run.episodes["task"] == task]
+    ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
+    begins = np.maximum(ends - RECENT_EPISODES, 0)
+    total = np.concatenate([[0.0], np.cumsum(episodes["episode_return"].to_numpy())])
+    with np.errstate(invalid="ignore"):
+        return (total[ends] - total[begins]) / (ends - begins)
+
+
+def _name(agent: Agent, run: Run) -> dict[str, object]:
+    values = (agent.label, run.config.reward_clipping, str(run.path), run.config.seed)
+    return dict(zip(_RUN, values, strict=True))

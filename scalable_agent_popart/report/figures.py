@@ -1,0 +1,212 @@
+"""The paper's figures, drawn from the tables that the CSV files hold."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from scalable_agent_popart.report import published
+
+# The paper's colours, in the palette of Okabe and Ito, which the colour-blind can tell apart.
+_COLOURS = {
+    "IMPALA": "#0072B2",
+    "MultiHead-IMPALA": "#CC79A7",
+    "PopArt-IMPALA": "#E69F00",
+    "Pixel-IMPALA": "#009E73",
+    "Pixel-PopArt-IMPALA": "#D55E00",
+    published.IMPALA: "#7F7F7F",
+}
+# Variants of one agent share its colour.
+_LINES = ("-", "--", ":", "-.")
+_HATCHES = ("", "////", "....", "xxxx")
+_AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
+_MOST_LEVELS_A_PANEL = 32
+_STATISTICS_A_ROW = 6
+# Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
+_LINEAR_PERCENT = 10
+
+
+class Styles:
+    """A colour, a line and a hatch for each agent, the same in all figures of a comparison."""
+
+    def __init__(self, names: Sequence[tuple[str, str]]):
+        """Args: names: name and label of each agent."""
+        self._of: dict[str, tuple[str, int]] = {published.IMPALA: (_COLOURS[published.IMPALA], 0)}
+        for name, label in names:
+            colour = _COLOURS.get(name, "#000000")
+            place = sum(colour == other for other, _ in self._of.values())
+            self._of[label] = (colour, place)
+
+    def colour(self, label: str) -> str:
+        return self._of[label][0]
+
+    def line(self, label: str) -> str:
+        return _LINES[self._of[label][1] % len(_LINES)]
+
+    def hatch(self, label: str) -> str:
+        return _HATCHES[self._of[label][1] % len(_HATCHES)]
+
+
+def learning_curves(
+    curves: pd.DataFrame, headline: str, targets: dict[str, float], styles: Styles
+) -> Figure:
+    """Figures 1, 2, 4 and 5: an aggregate score against frames.
+
+    A line a run; several runs of an agent have the mean as a thick line, and the area between
+    the best and the worst of them filled. Published final scores (`targets`, by agent) are dotted
+    lines where the axis, which is chosen for the curves, reaches them.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    unit, name = _frames_unit(curves["frames"].max())
+    for agent, own in curves.groupby("agent", sort=False):
+        colour, line = styles.colour(agent), styles.line(agent)
+        runs = own.pivot_table(index="frames", columns="run", values=headline)
+        runs = runs[runs.notna().all(axis=1)] if runs.notna().all(axis=1).any() else runs
+        count = own["run"].nunique()
+        text = f"{agent}, {count} runs" if count > 1 else agent
+        axes.plot(runs.index / unit, runs.mean(axis=1), line, color=colour, lw=2, label=text)
+        if count > 1:
+            axes.fill_between(
+                runs.index / unit, runs.min(axis=1), runs.max(axis=1), color=colour, alpha=0.2, lw=0
+            )
+            for _, one in own.groupby("run"):
+                axes.plot(
+                    one["frames"] / unit, one[headline], line, color=colour, lw=0.6, alpha=0.7
+                )
+    bottom, top = axes.get_ylim()
+    for agent, score in targets.items():
+        text = f"published {agent}: {score:.1f}%"
+        within = bottom <= score <= top
+        axes.plot(
+            [],
+            [],
+            ":",
+            color=styles.colour(agent),
+            label=text if within else f"{text} (not in view)",
+        )
+        if within:
+            axes.axhline(score, ls=":", color=styles.colour(agent))
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"Environment frames ({name}), summed over tasks")
+    axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
+    """Figure 3: each task's shift with the scale shaded around it, above its returns."""
+    tasks = list(dict.fromkeys(table["task"]))
+    columns = min(_STATISTICS_A_ROW, len(tasks))
+    rows = -(-len(tasks) // columns)
+    width, height = 2.6 * columns + 0.8, 3.4 * rows + 1.2
+    # Neither shared axes nor automatic layout: both take a second for every ten tasks.
+    figure = Figure(figsize=(width, height))
+    outer = figure.add_gridspec(
+        rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
+        top=1 - 0.6 / height, wspace=0.25, hspace=0.2,
+    )  # fmt: skip
+    unit, name = _frames_unit(table["frames"].max())
+    for place, (task, own) in enumerate(table.groupby("task", sort=False)):
+        above, below = outer[place].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
+        _draw_statistics(above, below, own, unit, styles)
+        above.set_title(task, fontsize=9)
+        for axes, ticks in ((above, NullLocator()), (below, MaxNLocator(4))):
+            axes.set_xlim(0, table["frames"].max() / unit)
+            axes.xaxis.set_major_locator(ticks)
+        if place % columns == 0:
+            above.set_ylabel(r"$\mu \pm \sigma$")
+            below.set_ylabel("episode return")
+    figure.supxlabel(
+        f"Environment frames ({name}), summed over tasks", fontsize="medium", y=0.1 / height
+    )
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="upper left", ncols=3)
+    return figure
+
+
+def _draw_statistics(
+    above: Axes, below: Axes, table: pd.DataFrame, unit: float, styles: Styles
+) -> None:
+    for (agent, _), run in table.groupby(["agent", "run"], sort=False):
+        colour, line = styles.colour(agent), styles.line(agent)
+        frames = run["frames"] / unit
+        drawn = {artist.get_label() for artist in above.lines}
+        label = "_again" if agent in drawn else agent
+        above.plot(frames, run["shift"], line, color=colour, lw=1, label=label)
+        low, high = run["shift"] - run["scale"], run["shift"] + run["scale"]
+        above.fill_between(frames, low, high, color=colour, alpha=0.2, lw=0)
+        below.plot(frames, run["episode_return"], line, color=colour, lw=1)
+    for axes in (above, below):
+        axes.tick_params(labelsize=7)
+        # Each tick costs a millisecond, and there may be a hundred axes.
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.yaxis.set_major_formatter(FuncFormatter(_short))
+        axes.grid(alpha=0.3)
+
+
+def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
+    """Figures 7 and 8: a bar a level and agent, best levels first; the thin lines are intervals."""
+    agents = list(dict.fromkeys(table["agent"]))
+    scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
+    ours = [agent for agent in agents if agent != published.IMPALA]
+    levels = list(scores.sort_values(ours[-1], ascending=False).index)
+    panels = np.array_split(np.array(levels), -(-len(levels) // _MOST_LEVELS_A_PANEL))
+    height = max(3, 1.6 + max(map(len, panels)) * (0.11 * len(agents) + 0.12))
+    figure = Figure(figsize=(6.5 * len(panels) + 1, height), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
+    for axes, own in zip(grid, panels, strict=True):
+        _draw_bars(axes, table, list(own), agents, styles)
+        if logarithmic:
+            axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
+        axes.axvline(100, color="black", lw=0.8)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.grid(axis="x", alpha=0.3)
+    axis = f", logarithmic beyond ±{_LINEAR_PERCENT}%" if logarithmic else ""
+    figure.supxlabel(f"Human-normalised score (%){axis}; 100% is a human's", fontsize="medium")
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2)
+    return figure
+
+
+def _draw_bars(
+    axes: Axes, table: pd.DataFrame, levels: list[str], agents: list[str], styles: Styles
+) -> None:
+    thickness = 0.84 / len(agents)
+    for i, agent in enumerate(agents):
+        own = table[table["agent"] == agent].set_index("level").reindex(levels)
+        places = np.arange(len(levels)) + (i - (len(agents) - 1) / 2) * thickness
+        axes.barh(
+            places,
+            own["normalised"],
+            thickness,
+            label=agent,
+            facecolor=styles.colour(agent),
+            hatch=styles.hatch(agent),
+            edgecolor="white",
+            linewidth=0,
+        )
+        axes.hlines(
+            places, own["low"].astype(float), own["high"].astype(float), color="black", lw=0.7
+        )
+    axes.set_yticks(
+        np.arange(len(levels)), [level.replace("_", " ") for level in levels], fontsize=8
+    )
+    axes.set_ylim(len(levels) - 0.4, -0.6)
+
+
+def _short(value: float, place: int | None) -> str:
+    """A number as the label of a tick."""
+    del place
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _frames_unit(most: float) -> tuple[float, str]:
+    """What to count frames in, and its name."""
+    for unit, name in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
+        if most >= unit:
+            return unit, name
+    return 1.0, "single"

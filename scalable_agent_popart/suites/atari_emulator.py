@@ -1,0 +1,116 @@
+"""One game of Atari, step by step, whose state can be kept and gone back to.
+
+`ale-py`'s vector environment, which agents are trained in, can do neither. Preprocessing is the
+same bit for bit.
+"""
+
+import functools
+
+import numpy as np
+
+from scalable_agent_popart.suites import suite
+
+MAX_FRAMES_PER_GAME = 108_000
+MAX_NOOPS = 30
+# What the emulator raises on bytes that are no state of its own, or of another game's.
+BAD_STATE = (SystemError, RuntimeError, ValueError, MemoryError)
+
+_NOOP = 0
+
+
+class Emulator:
+    """One game, played and preprocessed as `atari57.AtariEnvironments` does, step by step."""
+
+    def __init__(self, game: str, options: suite.EnvironmentOptions, seed: int = 0):
+        """Loads the game and begins it.
+
+        Args:
+          game: name of its ROM.
+          options: the observation's size and action repeats.
+          seed: of the emulator, below 2^31.
+        """
+        import ale_py  # noqa: PLC0415 - other suites work without the emulator.
+        import cv2  # noqa: PLC0415
+        from ale_py import roms  # noqa: PLC0415
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._make_state = ale_py.ALEState
+        self._num_repeats = options.num_action_repeats
+        self._resize = functools.partial(
+            cv2.resize, dsize=(options.width, options.height), interpolation=cv2.INTER_AREA
+        )
+        self._ale = ale_py.ALEInterface()
+        self._ale.setInt("random_seed", seed)
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.setInt("max_num_frames_per_episode", MAX_FRAMES_PER_GAME)
+        rom = roms.get_rom_path(game)
+        assert rom is not None, game
+        self._ale.loadROM(rom)
+        self._ale.reset_game()
+
+    @property
+    def over(self) -> bool:
+        """Whether the game has ended or been cut off after its frames."""
+        return self._ale.game_over()
+
+    @property
+    def state(self) -> bytes:
+        """The emulator's state, for `restore`."""
+        return self._ale.cloneSystemState().serialize()
+
+    def begin(self, num_noops: int) -> np.ndarray:
+        """Begins a new game with so many frames of no-ops; returns its first observation."""
+        self._ale.reset_game()
+        for _ in range(num_noops):
+            self._ale.act(_NOOP)
+        return self._observation(self._ale.getScreenGrayscale())
+
+    def restore(self, state: bytes) -> np.ndarray:
+        """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
+
+        A state holds no screen. To draw one, a frame of no-op is played, whose reward counts
+        for nothing. From there on all goes as it went in the game the state is of, but that a
+        game which redraws less than the screen may first show a few pixels of another.
+
+        Raises:
+          ValueError: if the bytes are no state of this game.
+        """
+        # A state also lacks whether the last frame was cut short, as Q*bert's all are. In an
+        # emulator that has played none since its reset, Q*bert would go on differently.
+        self.begin(num_noops=1)
+        try:
+            self._ale.restoreSystemState(self._make_state(state))
+        except BAD_STATE as error:
+            raise ValueError("no state of this game") from error
+        self._ale.act(_NOOP)
+        return self._observation(self._ale.getScreenGrayscale())
+
+    def step(self, action: int) -> tuple[float, np.ndarray]:
+        """Repeats one of the 18 actions; the game's end leaves out what repeats remain.
+
+        An action that the game does not know is a no-op to the emulator.
+
+        Returns:
+          The raw reward of all frames and the observation, uint8 `[height, width, 1]`: the
+          brighter of the last two frames in each pixel.
+        """
+        reward = 0
+        screens = []
+        for remaining in reversed(range(self._num_repeats)):
+            reward += self._ale.act(action)
+            if remaining < 2 or self.over:
+                screens.append(self._ale.getScreenGrayscale())
+            if self.over:
+                break
+        return float(reward), self._observation(np.maximum.reduce(screens))
+
+    def fault(self, state: bytes) -> str | None:
+        """What keeps a game from being played on from a state; None if nothing does."""
+        try:
+            self.restore(state)
+        except ValueError as error:
+            return str(error)
+        return "a state in which the game is over" if self.over else None
+
+    def _observation(self, screen: np.ndarray) -> np.ndarray:
+        return self._resize(screen)[..., np.newaxis]

@@ -1,0 +1,110 @@
+"""Testing agents: starts, films and reports, on the real emulator."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import experiment
+from scalable_agent_popart import evaluation, suites
+from scalable_agent_popart.suites import atari_emulator, atari_starts
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _parsed_flags() -> None:
+    flags.FLAGS(["experiment.py"])
+
+
+def _run(**given: Any) -> None:
+    with flagsaver.flagsaver(**given):
+        experiment.main(["experiment.py"])
+
+
+def _test(logdir: Path, **given: Any) -> dict[str, Any]:
+    _run(mode="test", logdir=str(logdir), **given)
+    return json.loads((logdir / "evaluation.json").read_text())
+
+
+def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 160)  # Games of 40 agent steps.
+    run, starts = tmp_path / "run", tmp_path / "starts"
+    _run(level_name="pong,boxing", use_popart=True, logdir=str(run), **_SMALL)
+
+    random = _test(run, test_num_episodes=3)
+    assert (random["starts"], random["frames"]) == ("noop", 640)
+    assert {len(task["returns"]) for task in random["tasks"].values()} == {3}
+
+    human = {"starts": "human", "human_starts_dir": str(starts)}
+    with pytest.raises(SystemExit) as missing:
+        _test(run, **human)
+    assert str(missing.value.code).startswith("error: ")
+    assert "record_starts" in str(missing.value.code)
+    _record(starts)
+    result = _test(run, **human, test_num_episodes=7, record_video=True)
+    assert result["starts"] == "human"
+    with open(run / "evaluation.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for game, task in result["tasks"].items():
+        assert len(task["returns"]) == 7
+        assert [float(row["episode_return"]) for row in rows if row["level"] == game] == task[
+            "returns"
+        ]
+        with av.open(run / "videos" / f"{game}.mp4") as film:
+            assert len(list(film.decode(video=0))) > 40
+    # Neither test is lost to a report, which has a column for each.
+    _run(mode="report", runs=[str(run)], report_dir=str(tmp_path / "out"))
+    for column, tested, episodes in (("noop", random, "3"), ("human", result, "7")):
+        path = tmp_path / "out" / "tables" / f"atari57-2-tasks-table-1-{column}.csv"
+        with open(path, newline="") as file:
+            row = next(csv.DictReader(file))
+        assert (row["agent"], row["column"], row["source"]) == ("PopArt-IMPALA", column, "test")
+        assert row["episodes"] == episodes
+        assert float(row["score"]) == pytest.approx(tested["aggregate"]["median"])
+
+
+def _record(starts: Path) -> None:
+    generator = np.random.default_rng(1)
+    options = suites.EnvironmentOptions(4, 84, 84, "full", training=False)
+    for game in ("pong", "boxing"):
+        recorded = atari_starts.record_starts(
+            game, lambda _: int(generator.integers(18)), 5, 2, seed=1, options=options
+        )
+        recorded.write(starts)
+
+
+def test_starts_are_recorded_from_a_runs_policy(tmp_path: Path) -> None:
+    run, starts = tmp_path / "run", tmp_path / "starts"
+    _run(level_name="pong,boxing", logdir=str(run), **_SMALL)
+    command = [sys.executable, "tools/record_starts.py", f"--logdir={run}", "--level_name=boxing"]
+    command += [f"--human_starts_dir={starts}", "--num_games=1", "--num_starts=20"]
+    subprocess.run(command, cwd=_ROOT, check=True)
+    assert len(atari_starts.read_starts(starts, "boxing").states) == 20
+
+
+def test_the_policy_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    _run(level_name="catch5", use_popart=True, logdir=str(run), **_SMALL | {"num_actors": 5})
+    refreshed = []
+    refresh = evaluation.Policy.refresh
+
+    def note(self: evaluation.Policy) -> int:
+        refreshed.append(self)
+        return refresh(self)
+
+    monkeypatch.setattr(evaluation.Policy, "refresh", note)
+    result = _test(run, test_num_episodes=5)
+    assert {len(task["returns"]) for task in result["tasks"].values()} == {5}
+    assert len(refreshed) == 1

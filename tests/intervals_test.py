@@ -1,0 +1,91 @@
+"""Bootstrap intervals, against slow resampling and exact enumeration."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from scalable_agent_popart import intervals
+from scalable_agent_popart.scores import ReferenceScore
+
+_UNIT = ReferenceScore(random=0.0, human=1.0)
+
+
+def _episodes(size: int, seed: int = 1, mean: float = 0.5) -> list[float]:
+    return np.random.default_rng(seed).normal(mean, 0.2, size).tolist()
+
+
+def test_interval_of_a_mean_is_that_of_resampled_means() -> None:
+    returns = _episodes(40)
+    random = np.random.default_rng(5)
+    means = [np.mean(random.choice(returns, size=40)) for _ in range(20_000)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    # The ends of 2,000 resamples stray by some hundredths of the width.
+    assert intervals.of_mean(returns) == pytest.approx((low, high), abs=0.1 * (high - low))
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    held = 0
+    for seed in range(200):
+        low, high = intervals.of_mean(_episodes(50, seed)) or (0, 0)
+        held += low <= 0.5 <= high
+    # 95%, a little less for so few episodes; three standard errors of 200 trials are 5%.
+    assert 0.88 * 200 <= held < 200
+
+
+def test_episodes_that_are_all_alike_have_an_interval_without_width() -> None:
+    assert intervals.of_mean([3.0, 3.0, 3.0]) == (3.0, 3.0)
+
+
+def test_very_many_episodes_have_a_narrow_interval() -> None:
+    low, high = intervals.of_mean(_episodes(300_000)) or (0, 0)
+    assert low < 0.5 < high < low + 0.005
+
+
+def test_one_episode_says_nothing_of_the_spread() -> None:
+    assert intervals.of_mean([3.0]) is None
+    assert intervals.of_aggregates({"a": [1.0, 2.0], "b": [1.0]}, {"a": _UNIT, "b": _UNIT}) is None
+
+
+def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
+    returns = {"a": _episodes(30, 1, 0.2), "b": _episodes(60, 2, 0.9), "c": _episodes(20, 3, 1.0)}
+    references = {"a": _UNIT, "b": _UNIT, "c": ReferenceScore(0.5, 1.0), "not played": _UNIT}
+    random = np.random.default_rng(6)
+    resampled = []
+    for _ in range(10_000):
+        means = [np.mean(random.choice(values, size=len(values))) for values in returns.values()]
+        resampled.append([100 * means[0], 100 * means[1], 100 * (means[2] - 0.5) / 0.5])
+    matrix = np.array(resampled)
+    expected = {
+        "mean": matrix.mean(axis=1),
+        "median": np.median(matrix, axis=1),
+        "mean_capped": np.minimum(matrix, 100).mean(axis=1),
+    }
+    found = intervals.of_aggregates(returns, references)
+    assert found is not None
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        low, high = np.quantile(values, [0.025, 0.975])
+        assert found[name] == pytest.approx((low, high), abs=0.1 * (high - low)), name
+
+
+def test_tasks_without_reference_scores_are_left_out_of_aggregates() -> None:
+    returns = {"a": _episodes(10), "unknown": [1e9, -1e9]}
+    alone = intervals.of_aggregates({"a": returns["a"]}, {"a": _UNIT})
+    assert intervals.of_aggregates(returns, {"a": _UNIT}) == alone
+    assert intervals.of_aggregates(returns, {}) is None
+
+
+def test_seeds_are_resampled_whole() -> None:
+    scores = [10.0, 40.0, 100.0]
+    means = [np.mean(draw) for draw in itertools.product(scores, repeat=3)]
+    low, high = intervals.over_seeds(scores) or (0, 0)
+    # Of the 27 equally likely resamples the extreme ones have 1/27 each, more than 2.5%.
+    assert (low, high) == (min(means), max(means))
+    many = _episodes(40)
+    assert intervals.over_seeds(many) == pytest.approx(intervals.of_mean(many), abs=0.02)
+
+
+def test_one_seed_says_nothing_of_the_others() -> None:
+    assert intervals.over_seeds([5.0]) is None
+    assert intervals.over_seeds([5.0, 5.0]) == (5.0, 5.0)

@@ -1,0 +1,162 @@
+"""Records the starts that `--mode=test --starts=human` begins Atari games at.
+
+  python tools/record_starts.py --level_name=atari57 --human_starts_dir=starts --logdir=runs/atari57
+  python tools/record_starts.py --level_name=pong,boxing --human_starts_dir=starts --random
+  python tools/record_starts.py --level_name=pong --human_starts_dir=starts --states=recorded
+
+The player is the policy of a run's newest checkpoint (`--logdir`) or draws its actions uniformly
+(`--random`). Starts are drawn uniformly from all steps of the games it plays. Or the emulator's
+states were recorded elsewhere, from people perhaps: `--states` is a directory with files
+`<game>/*`, each the bytes of ale-py's `ALEInterface.cloneSystemState().serialize()`, which are
+taken in the order of their names.
+
+Writes `<game>.npz` for each game, in place of an older one; the module
+`scalable_agent_popart.suites.atari_starts` describes the format. Scores from starts of another
+player than the papers' human are no human-starts scores of theirs; name the player.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+import environments
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.suites import atari57, atari_starts
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("level_name", None, "A game, games, or atari57.")
+flags.DEFINE_string("human_starts_dir", None, "Directory to write to.")
+flags.DEFINE_integer("num_starts", 100, "Starts of each game.")
+flags.DEFINE_integer("num_games", 10, "Whole games played of each game.")
+flags.DEFINE_integer("seed", 1, "Random seed.")
+flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
+flags.DEFINE_boolean("random", False, "Whether actions are drawn uniformly.")
+flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
+
+# Gives the player of one game, who is told the output of each step `[1, ...]`.
+_MakePlayer = Callable[[], Callable[[environments.StepOutput], int]]
+
+_NUM_ACTIONS = atari57.SUITE.action_sets["full"]
+
+
+def main(argv: list[str]) -> None:
+    """Records every game; a user's error is one line and exit code 1."""
+    try:
+        if len(argv) > 1:
+            raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
+        _check_flags()
+        config = _make_config()
+        config.suite.check(config.environment_options(training=False))
+        Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
+        _record(config)
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _check_flags() -> None:
+    for name in ("level_name", "human_starts_dir"):
+        if not getattr(FLAGS, name):
+            raise UserError(f"--{name} is missing: {FLAGS[name].help}")
+    sources = [name for name in ("logdir", "random", "states") if getattr(FLAGS, name)]
+    if len(sources) != 1:
+        given = " and ".join(f"--{name}" for name in sources) or "none of them"
+        raise UserError(f"give one of --logdir, --random and --states, got {given}")
+    for name in ("num_starts", "num_games"):
+        if getattr(FLAGS, name) < 1:
+            raise UserError(f"--{name} must be above 0, got {getattr(FLAGS, name)}")
+        if FLAGS.states and FLAGS[name].present:
+            raise UserError(f"--{name} means nothing to --states; leave it out")
+    if not 0 <= FLAGS.seed < 2**31:
+        raise UserError(f"--seed must lie in [0, 2^31), got {FLAGS.seed}")
+
+
+def _make_config() -> Config:
+    """What is played: as the run's agent does, or by the defaults."""
+    given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
+    if not FLAGS.logdir:
+        config = Config.from_flags(given)
+        if config.suite.name != atari57.SUITE.name:
+            raise UserError(f"--level_name={FLAGS.level_name} is not of Atari; give its games")
+        return config
+    trained = RunDirectory(FLAGS.logdir).read_config()
+    if trained is None:
+        raise UserError(f"there is no run in {FLAGS.logdir}; train first, or give --random")
+    if trained.suite.name != atari57.SUITE.name:
+        raise UserError(f"the run in {FLAGS.logdir} plays {trained.suite.name}, not Atari")
+    return trained.for_test({**given, "logdir": FLAGS.logdir})
+
+
+def _record(config: Config) -> None:
+    games = config.suite.tasks
+    if FLAGS.states:
+        # All are looked at before anything is written.
+        for starts in [_collect(game, config) for game in games]:
+            _write(starts, FLAGS.states)
+        return
+    make_player = _policy_player(config) if FLAGS.logdir else _random_player
+    for game in games:
+        starts = atari_starts.record_starts(
+            game,
+            make_player(),
+            FLAGS.num_starts,
+            FLAGS.num_games,
+            FLAGS.seed,
+            config.environment_options(training=False),
+        )
+        _write(starts, f"{FLAGS.num_games} games")
+
+
+def _write(starts: atari_starts.Starts, origin: str) -> None:
+    path = starts.write(FLAGS.human_starts_dir)
+    frames = starts.frames
+    print(
+        f"{starts.game}: {len(frames)} starts of {origin}, after {frames.min():,} to "
+        f"{frames.max():,} frames, in {path}"
+    )
+
+
+def _random_player() -> Callable[[environments.StepOutput], int]:
+    generator = np.random.default_rng([FLAGS.seed, 1])
+    return lambda output: int(generator.integers(_NUM_ACTIONS))
+
+
+def _policy_player(config: Config) -> _MakePlayer:
+    # Fewer of TensorFlow's notes on its build.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from scalable_agent_popart import evaluation, hardware  # noqa: PLC0415
+
+    hardware.prepare_process()
+    policy, _ = evaluation.load_policy(config, num_environments=1)
+    only = np.array([0])
+
+    def make_player() -> Callable[[environments.StepOutput], int]:
+        policy.forget(only)
+        return lambda output: int(policy.act(only, output).action[0])
+
+    return make_player
+
+
+def _collect(game: str, config: Config) -> atari_starts.Starts:
+    """The starts of `--states`, each tried."""
+    folder = Path(FLAGS.states) / game
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not paths:
+        raise UserError(f"--states: there are no files {folder}/*")
+    emulator = atari_starts.Emulator(game, config.environment_options(training=False))
+    states = []
+    for path in paths:
+        states.append(path.read_bytes())
+        fault = emulator.fault(states[-1])
+        if fault:
+            raise UserError(f"{path} is {fault}; leave it out")
+    return atari_starts.Starts(game, tuple(states))
+
+
+if __name__ == "__main__":
+    app.run(main)
