@@ -29,7 +29,6 @@ _OF_OCCASION = (
     "actor_threads",
     "dataset_path",
     "level_cache_dir",
-    "precision",
     "xla",
     "checkpoint_seconds",
     "log_seconds",

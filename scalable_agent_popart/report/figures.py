@@ -1,6 +1,7 @@
 """The paper's figures, drawn from the tables that the CSV files hold."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ _HATCHES = ("", "////", "....", "xxxx")
 _AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
 _MOST_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
+_LETTERS_AN_INCH = 12
 # Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
 _LINEAR_PERCENT = 10
 
@@ -94,7 +96,7 @@ def learning_curves(
     axes.set_xlabel(f"Environment frames ({name}), summed over tasks")
     axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _legend(figure, axes, loc="outside upper left", fontsize="small")
     return figure
 
 
@@ -103,12 +105,14 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
     tasks = list(dict.fromkeys(table["task"]))
     columns = min(_STATISTICS_A_ROW, len(tasks))
     rows = -(-len(tasks) // columns)
-    width, height = 2.6 * columns + 0.8, 3.4 * rows + 1.2
+    num_agents = table["agent"].nunique()
+    above_all = 0.6 + 0.22 * num_agents
+    width, height = max(6, 2.6 * columns + 0.8), 3.4 * rows + 0.6 + above_all
     # Neither shared axes nor automatic layout: both take a second for every ten tasks.
     figure = Figure(figsize=(width, height))
     outer = figure.add_gridspec(
         rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
-        top=1 - 0.6 / height, wspace=0.25, hspace=0.2,
+        top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
     unit, name = _frames_unit(table["frames"].max())
     for place, (task, own) in enumerate(table.groupby("task", sort=False)):
@@ -124,7 +128,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
     figure.supxlabel(
         f"Environment frames ({name}), summed over tasks", fontsize="medium", y=0.1 / height
     )
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="upper left", ncols=3)
+    _legend(figure, figure.axes[0], loc="upper left")
     return figure
 
 
@@ -167,8 +171,7 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
         axes.grid(axis="x", alpha=0.3)
     axis = f", logarithmic beyond ±{_LINEAR_PERCENT}%" if logarithmic else ""
     figure.supxlabel(f"Human-normalised score (%){axis}; 100% is a human's", fontsize="medium")
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=2)
+    _legend(figure, grid[0], loc="outside upper left")
     return figure
 
 
@@ -196,6 +199,13 @@ def _draw_bars(
         np.arange(len(levels)), [level.replace("_", " ") for level in levels], fontsize=8
     )
     axes.set_ylim(len(levels) - 0.4, -0.6)
+
+
+def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
+    """A legend above all axes, in as many columns as the labels' length leaves room for."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = int(figure.get_figwidth() * _LETTERS_AN_INCH / (8 + max(map(len, labels))))
+    figure.legend(handles, labels, ncols=max(1, columns), **where)
 
 
 def _short(value: float, place: int | None) -> str:
