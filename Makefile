@@ -5,11 +5,12 @@ PY = $(VENV)/bin/python
 
 .PHONY: demo test lint install
 
-# Trains on three Atari games for a few minutes, then tests the agent.
+# Trains on three Atari games for a few minutes, tests the agent, and reports.
 demo: install
 	$(PY) experiment.py --level_name=pong,boxing,breakout --use_popart --network=shallow \
 	  --total_environment_frames=800000 --logdir=runs/demo
 	$(PY) experiment.py --mode=test --test_num_episodes=4 --logdir=runs/demo
+	$(PY) experiment.py --mode=report --runs=runs/demo --report_dir=runs/demo-report
 
 test: install
 	$(PY) -m pytest -n 2 --dist loadfile
