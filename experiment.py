@@ -200,6 +200,8 @@ def _run(config: config_lib.Config) -> int | None:
 
     hardware.prepare_process()
     if config.mode == "test":
+        # Not at once, so that environments' processes and half-made films are cleared away.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         evaluation.evaluate(config)
         return None
     return training.train(config)

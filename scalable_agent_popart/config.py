@@ -27,7 +27,6 @@ _OF_OCCASION = (
     "logdir",
     "num_actors",
     "actor_threads",
-    "dataset_path",
     "level_cache_dir",
     "xla",
     "checkpoint_seconds",
@@ -163,8 +162,8 @@ class Config:
     @property
     def experiment(self) -> dict[str, Any]:
         """What two runs of one experiment share, seeds aside: the flags that shape learning."""
-        flags = dataclasses.asdict(self).items()
-        return {name: v for name, v in flags if name not in _OF_OCCASION and name != "seed"}
+        flags = {**dataclasses.asdict(self), "dataset_path": self.dataset_path == "dummy"}
+        return {name: v for name, v in flags.items() if name not in (*_OF_OCCASION, "seed")}
 
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """How the environments are to behave."""

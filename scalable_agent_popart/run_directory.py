@@ -3,13 +3,16 @@
 import contextlib
 import csv
 import dataclasses
+import errno
 import fcntl
 import importlib.metadata
 import itertools
 import json
 import os
 import platform
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +20,8 @@ from typing import IO, Any
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 
+# How a file of another content shows.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -58,7 +63,7 @@ class RunDirectory:
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except (*_DAMAGE, OSError) as error:
             raise UserError(
                 f"{self._config_path} is damaged or not of this program ({error}); "
                 "give another --logdir"
@@ -112,6 +117,21 @@ class RunDirectory:
         }
         write_atomically(self._config_path, record)
 
+    def prepare_evaluation(self) -> None:
+        """Raises UserError if no evaluation could be written, before one is played."""
+        try:
+            for folder in (self.evaluations, self.videos):
+                folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(
+                f"{self.path} cannot be written to ({error.strerror}: {error.filename}); a test "
+                "writes its results there"
+            ) from error
+
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
         """Writes the newest evaluation as JSON, and its returns as CSV; keeps those before."""
         self.evaluations.mkdir(exist_ok=True)
@@ -124,11 +144,14 @@ class RunDirectory:
                 break
         write_atomically(kept, summary)
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
+        test = (summary["starts"], summary["frames"])
         with open(self.path / "evaluation.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(("level", "episode", "episode_return"))
+            writer.writerow(("starts", "frames", "level", "episode", "episode_return"))
             for level, result in tasks.items():
-                writer.writerows((level, i, r) for i, r in enumerate(result["returns"], start=1))
+                returns = enumerate(result["returns"], start=1)
+                writer.writerows((*test, level, i, value) for i, value in returns)
+        shutil.copyfile(self.path / "evaluation.csv", kept.with_suffix(".csv"))
         write_atomically(self.evaluation, summary)
 
     def close(self) -> None:
@@ -140,7 +163,7 @@ class RunDirectory:
 
 def write_atomically(path: Path, record: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never a part."""
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Of several writers none spoils another's.
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(json.dumps(record, indent=2) + "\n")
         file.flush()

@@ -32,6 +32,7 @@ _LIGHT = (
     f"{_PACKAGE}.report.page",
     f"{_PACKAGE}.report.published",
     f"{_PACKAGE}.report.runs",
+    f"{_PACKAGE}.report.tables",
     f"{_PACKAGE}.run_directory",
     f"{_PACKAGE}.scores",
     f"{_PACKAGE}.suites",

@@ -106,8 +106,11 @@ def test_newest_test_is_at_the_top_and_none_is_lost(tmp_path: Path) -> None:
         assert (
             json.loads(directory.evaluation.read_text())["tasks"].keys() == summary["tasks"].keys()
         )
-    kept = {path.name: json.loads(path.read_text()) for path in directory.evaluations.iterdir()}
+    kept = {
+        path.name: json.loads(path.read_text()) for path in directory.evaluations.glob("*.json")
+    }
     assert set(kept) == {"noop-1234-1.json", "noop-1234-2.json", "human-1234-1.json"}
+    assert len(list(directory.evaluations.glob("*.csv"))) == 3
     assert kept["noop-1234-1.json"]["tasks"]["pong"]["returns"] == [1.0, 2.0]
     assert json.loads(directory.evaluation.read_text()) == kept["human-1234-1.json"]
 
@@ -123,8 +126,8 @@ def test_returns_are_written_one_by_one(tmp_path: Path) -> None:
     with open(tmp_path / "evaluation.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
-        ["level", "episode", "episode_return"],
-        ["rooms_collect_good_objects_test", "1", "1.5"],
-        ["rooms_collect_good_objects_train", "1", "2.0"],
-        ["rooms_collect_good_objects_train", "2", "-0.25"],
+        ["starts", "frames", "level", "episode", "episode_return"],
+        ["noop", "1234", "rooms_collect_good_objects_test", "1", "1.5"],
+        ["noop", "1234", "rooms_collect_good_objects_train", "1", "2.0"],
+        ["noop", "1234", "rooms_collect_good_objects_train", "2", "-0.25"],
     ]

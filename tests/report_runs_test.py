@@ -1,6 +1,7 @@
 """Reading runs for a report: whole, unfinished and damaged ones; and who stands beside whom."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,11 @@ def test_a_run_that_still_trains_is_read_up_to_its_last_whole_line(tmp_path: Pat
         '{"task": "catch_1", "episode_return": 1.0}',
         '{"task": "catch_1", "frames": "many", "episode_return": 1.0}',
         '{"task": "catch_1", "frames": 5, "episode_return": NaN}',
+        '{"task": "catch_1", "frames": 5, "episode_return": 1e999}',
+        '{"task": "catch_1", "frames": 5, "episode_return": 1' + 400 * "0" + "}",
+        '{"task": "catch_1", "frames": 1e30, "episode_return": 1.0}',
+        '{"task": "catch_1", "frames": -1, "episode_return": 1.0}',
+        "[" * 100_000,
         '{"task": "catch_1", "frames": 5, "episode_return": null}',
         '{"task": ["catch_1"], "frames": 5, "episode_return": 1.0}',
         "",
@@ -112,7 +118,17 @@ def test_missing_logs_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", '{"frames": 1, "starts": "noop", "tasks": {"catch_1": {"returns": []}}}'],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"frames": 1, "starts": "noop", "tasks": {}}',
+        '{"frames": 1, "starts": "noop", "tasks": {"catch_1": {"returns": []}}}',
+        '{"frames": 1, "starts": "noop", "tasks": {"catch_1": {"returns": [1e400]}}}',
+        '{"frames": Infinity, "starts": "noop", "tasks": {"catch_1": {"returns": [1]}}}',
+        '{"frames": 1e30, "starts": "noop", "tasks": {"catch_1": {"returns": [1]}}}',
+        "[" * 100_000,
+    ],
 )
 def test_evaluations_that_are_none_are_named(tmp_path: Path, content: str) -> None:
     directory = make_run(tmp_path / "run", tests={}, level_name="catch5")
@@ -122,7 +138,9 @@ def test_evaluations_that_are_none_are_named(tmp_path: Path, content: str) -> No
     assert str(directory.evaluation) in run.problems[0]
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"flags": {"level_name": "no such game"}}'])
+@pytest.mark.parametrize(
+    "content", [None, "{", '{"flags": {"level_name": "no such game"}}', "[" * 100_000]
+)
 def test_directory_of_unknown_origin_is_refused(tmp_path: Path, content: str | None) -> None:
     make_run(tmp_path / "run", level_name="catch5")
     (tmp_path / "run" / "config.json").unlink()
@@ -130,6 +148,15 @@ def test_directory_of_unknown_origin_is_refused(tmp_path: Path, content: str | N
         (tmp_path / "run" / "config.json").write_text(content)
     with pytest.raises(UserError):
         _read(tmp_path / "run")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch5")
+    directory.evaluation.unlink()
+    os.mkfifo(directory.evaluation)
+    run = _read(tmp_path / "run")
+    assert str(directory.evaluation) in run.problems[0]
+    assert len(run.evaluations) == 1
 
 
 def test_a_run_that_has_done_nothing_is_refused(tmp_path: Path) -> None:
@@ -216,6 +243,12 @@ def test_runs_of_other_tasks_are_compared_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_images_that_are_none_make_another_experiment(tmp_path: Path) -> None:
+    paths = ("dummy", "a", "b")
+    levels = ({"level_name": "rooms_watermaze", "dataset_path": path} for path in paths)
+    assert [len(runs) for runs in _labels(_runs(tmp_path, *levels)).values()] == [2, 1]
+
+
 def test_a_subset_asked_for_puts_runs_of_more_tasks_beside_each_other(tmp_path: Path) -> None:
     runs = _runs(
         tmp_path, {}, {"level_name": "pong"}, {"level_name": "qbert"}, {"level_name": "catch5"}
@@ -223,7 +256,7 @@ def test_a_subset_asked_for_puts_runs_of_more_tasks_beside_each_other(tmp_path: 
     (comparison,), left_out = compare(runs, suites.resolve("pong"))
     labels = [agent.label for agent in comparison.agents]
     assert len(labels) == 2
-    assert all("level_name=" in label for label in labels)
+    assert {label.split("trained on ")[1].split(",")[0] for label in labels} == {"pong", "boxing"}
     assert comparison.suite.tasks == ("pong",)
     assert [str(runs[i].path) in line for i, line in zip((2, 3), left_out, strict=True)] == [
         True,

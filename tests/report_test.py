@@ -79,7 +79,8 @@ def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_markdown_names_every_run_and_every_file(runs: Path, written: Path) -> None:
     text = (written / "report.md").read_text()
-    assert {row["Run"] for row in _table(text, "Agent")} == {str(path) for path in runs.iterdir()}
+    names = {row["Run"].strip("`") for row in _table(text, "Agent")}
+    assert names == {str(path) for path in runs.iterdir()}
     named = re.findall(r"(?:figures|tables)/[^)`]+", text)
     assert {str(p.relative_to(written)) for p in written.glob("*/*")} == set(named)
     assert "## Atari-57, a subset of 3 of 57 tasks: boxing, crazy_climber, pong" in text
@@ -107,7 +108,7 @@ def test_table_1_has_ours_beside_the_published(written: Path) -> None:
         cell = rows[str(agent)]["random starts: ours"]
         assert cell.startswith(f"{row['score']:.1f}% [{row['low']:.1f}, {row['high']:.1f}]")
         assert ("†" in cell) == (row["source"] == "training") == (agent == "MultiHead-IMPALA")
-    assert rows["PopArt-IMPALA"]["random starts: runs, frames"].startswith("2, ")
+    assert rows["PopArt-IMPALA"]["random starts: from"] == "2 runs, 5 episodes a task, 120k frames"
     assert rows["PopArt-IMPALA"]["human starts: ours"] == ""
     assert rows["IMPALA"]["human starts: ours"] != ""
 
@@ -142,6 +143,44 @@ def test_whole_benchmark_has_the_papers_rows_even_where_ours_are_missing(tmp_pat
     assert "A subset" not in text
 
 
+def test_a_run_named_twice_is_one_run(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(runs / "impala")
+    text = report(
+        tmp_path / "out", runs / "impala", runs / "catch" / ".." / "impala", tmp_path / "link"
+    )
+    assert len(_table(text, "Agent")) == 1
+
+
+def test_names_of_runs_are_shown_as_they_are(tmp_path: Path) -> None:
+    name = "<b>_bold_ *run* | 1"
+    make_run(tmp_path / name, episodes=2, level_name="catch_1")
+    report(tmp_path / "out", tmp_path / name)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "&lt;b&gt;_bold_ *run*" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize("taken", ["figures", "tables", "report.md", "report.html"])
+def test_a_report_that_cannot_be_written_is_one_line(
+    runs: Path, tmp_path: Path, taken: str
+) -> None:
+    if taken.startswith("report"):
+        (tmp_path / taken).mkdir()
+    else:
+        (tmp_path / taken).touch()
+    message = _refusal(runs=[str(runs / "catch")], report_dir=str(tmp_path))
+    assert taken in message
+    assert "cannot be written to" in message
+
+
+def test_published_scores_are_drawn_beside_variants_of_their_agents(tmp_path: Path) -> None:
+    for i, rate in enumerate((1e-3, 1e-2)):
+        make_run(tmp_path / str(i), episodes=1, level_name="atari57", tests={}, learning_rate=rate)
+    text = report(tmp_path / "out", tmp_path / "0", tmp_path / "1")
+    assert "IMPALA (learning_rate=0.001)" in text
+    assert (tmp_path / "out" / "figures" / "atari57-learning-curves-abs_one.png").exists()
+
+
 def test_levels_named_restrict_the_comparison(runs: Path, tmp_path: Path) -> None:
     text = report(tmp_path / "out", runs / "impala", runs / "catch", level_name="boxing,pong")
     assert "a subset of 2 of 57 tasks: boxing, pong" in text
@@ -161,7 +200,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_reported(
     text = report(tmp_path / "out", runs / "impala", *bad)
     errors = capsys.readouterr().err
     for path in (bad[0], directory.evaluation, directory.metrics, bad[2]):
-        assert f"* {path}" in text
+        assert f"* `{path}" in text
         assert f"note: {path}" in errors
     assert {row["Agent"] for row in _table(text, "Agent")} == {"IMPALA", "PopArt-IMPALA"}
 
@@ -260,6 +299,38 @@ def test_curves_are_drawn_as_their_table_says(written: Path) -> None:
     assert "published PopArt-IMPALA: 55.0%" in lines
     assert "published IMPALA: 1000000.0% (not in view)" in lines
     assert axes.get_ylim()[1] < 1000
+
+
+def test_band_and_whiskers_reach_from_the_lowest_run_to_the_highest(written: Path) -> None:
+    table = pd.read_csv(written / "tables" / "atari57-3-tasks-learning-curves.csv")
+    popart = table[table["agent"] == "PopArt-IMPALA"]
+    styles = figures.Styles([("PopArt-IMPALA", "PopArt-IMPALA")])
+    (axes,) = figures.learning_curves(popart, "median", {}, styles).axes
+    (band,) = axes.collections
+    by_frames = popart.groupby("frames")["median"]
+    corners = band.get_paths()[0].vertices[:, 1]
+    assert corners.max() == pytest.approx(by_frames.max().max())
+    assert corners.min() == pytest.approx(by_frames.min().min())
+    levels = pd.read_csv(written / "tables" / "atari57-3-tasks-levels-noop.csv")
+    own = levels[levels["agent"] == "PopArt-IMPALA"]
+    (axes,) = figures.breakdown(own, logarithmic=False, styles=styles).axes
+    (lines,) = axes.collections
+    drawn = sorted(tuple(segment[:, 0]) for segment in lines.get_segments())
+    expected = sorted(zip(own["low"], own["high"], strict=True))
+    np.testing.assert_allclose(drawn, expected)
+
+
+def test_statistics_are_drawn_as_their_table_says(written: Path) -> None:
+    table = pd.read_csv(written / "tables" / "atari57-3-tasks-statistics.csv")
+    table = table[(table["reward_clipping"] == "none")]
+    styles = figures.Styles([("PopArt-IMPALA", "PopArt-IMPALA (unclipped)")])
+    above, below, *_ = figures.statistics(table, styles).axes
+    own = table[table["task"] == above.get_title()]
+    np.testing.assert_allclose(above.lines[0].get_ydata(), own["shift"])
+    np.testing.assert_allclose(below.lines[0].get_ydata(), own["episode_return"])
+    corners = above.collections[0].get_paths()[0].vertices[:, 1]
+    assert corners.max() == pytest.approx((own["shift"] + own["scale"]).max())
+    assert corners.min() == pytest.approx((own["shift"] - own["scale"]).min())
 
 
 def test_colours_can_be_told_apart_and_variants_by_their_lines() -> None:

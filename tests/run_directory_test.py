@@ -282,3 +282,14 @@ def test_directory_with_files_of_unknown_origin_is_refused(tmp_path: Path, name:
     with pytest.raises(UserError, match=name):
         RunDirectory(str(tmp_path)).check(_config())
     assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("taken", ["evaluations", "videos"])
+def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
+    tmp_path: Path, taken: str
+) -> None:
+    (tmp_path / taken).touch()
+    with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
+        RunDirectory(str(tmp_path)).prepare_evaluation()
+    (tmp_path / taken).unlink()
+    RunDirectory(str(tmp_path)).prepare_evaluation()

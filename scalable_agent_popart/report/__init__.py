@@ -4,7 +4,7 @@ Reads run directories, finished or not, and writes `report.md`, the same as a se
 `report.html`, its figures, and a CSV file for each table and figure.
 """
 
-import os
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report import curves, figures, page, published
+from scalable_agent_popart.report import curves, figures, page
 from scalable_agent_popart.report.comparison import Comparison, compare
-from scalable_agent_popart.report.finals import Column, Finals, columns
+from scalable_agent_popart.report.finals import Column, columns, final_returns
 from scalable_agent_popart.report.runs import read_run
+from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.suites import Suite
 
 _DOTS_PER_INCH = 110
@@ -36,13 +37,14 @@ class _Writer:
         return f"![{says}]({self.figures.name}/{name}.png)"
 
     def table(self, table: pd.DataFrame, name: str) -> str:
-        table.to_csv(self._tables / f"{name}.csv", index=False)
+        table.to_csv(self._tables / f"{name}.csv", index=False, errors="replace")
         return f"`{self._tables.name}/{name}.csv`"
 
     def text(self, text: str) -> None:
-        (self._directory / "report.md").write_text(text + "\n", encoding="utf-8")
         html = page.as_html(text, self.figures)
-        (self._directory / "report.html").write_text(html, encoding="utf-8")
+        for name, content in (("report.md", text + "\n"), ("report.html", html)):
+            # Names of files need not be text.
+            (self._directory / name).write_text(content, encoding="utf-8", errors="replace")
 
 
 def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = None) -> list[str]:
@@ -59,9 +61,8 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
     Raises:
       UserError: if no run can be read, or nothing written.
     """
-    _check_writable(Path(report_dir))
     runs, skipped = [], []
-    for path in dict.fromkeys(paths):
+    for path in {Path(path).resolve(): path for path in paths}.values():
         try:
             runs.append(read_run(path))
             skipped += runs[-1].problems
@@ -71,7 +72,18 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
     skipped += left_out
     if not comparisons:
         raise UserError(f"there is no run to report on: {'; '.join(skipped)}")
-    writer = _Writer(Path(report_dir))
+    try:
+        _write(comparisons, skipped, _Writer(Path(report_dir)))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(
+            f"--report_dir={report_dir} cannot be written to ({error}); give another one"
+        ) from error
+    return skipped
+
+
+def _write(comparisons: Sequence[Comparison], skipped: Sequence[str], writer: _Writer) -> None:
     names: list[str] = []
     sections = [page.runs_section(comparisons, skipped)]
     for comparison in comparisons:
@@ -80,13 +92,6 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
         number = names.count(name)
         sections.append(_section(comparison, name if number == 1 else f"{name}-{number}", writer))
     writer.text("\n\n".join(sections))
-    return skipped
-
-
-def _check_writable(directory: Path) -> None:
-    nearest = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(f"--report_dir={directory} cannot be written to; give another one")
 
 
 def _name(comparison: Comparison) -> str:
@@ -98,53 +103,46 @@ def _name(comparison: Comparison) -> str:
 
 def _section(comparison: Comparison, name: str, writer: _Writer) -> str:
     """One comparison's part of the report; its files are written, their names beginning so."""
-    suite = comparison.suite
     styles = figures.Styles([(agent.name, agent.label) for agent in comparison.agents])
-    finals = {column: Finals(comparison, column) for column in columns(suite)}
-    tables = {column: found.table_1() for column, found in finals.items()}
-    complete = {column: found.complete for column, found in finals.items()}
-    files = [
-        writer.table(table, f"{name}-table-1-{column.name}")
-        for column, table in tables.items()
-        if len(table)
-    ]
-    parts = [f"## {comparison.title}", page.table_1_section(comparison, tables, complete)]
-    parts.append(
-        f"All aggregates, the lowest and the highest run: {', '.join(files) or 'none yet'}."
-    )
-    trained_on = next(table for column, table in tables.items() if column.trained_on)
+    finals = {c: final_returns(comparison, c) for c in columns(comparison.suite)}
+    scores = {c: FinalScores(comparison, c, found) for c, found in finals.items()}
+    tables = {c: found.table_1() for c, found in scores.items()}
+    files = [writer.table(table, f"{name}-table-1-{c.name}") for c, table in tables.items()]
+    parts = [f"## {comparison.title}"]
+    parts.append(page.table_1_section(comparison, tables, finals, scores))
+    parts.append(f"All aggregates, and the lowest and the highest run: {', '.join(files)}.")
+    trained_on = next(found for c, found in scores.items() if c.trained_on)
     parts += _learning_curves(comparison, trained_on, name, styles, writer)
     parts += _statistics(comparison, name, styles, writer)
-    for column, found in finals.items():
-        parts += _breakdown(suite, column, found.breakdown(), name, styles, writer)
+    for column, found in scores.items():
+        parts += _breakdown(comparison, column, found.breakdown(), name, styles, writer)
     return "\n\n".join(parts)
 
 
 def _learning_curves(
-    comparison: Comparison,
-    table_1: pd.DataFrame,
-    name: str,
-    styles: figures.Styles,
-    writer: _Writer,
+    comparison: Comparison, scores: FinalScores, name: str, styles: figures.Styles, writer: _Writer
 ) -> list[str]:
     """A figure for each reward clipping, as in the paper."""
-    suite = comparison.suite
     table = curves.learning_curves(comparison)
     parts = ["### Learning curves"]
     if not len(table):
-        return [*parts, "None yet: no run has finished an episode of every task."]
-    of_all = table_1[table_1["agent"] == published.IMPALA]  # Computed on the same tasks.
+        return [
+            *parts,
+            "None yet: no run has finished an episode of every task with a known score.",
+        ]
+    names = list(dict.fromkeys(agent.name for agent in comparison.agents))
     for clipping, own in table.groupby("reward_clipping", sort=False):
-        theirs = table_1[table_1["agent"].isin([*own["agent"], *of_all["agent"]])]
-        targets = theirs.dropna(subset="published").set_index("agent")["published"].to_dict()
-        figure = figures.learning_curves(own, suite.headline, targets, styles)
+        targets = scores.published(str(clipping), names)
+        figure = figures.learning_curves(own, comparison.suite.headline, targets, styles)
         says = f"{comparison.title}, rewards {clipping}: score against frames"
         parts.append(writer.figure(figure, f"{name}-learning-curves-{clipping}", says))
-    says = (
+    return [
+        *parts,
         f"Training scores: the mean of each task's last {curves.RECENT_EPISODES} episodes, from "
-        "where every task has finished one. Dotted: published final scores"
-    )
-    return [*parts, f"{says}. {writer.table(table, f'{name}-learning-curves')}"]
+        "where every task has finished one. Of several runs of an agent, the thick line is the "
+        "mean and the area reaches from the worst to the best. Dotted: published final scores, in "
+        f"the colours of their agents. {writer.table(table, f'{name}-learning-curves')}",
+    ]
 
 
 def _statistics(
@@ -166,7 +164,7 @@ def _statistics(
 
 
 def _breakdown(
-    suite: Suite,
+    comparison: Comparison,
     column: Column,
     table: pd.DataFrame,
     name: str,
@@ -175,8 +173,13 @@ def _breakdown(
 ) -> list[str]:
     if table["normalised"].isna().all():  # Nothing final yet, or no reference scores.
         return []
-    figure = figures.breakdown(table, suite.headline == "median", styles)
-    parts = [f"### Scores by level, {column.title}"]
-    parts.append(writer.figure(figure, f"{name}-levels-{column.name}", "Human-normalised scores"))
+    figure = figures.breakdown(table, comparison.suite.headline == "median", styles)
     file = writer.table(table, f"{name}-levels-{column.name}")
-    return [*parts, page.levels_table(table), f"Raw returns and intervals: {file}"]
+    return [
+        f"### Scores by level, {column.title}",
+        writer.figure(figure, f"{name}-levels-{column.name}", "Human-normalised scores"),
+        "Thin lines: of a single run, the 95% interval over its episodes; of several, from the "
+        "lowest to the highest. Levels stand in the order of the last agent before the published.",
+        page.levels_table(table),
+        f"Raw returns and intervals: {file}",
+    ]

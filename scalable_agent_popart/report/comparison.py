@@ -52,10 +52,13 @@ class Comparison:
     @property
     def title(self) -> str:
         """Names the benchmark, and what part of it is compared."""
-        whole, part = len(self.suite.reference_scores), len(self.suite.tasks)
+        known, part = self.suite.reference_scores, len(self.suite.tasks)
+        whole = len(known)
         if self.suite.level_name == self.suite.name:
             return self.suite.title
         named = ", ".join(self.suite.tasks[:8]) + (", ..." if part > 8 else "")
+        if not set(self.suite.tasks) <= set(known):
+            return f"Levels that are no part of {self.suite.title}, or not only: {named}"
         return f"{self.suite.title}, a subset of {part} of {whole} tasks: {named}"
 
 
@@ -99,9 +102,17 @@ def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
         differing = [name for name in flags[0] if len({own[name] for own in flags}) > 1]
         for together, own in zip(members, flags, strict=True):
             config = together[0].config
-            text = _label(config, [f"{name}={own[name]}" for name in differing])
+            text = _label(config, [_difference(name, own[name]) for name in differing])
             agents.append(Agent(config.agent_name, text, tuple(together)))
     return tuple(sorted(agents, key=lambda agent: (_place(agent.name), agent.label)))
+
+
+def _difference(flag: str, value: Any) -> str:
+    """What tells an agent from another, briefly."""
+    if flag != "level_name":
+        return f"{flag}={value}"
+    tasks = str(value).split(",")
+    return f"trained on {value if len(tasks) < 4 else f'{len(tasks)} tasks'}"
 
 
 def _experiment(config: Config) -> dict[str, Any]:

@@ -20,9 +20,9 @@ _COLOURS = {
     "Pixel-PopArt-IMPALA": "#D55E00",
     published.IMPALA: "#7F7F7F",
 }
-# Variants of one agent share its colour.
-_LINES = ("-", "--", ":", "-.")
-_HATCHES = ("", "////", "....", "xxxx")
+# Variants of one agent share its colour. Dotted lines are published scores.
+_LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2, 2, 2)))
+_HATCHES = ("", "////", "....", "xxxx", "----", "oo")
 _AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
 _MOST_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
@@ -45,7 +45,7 @@ class Styles:
     def colour(self, label: str) -> str:
         return self._of[label][0]
 
-    def line(self, label: str) -> str:
+    def line(self, label: str) -> str | tuple:
         return _LINES[self._of[label][1] % len(_LINES)]
 
     def hatch(self, label: str) -> str:
@@ -70,28 +70,23 @@ def learning_curves(
         runs = runs[runs.notna().all(axis=1)] if runs.notna().all(axis=1).any() else runs
         count = own["run"].nunique()
         text = f"{agent}, {count} runs" if count > 1 else agent
-        axes.plot(runs.index / unit, runs.mean(axis=1), line, color=colour, lw=2, label=text)
+        axes.plot(runs.index / unit, runs.mean(axis=1), ls=line, color=colour, lw=2, label=text)
         if count > 1:
             axes.fill_between(
                 runs.index / unit, runs.min(axis=1), runs.max(axis=1), color=colour, alpha=0.2, lw=0
             )
             for _, one in own.groupby("run"):
                 axes.plot(
-                    one["frames"] / unit, one[headline], line, color=colour, lw=0.6, alpha=0.7
+                    one["frames"] / unit, one[headline], ls=line, color=colour, lw=0.6, alpha=0.7
                 )
     bottom, top = axes.get_ylim()
     for agent, score in targets.items():
-        text = f"published {agent}: {score:.1f}%"
+        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, "#000000")
         within = bottom <= score <= top
-        axes.plot(
-            [],
-            [],
-            ":",
-            color=styles.colour(agent),
-            label=text if within else f"{text} (not in view)",
-        )
+        label = text if within else f"{text} (not in view)"
+        axes.plot([], [], ":", color=colour, label=label)
         if within:
-            axes.axhline(score, ls=":", color=styles.colour(agent))
+            axes.axhline(score, ls=":", color=colour)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"Environment frames ({name}), summed over tasks")
     axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
@@ -140,10 +135,10 @@ def _draw_statistics(
         frames = run["frames"] / unit
         drawn = {artist.get_label() for artist in above.lines}
         label = "_again" if agent in drawn else agent
-        above.plot(frames, run["shift"], line, color=colour, lw=1, label=label)
+        above.plot(frames, run["shift"], ls=line, color=colour, lw=1, label=label)
         low, high = run["shift"] - run["scale"], run["shift"] + run["scale"]
         above.fill_between(frames, low, high, color=colour, alpha=0.2, lw=0)
-        below.plot(frames, run["episode_return"], line, color=colour, lw=1)
+        below.plot(frames, run["episode_return"], ls=line, color=colour, lw=1)
     for axes in (above, below):
         axes.tick_params(labelsize=7)
         # Each tick costs a millisecond, and there may be a hundred axes.
@@ -153,7 +148,7 @@ def _draw_statistics(
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Figures 7 and 8: a bar a level and agent, best levels first; the thin lines are intervals."""
+    """Figures 7 and 8: a bar a level and agent; the last of our agents' best levels come first."""
     agents = list(dict.fromkeys(table["agent"]))
     scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
     ours = [agent for agent in agents if agent != published.IMPALA]
@@ -219,4 +214,4 @@ def _frames_unit(most: float) -> tuple[float, str]:
     for unit, name in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
         if most >= unit:
             return unit, name
-    return 1.0, "single"
+    return 1.0, "one by one"

@@ -12,7 +12,8 @@ import pandas as pd
 from scalable_agent_popart.report import published
 from scalable_agent_popart.report.comparison import Comparison, label
 from scalable_agent_popart.report.curves import RECENT_EPISODES
-from scalable_agent_popart.report.finals import Column
+from scalable_agent_popart.report.finals import Column, Finals
+from scalable_agent_popart.report.tables import FinalScores
 
 _WORDS = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
 _STYLE = """
@@ -30,10 +31,7 @@ def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> s
     rows = [
         {
             "Agent": agent.label,
-            "Run": str(run.path),
-            "Tasks": comparison.suite.level_name
-            if len(comparison.suite.tasks) < 9
-            else comparison.suite.name,
+            "Run": _code(str(run.path)),
             "Seed": run.config.seed,
             "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
             "Episodes": f"{len(run.episodes):,}",
@@ -44,56 +42,46 @@ def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> s
         for run in agent.runs
     ]
     text = ["# Comparison with the published results", "## Runs", _table(rows)]
-    if skipped:
-        text += ["Left out:", "\n".join(f"* {line}" for line in skipped)]
-    return "\n\n".join(text)
+    return "\n\n".join([*text, *_lines("Skipped:", skipped)])
 
 
 def table_1_section(
-    comparison: Comparison, tables: Mapping[Column, pd.DataFrame], complete: Mapping[Column, bool]
+    comparison: Comparison,
+    tables: Mapping[Column, pd.DataFrame],
+    finals: Mapping[Column, Finals],
+    of_columns: Mapping[Column, FinalScores],
 ) -> str:
     """The paper's Table 1 for one benchmark: published and ours beside each other."""
     suite = comparison.suite
-    names = [agent.label for agent in comparison.agents]
-    cells: dict[str, dict[str, str]] = {name: {} for name in names}
-    for column, table in tables.items():
-        if complete[column]:
-            for agent, clipping in published.agents(suite.name):
+    cells: dict[str, dict[str, str]] = {agent.label: {} for agent in comparison.agents}
+    if all(found.complete for found in of_columns.values()):
+        for agent, clipping in published.agents(suite.name):
+            row = cells.setdefault(label(agent, suite, reward_clipping=clipping), {})
+            for column in tables:
                 theirs = published.aggregate(suite.name, clipping, column.name, agent)
-                row = cells.setdefault(label(agent, suite, reward_clipping=clipping), {})
                 row[f"{column.title}: published"] = f"{theirs:.1f}%"
+    for column, table in tables.items():
         for _, entry in table.iterrows():
             row = cells.setdefault(entry["agent"], {})
             if pd.notna(entry["published"]):
                 row[f"{column.title}: published"] = f"{entry['published']:.1f}%"
             if pd.notna(entry["score"]):
                 row[f"{column.title}: ours"] = _score(entry)
-                runs_and_frames = f"{entry['runs']:.0f}, {_short(entry['frames'])}"
-                row[f"{column.title}: runs, frames"] = runs_and_frames
-    heads = [f"{c.title}: {what}" for c in tables for what in ("published", "ours", "runs, frames")]
+                row[f"{column.title}: from"] = _origin(entry)
+    heads = [f"{c.title}: {what}" for c in tables for what in ("published", "ours", "from")]
     rows = [
         {"Agent": name, **{head: row.get(head, "") for head in heads}}
-        for name, row in cells.items()
+        for name, row in sorted(cells.items(), key=lambda cell: cell[0] == published.IMPALA)
     ]
-    notes = [
-        _coverage(comparison, column, table, complete[column]) for column, table in tables.items()
-    ]
+    left_out = [f"{c.title}: {line}" for c, found in finals.items() for line in found.left_out]
     return "\n\n".join(
         [
             f"### Table 1: {_WORDS[suite.headline]} human-normalised score",
             _table(rows),
-            "In brackets, 95% bootstrap intervals: over seeds, or over a single run's episodes.",
-            *(note for note in notes if note),
-            *_footnotes(tables),
+            *_notes(comparison, tables, of_columns),
+            *_lines("Returns that do not count here:", left_out),
         ]
     )
-
-
-def _short(frames: float) -> str:
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if frames >= unit:
-            return f"{frames / unit:.3g}{letter}"
-    return f"{frames:.0f}"
 
 
 def _score(entry: pd.Series) -> str:
@@ -103,27 +91,53 @@ def _score(entry: pd.Series) -> str:
     return text + (" †" if entry["source"] == "training" else "")
 
 
-def _coverage(comparison: Comparison, column: Column, table: pd.DataFrame, complete: bool) -> str:
-    """Says so where not all tasks of the benchmark are compared."""
+def _origin(entry: pd.Series) -> str:
+    runs, frames = entry["runs"], _short(entry["fewest_frames"])
+    if entry["most_frames"] > entry["fewest_frames"]:
+        frames += f" to {_short(entry['most_frames'])}"
+    return f"{runs} run{'s' * (runs > 1)}, {entry['episodes']} episodes a task, {frames} frames"
+
+
+def _short(frames: float) -> str:
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if frames >= unit:
+            return f"{frames / unit:.3g}{letter}"
+    return f"{frames:.0f}"
+
+
+def _notes(
+    comparison: Comparison,
+    tables: Mapping[Column, pd.DataFrame],
+    of_columns: Mapping[Column, FinalScores],
+) -> list[str]:
+    """What has to be known to read the table right."""
     suite = comparison.suite
-    if complete or not len(table):
-        return ""
-    count, whole = int(table["tasks"].iloc[0]), len(suite.reference_scores)
-    text = f"**A subset**, {column.title}: aggregates are over {count} of {whole} tasks, "
-    text += (
-        "those that all runs have final scores of. " if count < len(suite.tasks) else "as trained. "
-    )
-    if published.IMPALA in set(table["agent"]):
-        text += f"{published.IMPALA}: computed from its published scores of the same tasks. "
-    return text + "What the paper reports of its own agents is over all tasks, and left out here."
-
-
-def _footnotes(tables: Mapping[Column, pd.DataFrame]) -> list[str]:
-    if not any((table["source"] == "training").any() for table in tables.values()):
-        return []
-    return [
-        f"† not tested yet (`--mode=test`): the last {RECENT_EPISODES} episodes a task of training."
+    notes = [
+        "In brackets, 95% bootstrap intervals. Those of a single run are over its episodes, and "
+        "say nothing of how another seed would do. Those of several are over the runs: of two or "
+        "three they reach from the lowest to the highest, and hold the truth less often."
     ]
+    if any((table["source"] == "training").any() for table in tables.values()):
+        notes.append(
+            "† not tested yet (`--mode=test`): the last "
+            f"{RECENT_EPISODES} episodes of each task in training."
+        )
+    whole, scored = len(suite.reference_scores), set(suite.tasks) & set(suite.reference_scores)
+    if not scored:
+        notes.append("Random and human scores of these levels are not known.")
+    elif len(scored) < whole:
+        notes.append(
+            f"**A subset**: all scores are over {len(scored)} of {whole} tasks. That of "
+            f"{published.IMPALA} is computed from its published scores of the same tasks; the "
+            "PopArt paper has scores over all tasks only, which are left out here."
+        )
+    for column, found in of_columns.items():
+        if found.inverted:
+            notes.append(
+                f"{column.title}: the published human does worse than random play in "
+                f"{', '.join(found.inverted)}, so that normalised scores there are upside down."
+            )
+    return notes
 
 
 def levels_table(table: pd.DataFrame) -> str:
@@ -153,6 +167,15 @@ def as_html(text: str, figures: Path) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _lines(head: str, lines: Sequence[str]) -> list[str]:
+    return [head, "\n".join(f"* {_code(line)}" for line in lines)] if lines else []
+
+
+def _code(text: str) -> str:
+    """Text that Markdown and HTML are to leave as it is."""
+    return "`" + text.replace("`", "'").replace("\n", " ") + "`"
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

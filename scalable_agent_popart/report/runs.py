@@ -1,5 +1,6 @@
 """Reads what runs left behind, finished or not; what cannot be read is named and passed over."""
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
 
 # How data that is not what it should be shows.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+# No frame count or return comes near; beyond it sums would lose their precision.
+_LARGEST = 1e15
 # Lines that are decoded in one go, and lines of metrics that are enough for a curve.
 _CHUNK = 10_000
 _MOST_METRICS = 500
@@ -90,7 +93,8 @@ def _read_episodes(path: Path, tasks: Iterable[str], problems: list[str]) -> pd.
     place = {task: i for i, task in enumerate(tasks)}
 
     def row(record: Any) -> tuple[int, float, float]:
-        return place[record["task"]], float(record["frames"]), float(record["episode_return"])
+        frames, episode_return = _count(record["frames"]), _number(record["episode_return"])
+        return place[record["task"]], frames, episode_return
 
     rows = _convert_lines(_lines(path, problems), row, path, problems)
     table = np.array(rows, np.float64).reshape(-1, 3)
@@ -109,8 +113,8 @@ def _read_statistics(path: Path, config: Config, problems: list[str]) -> pd.Data
     tasks = config.suite.tasks
 
     def rows(record: Any) -> list[tuple[int, str, float, float]]:
-        frames, shift, scale = int(record["frames"]), record["shift"], record["scale"]
-        return [(frames, task, float(shift[task]), float(scale[task])) for task in tasks]
+        frames, shift, scale = _count(record["frames"]), record["shift"], record["scale"]
+        return [(frames, task, _number(shift[task]), _number(scale[task])) for task in tasks]
 
     if not config.use_popart:
         return pd.DataFrame(columns=columns)
@@ -125,15 +129,15 @@ def _read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eva
     found = []
     for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
         try:
-            record = json.loads(path.read_bytes())
+            record = json.loads(_content(path))
             tasks = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
             returns = {
-                level: np.array(result["returns"], np.float64).reshape(-1)
+                str(level): np.array([_number(value) for value in result["returns"]])
                 for level, result in tasks.items()
             }
-            if not all(len(values) and np.isfinite(values).all() for values in returns.values()):
+            if not returns or not all(map(len, returns.values())):
                 raise ValueError("levels without returns")
-            found.append(Evaluation(str(record["starts"]), int(record["frames"]), returns))
+            found.append(Evaluation(str(record["starts"]), _count(record["frames"]), returns))
         except FileNotFoundError:
             continue  # Not every run is tested.
         except (OSError, *_DAMAGE) as error:
@@ -144,9 +148,9 @@ def _read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eva
 def _lines(path: Path, problems: list[str]) -> list[bytes]:
     """The whole lines of a log; none if it cannot be read."""
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
+        *lines, rest = _content(path).split(b"\n")
     except OSError as error:
-        problems.append(f"{path} skipped: {error.strerror}")
+        problems.append(f"{path} skipped: {error.strerror or error}")
         return []
     if rest:
         problems.append(f"{path}: its last line is cut off (or still being written) and left out")
@@ -162,25 +166,43 @@ def _convert_lines(
     for start in range(0, len(lines), _CHUNK):
         chunk = lines[start : start + _CHUNK]
         try:  # All at once is several times faster.
-            records = json.loads(b"[" + b",".join(chunk) + b"]", parse_constant=_no_number)
+            records = json.loads(b"[" + b",".join(chunk) + b"]")
             if len(records) != len(chunk):
                 raise ValueError
             rows += [convert(record) for record in records]
         except _DAMAGE:
             for line in chunk:
                 try:
-                    rows.append(convert(json.loads(line, parse_constant=_no_number)))
+                    rows.append(convert(json.loads(line)))
                 except _DAMAGE:
                     damaged += 1
     if damaged:
         problems.append(
-            f"{path}: {damaged:,} of {len(lines):,} lines skipped, not of this run's log"
+            f"{path}: {damaged:,} of {len(lines):,} lines read skipped, not of this run's log"
         )
     return rows
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def _content(path: Path) -> bytes:
+    """Of a file, not of whatever else may go by its name."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no file")
+    return path.read_bytes()
+
+
+def _number(value: Any) -> float:
+    """The number if it is one, and of a size that can be."""
+    number = float(value)
+    if not abs(number) < _LARGEST:  # NaN is not, either.
+        raise ValueError(f"{value} is no number that can be")
+    return number
+
+
+def _count(value: Any) -> int:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"{value} is no count")
+    return int(number)
 
 
 def _say(error: Exception) -> str:
