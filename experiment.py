@@ -47,6 +47,20 @@ _FLAGS = (
     _define_enum("mode", MODES, "Train, test the run in --logdir, or report on --runs."),
     _define("string", "level_name", "A suite (atari57, dmlab30, catch5), a level or levels."),
     _define("integer", "seed", "Random seed."),
+    # Cluster.
+    _define_enum(
+        "job_name",
+        config_lib.JOB_NAMES,
+        "With --learner_address: what this process does for a run of many. An evaluator tests "
+        "the run in --logdir again and again while it trains.",
+    ),
+    _define("integer", "task", "Number of the actor job, from 0."),
+    _define(
+        "string",
+        "learner_address",
+        "HOST:PORT of the learner, for a run of many processes. Whoever can reach the port can "
+        "make the learner run anything: close it to all but the run's own machines.",
+    ),
     # Training.
     _define("integer", "total_environment_frames", "Total environment frames to train for."),
     _define("integer", "num_actors", "Environments, dealt round robin over the levels."),
@@ -154,16 +168,24 @@ def _make_config() -> config_lib.Config:
     for name in _REPORT_FLAGS:
         if not flags.FLAGS[name].using_default_value:
             raise UserError(f"--{name} is for --mode=report; leave it out")
-    if given.get("mode") != "test":
+    if given.get("mode") != "test" and given.get("job_name") != "evaluator":
         config = config_lib.Config.from_flags(given)
-    else:  # A test plays by the run's own settings, but for those given.
-        logdir = flags.FLAGS.logdir
-        trained = RunDirectory(logdir).read_config()
-        if trained is None:
-            raise UserError(f"there is no run in {logdir} to test; train first")
-        config = trained.for_test({**given, "logdir": logdir})
-    config.check_playable()
+    else:
+        config = _run_to_test().for_test({**given, "logdir": flags.FLAGS.logdir, "mode": "test"})
+    if not (config.learner_address and config.job_name == "learner"):  # Which plays nothing.
+        config.check_playable()
     return config
+
+
+def _run_to_test() -> config_lib.Config:
+    """The configuration of the run in --logdir, whose settings a test plays by."""
+    directory = RunDirectory(flags.FLAGS.logdir)
+    if flags.FLAGS.job_name == "evaluator":
+        return directory.wait_for_config()  # Its learner may start later.
+    trained = directory.read_config()
+    if trained is None:
+        raise UserError(f"there is no run in {directory.path} to test; train first")
+    return trained
 
 
 def _report() -> None:
@@ -192,19 +214,24 @@ def _report() -> None:
 
 def _run(config: config_lib.Config) -> int | None:
     """Dispatches on the mode; returns the signal that ended the run, if any."""
-    if config.mode == "train":
+    if config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     # Fewer of TensorFlow's notes on its build and saving between the lines of progress.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from scalable_agent_popart import evaluation, hardware, training  # noqa: PLC0415
+    from scalable_agent_popart import cluster, evaluation, evaluator, hardware, training  # noqa: PLC0415
 
     hardware.prepare_process()
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-        evaluation.evaluate(config)
+        if flags.FLAGS.job_name == "evaluator":
+            evaluator.follow(config)
+        else:
+            evaluation.evaluate(config)
         return None
-    return training.train(config)
+    if config.job_name == "actor":
+        return cluster.act(config)
+    return cluster.train(config) if config.learner_address else training.train(config)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ class Training:
     config: Config
     learner: Learner
     pool: ActorPool
-    store: WeightStore
     lags: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
     rollouts_of: Counter[str] = field(default_factory=Counter)  # By task.
@@ -43,7 +42,7 @@ class Training:
         self.fills.append(self.pool.rollout_queue.fill())
         self.rollouts_of.update(self.config.suite.tasks[i] for i in batch.task_id.numpy())
         self.lags.append(float(self.learner.update(batch)["policy_lag"]))
-        self.store.publish(int(self.learner.num_updates))
+        self.pool.publish(int(self.learner.num_updates))
 
     @property
     def num_traces(self) -> int:
@@ -61,9 +60,8 @@ def training(config: Config) -> Iterator[Training]:
     """Starts actors and learner, and warms them up."""
     spec = construction.make_rollout_spec(config)
     learner = construction.make_learner(config, spec)
-    store = WeightStore(learner.agent.trainable_variables, 0)
-    with ActorPool(config, spec, store, 0) as pool:
-        running = Training(config, learner, pool, store)
+    with ActorPool(config, spec, learner) as pool:
+        running = Training(config, learner, pool)
         for _ in range(_WARM_UP_UPDATES):
             running.update()
         yield running

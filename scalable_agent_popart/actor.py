@@ -21,7 +21,10 @@ _MOST_TO_CATCH_UP = 10
 class RolloutSink(Protocol):
     """Where rollouts go."""
 
-    closed: bool  # whether nobody listens any more
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+        ...
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
         """Sets room aside for up to `count` rollouts, waiting at most so long for the first.

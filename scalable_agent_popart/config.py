@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from scalable_agent_popart.errors import UserError
 # Choices of the enumerated flags.
 MODES = ("train", "test")
 STARTS = ("noop", "human")
+JOB_NAMES = ("learner", "actor", "evaluator")
 NETWORKS = ("deep", "shallow")
 REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
 POPART_ORDERS = ("gradient_first", "statistics_first")
@@ -20,11 +22,16 @@ PRECISIONS = ("float32", "bfloat16", "auto")
 
 # What is asked of a test; a run's own are those it would be tested with at its start.
 _OF_TEST = ("mode", "test_num_episodes", "starts", "human_starts_dir", "record_video")
+# A process's part in a run of many; a test, or an evaluator's, is the same without it.
+_OF_JOB = ("job_name", "task", "learner_address")
+# Of a host: a name or an IPv4 address, or an IPv6 address in brackets.
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 
 # What makes a run no other experiment: where, how fast, how often. All else does.
 _OF_OCCASION = (
     *_OF_TEST,
     "logdir",
+    *_OF_JOB,
     "num_actors",
     "actor_threads",
     "level_cache_dir",
@@ -58,6 +65,10 @@ class Config:
     level_name: str
     mode: str = "train"
     logdir: str = "/tmp/agent"
+    # Cluster.
+    job_name: str = "learner"
+    task: int = -1
+    learner_address: str = ""
     seed: int = 1
     total_environment_frames: int
     # Actors.
@@ -203,7 +214,8 @@ class Config:
                 f"tested on {suite.level_name} of {suite.name}"
             )
         own = {name: v for name, v in dataclasses.asdict(self).items() if name not in _OF_TEST}
-        config = Config.from_flags({**own, **given})
+        asked = {**own, **given}
+        config = Config.from_flags({name: v for name, v in asked.items() if name not in _OF_JOB})
         # Scores are of raw rewards, whatever the clipping.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
         differences = played.differences(self)
@@ -222,6 +234,7 @@ class Config:
             ("popart_second_moment_of", SECOND_MOMENTS),
             ("precision", PRECISIONS),
             ("starts", STARTS),
+            ("job_name", JOB_NAMES),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"--{name} must be one of {', '.join(choices)}")
@@ -275,6 +288,28 @@ class Config:
             if self.mode == "train" and getattr(self, name) != off:
                 raise UserError(f"--{name} is for --mode=test; leave it out")
 
+    def _validate_job(self) -> None:
+        job = f"--job_name={self.job_name}"
+        if self.learner_address:
+            parts = _ADDRESS.fullmatch(self.learner_address)
+            if parts is None or not 0 < int(parts[2]) < 2**16:
+                raise UserError(
+                    f"--learner_address={self.learner_address} must be HOST:PORT, the learner's "
+                    "host as actors see it and a port that is free there"
+                )
+            if self.mode != "train":
+                raise UserError("--learner_address is for training; leave it out")
+        if self.job_name == "actor":
+            if not self.learner_address:
+                raise UserError(f"{job} needs --learner_address=HOST:PORT, where its learner is")
+            if self.task < 0:
+                raise UserError(
+                    f"{job} needs --task, the job's number: 0 for the first actor job, 1 for the "
+                    f"next, and so on; got {self.task}"
+                )
+        elif self.task not in (-1, 0):
+            raise UserError(f"--task={self.task} is for --job_name=actor; leave it out")
+
     def _validate_suite(self, suite: suites.Suite) -> None:
         if self.action_set not in suite.action_sets:
             raise UserError(
@@ -285,7 +320,9 @@ class Config:
             if getattr(self, name) and name not in suite.own_flags:
                 raise UserError(f"--{name} means nothing to {suite.name}; leave it out")
         self._validate_test(suite)
-        if self.mode == "train" and self.num_actors < len(suite.tasks):
+        self._validate_job()
+        alone = self.mode == "train" and not self.learner_address
+        if alone and self.num_actors < len(suite.tasks):
             raise UserError(
                 f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "
                 f"--level_name={self.level_name}: give at least one actor a task"

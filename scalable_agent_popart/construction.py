@@ -66,13 +66,16 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
     return Learner(agent, head, settings, spec, config.batch_size, config.xla)
 
 
-def deal_tasks(num_actors: int, num_tasks: int, num_threads: int) -> list[np.ndarray]:
+def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:
     """The task of each actor, by thread: round robin over the tasks, then over the threads.
 
     Every thread plays as many different tasks as it can, so that the batches made of its
-    rollouts mix them; copies of one task stand together.
+    rollouts mix them; copies of one task stand together. Jobs with as many actors each continue
+    one another's round, however many jobs there are.
     """
-    tasks = np.sort(np.arange(num_actors, dtype=np.int32) % num_tasks)
+    first = job * num_actors
+    tasks = np.sort(np.arange(first, first + num_actors, dtype=np.int64) % num_tasks)
+    tasks = tasks.astype(np.int32)
     return [tasks[i::num_threads] for i in range(num_threads)]
 
 

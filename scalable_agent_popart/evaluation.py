@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,12 +27,12 @@ _MOST_RESTARTS = 8
 Watch = Callable[[np.ndarray, StepOutput], None]
 
 
-def evaluate(config: Config) -> None:
+def evaluate(config: Config) -> dict[str, Any]:
     """Plays `test_num_episodes` of each task with the run's newest checkpoint.
 
     Of a task with a version held out from training, both versions are played. Prints the
     scores and writes them, and films each task if asked to, in the run directory; the run may
-    still be training.
+    still be training. Returns the `evaluation_summary`.
 
     Raises:
       UserError: if there is no run, it is of another architecture, or it is damaged.
@@ -60,6 +61,7 @@ def evaluate(config: Config) -> None:
     summary = evaluation_summary.summarise(config, frames, by_task)
     evaluation_summary.show(summary)
     directory.write_evaluation(summary)
+    return summary
 
 
 def load_policy(config: Config, num_environments: int) -> tuple[Policy, int]:

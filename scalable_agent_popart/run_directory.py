@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +36,7 @@ class RunDirectory:
       checkpoints: the checkpoints' directory.
       evaluation: `evaluation.json`, the newest result of `--mode=test`.
       evaluations: directory of all results of `--mode=test`.
+      evaluations_log: `evaluations.jsonl`, a line for each test by an evaluator job.
       videos: directory of what `--record_video` films.
     """
 
@@ -45,6 +47,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.evaluation = self.path / "evaluation.json"
         self.evaluations = self.path / "evaluations"
+        self.evaluations_log = self.path / "evaluations.jsonl"
         self.videos = self.path / "videos"
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
@@ -68,6 +71,12 @@ class RunDirectory:
                 f"{self._config_path} is damaged or not of this program ({error}); "
                 "give another --logdir"
             ) from error
+
+    def wait_for_config(self) -> Config:
+        """As `read_config`, once there is a run."""
+        while (config := self.read_config()) is None:
+            time.sleep(1.0)
+        return config
 
     def check(self, config: Config) -> None:
         """Writes nothing; raises UserError if `config` cannot train in this directory."""

@@ -285,11 +285,10 @@ def test_tasks_and_order_survive_threads_and_queue(
     count_everywhere(monkeypatch)
     spec = construction.make_rollout_spec(pool_config)
     learner = construction.make_learner(pool_config, spec)
-    store = WeightStore(learner.agent.trainable_variables, version=0)
     steps_seen: dict[int, list[list[int]]] = defaultdict(list)
     tasks_seen = set()
     taken = 0
-    with training.ActorPool(pool_config, spec, store, num_updates=0) as pool:
+    with training.ActorPool(pool_config, spec, learner) as pool:
         # One thread may be ready long before the other.
         while taken < 15 or (len(tasks_seen) < 5 and taken < 2000):
             batch = pool.next_batch()
@@ -344,10 +343,9 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
     )
     spec = construction.make_rollout_spec(pool_config)
     learner = construction.make_learner(pool_config, spec)
-    store = WeightStore(learner.agent.trainable_variables, version=0)
 
     def take_batches() -> None:
-        with training.ActorPool(pool_config, spec, store, num_updates=0) as pool:
+        with training.ActorPool(pool_config, spec, learner) as pool:
             while True:
                 pool.next_batch()
 

@@ -17,11 +17,12 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 # Numbers that may be zero, that lie between zero and one, and all others.
 _NOT_NEGATIVE = ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed")
+_OTHERS = ("task",)
 _WITHIN_ONE = ("discounting", "decay")
 _POSITIVE = [
     field.name
     for field in dataclasses.fields(Config)
-    if field.type in (int, float) and field.name not in (*_NOT_NEGATIVE, *_WITHIN_ONE)
+    if field.type in (int, float) and field.name not in (*_NOT_NEGATIVE, *_WITHIN_ONE, *_OTHERS)
 ]
 _CHOICES = {
     "mode": ("train", "test"),
@@ -31,6 +32,7 @@ _CHOICES = {
     "popart_second_moment_of": ("squares", "mean"),
     "precision": ("float32", "bfloat16", "auto"),
     "starts": ("noop", "human"),
+    "job_name": ("learner", "actor", "evaluator"),
 }
 
 
@@ -205,7 +207,7 @@ def test_nan_is_refused_wherever_a_number_is_asked_for(name: str) -> None:
 def test_choice_that_does_not_exist_is_refused_with_those_that_do(
     name: str, choices: tuple[str, ...]
 ) -> None:
-    for choice in () if name == "starts" else choices:
+    for choice in () if name in ("starts", "job_name") else choices:
         assert getattr(_config(**{name: choice}), name) == choice
     message = _refusal(**{name: "nonsense"})
     assert f"--{name}" in message
@@ -355,6 +357,25 @@ def test_human_starts_come_from_a_directory_and_are_for_tests_of_atari() -> None
         assert "has no human starts" in _refusal(level_name, mode="test", starts="human")
         assert "means nothing" in _refusal(level_name, mode="test", **human)
     assert "--record_video is for --mode=test" in _refusal("pong", record_video=True)
+
+
+def test_jobs_of_a_cluster_need_an_address_and_actors_a_number() -> None:
+    where = {"learner_address": "host:1234"}
+    assert _config(**where).job_name == "learner"
+    assert _config(**where, task=0).task == 0
+    assert _config(**where, job_name="actor", task=7).task == 7
+    # Fewer environments than tasks are enough for one of many jobs.
+    assert _config("atari57", **where, job_name="actor", task=7, num_actors=4).num_actors == 4
+    assert "needs --learner_address" in _refusal(job_name="actor", task=1)
+    assert "needs --task" in _refusal(**where, job_name="actor")
+    assert "--task=3 is for --job_name=actor" in _refusal(**where, task=3)
+    assert "leave it out" in _refusal(**where, mode="test")
+    assert _config(learner_address="[::1]:1").learner_address == "[::1]:1"
+    # A run of many processes is tested as any other.
+    trained = _config(**where, task=0)
+    assert trained.for_test({"mode": "test"}).learner_address == ""
+    for address in ("host", ":1", "host:", "host:0", "host:70000", "host:x", "a b:1", "::1:5"):
+        assert "must be HOST:PORT" in _refusal(learner_address=address)
 
 
 def test_an_experiment_is_what_shapes_learning() -> None:

@@ -22,6 +22,7 @@ _SLOW = (
     "bookkeeping_test",
     "experiment_test",
     "evaluation_test",
+    "cluster_test",
     "dmlab30_runs_test",
     "learning_test",
     "failure_test",

@@ -18,7 +18,6 @@ from process_pool_test import is_alive, wait_until
 
 from scalable_agent_popart import construction, process_pool, scores, suites, training
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.weights import WeightStore
 
 _ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -103,11 +102,10 @@ def test_a_run_keeps_its_action_set(
 def batches_of(config: Config, num_batches: int, enough: Callable[[Counter], bool]) -> Counter:
     """Rollouts by task in at least so many batches, and until there are enough."""
     spec = construction.make_rollout_spec(config)
-    agent = construction.make_agent(config, spec)
-    store = WeightStore(agent.trainable_variables, version=0)
+    learner = construction.make_learner(config, spec)
     tasks: Counter = Counter()
     taken = 0
-    with training.ActorPool(config, spec, store, num_updates=0) as pool:
+    with training.ActorPool(config, spec, learner) as pool:
         while taken < num_batches or not enough(tasks):
             batch = pool.next_batch()
             if batch is not None:

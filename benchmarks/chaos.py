@@ -1,0 +1,176 @@
+"""Kills actor jobs and learners of one run at random: does it reach its end, and what is lost?
+
+  python benchmarks/chaos.py --logdir=runs/chaos
+
+Trains PopArt-IMPALA on `catch5` with a learner and four actor jobs on this machine. Each kill
+(`kill -9`) comes once the run has moved on since the last; what was killed is started again at
+once. Prints what became of it as JSON, and fails if a promise was broken. Flags after `--` go
+to every job.
+"""
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("logdir", "runs/chaos", "Run directory; must not exist.")
+flags.DEFINE_integer("actor_jobs", 4, "Actor jobs.")
+flags.DEFINE_integer("actor_kills", 50, "Actor jobs killed.")
+flags.DEFINE_integer("learner_kills", 10, "Learners killed.")
+flags.DEFINE_integer("frames_between_kills", 4000, "Environment frames from kill to kill.")
+flags.DEFINE_integer("total_environment_frames", 500_000, "Frames to end at.")
+flags.DEFINE_float("checkpoint_seconds", 5.0, "Seconds between checkpoints.")
+
+_EXPERIMENT = Path(__file__).parent.parent / "experiment.py"
+_DEADLINE_SECONDS = 300.0
+
+
+class Jobs:
+    """The processes of a run."""
+
+    def __init__(self, logdir: Path, settings: list[str]):
+        self.port = _free_port()
+        self._logdir = logdir
+        self._settings = [*settings, f"--learner_address=localhost:{self.port}"]
+        self._output = open(logdir.parent / f"{logdir.name}.log", "w")  # noqa: SIM115
+        self.learner = self.start("--job_name=learner", f"--logdir={logdir}")
+        self.actors = [self.start_actor(task) for task in range(FLAGS.actor_jobs)]
+
+    def start(self, *own: str) -> subprocess.Popen:
+        command = [sys.executable, str(_EXPERIMENT), *self._settings, *own]
+        return subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+
+    def start_actor(self, task: int) -> subprocess.Popen:
+        return self.start("--job_name=actor", f"--task={task}")
+
+    def kill_actor(self, task: int) -> None:
+        _kill(self.actors[task])
+        self.actors[task] = self.start_actor(task)
+
+    def kill_learner(self) -> None:
+        _kill(self.learner)
+        self.learner = self.start("--job_name=learner", f"--logdir={self._logdir}")
+
+    def resident_mebibytes(self) -> float:
+        """Memory of the learner's process."""
+        status = Path(f"/proc/{self.learner.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def end(self) -> list[int]:
+        """Exit codes once the learner has ended; actors that came too late to hear are asked."""
+        codes = [self.learner.wait(_DEADLINE_SECONDS)]
+        for process in self.actors:
+            if process.poll() is None:
+                process.terminate()
+            codes.append(process.wait(_DEADLINE_SECONDS))
+        return codes
+
+    def close(self) -> None:
+        for process in (self.learner, *self.actors):
+            _kill(process)
+        self._output.close()
+
+
+def _kill(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def _frames(logdir: Path) -> list[int]:
+    """Of the whole lines of the learner's log."""
+    path = logdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line)["frames"] for line in lines if line.endswith("\n")]
+
+
+def _wait_for(frames: int, logdir: Path) -> int:
+    """Waits until the run has come so far; returns how far."""
+    end = time.monotonic() + _DEADLINE_SECONDS
+    while not (seen := _frames(logdir)) or seen[-1] < frames:
+        if time.monotonic() > end:
+            raise RuntimeError(f"the run hangs at {seen[-1:]} frames, before {frames}")
+        time.sleep(0.1)
+    return seen[-1]
+
+
+def torment(jobs: Jobs, logdir: Path) -> dict[str, Any]:
+    """Kills as asked; returns what was seen."""
+    chance = random.Random(0)
+    victims = ["actor"] * FLAGS.actor_kills + ["learner"] * FLAGS.learner_kills
+    chance.shuffle(victims)
+    lost = [0]
+    memory = []
+    seen = _wait_for(1, logdir)
+    for victim in victims:
+        seen = _wait_for(min(seen + FLAGS.frames_between_kills, _last_kill()), logdir)
+        if victim == "actor":
+            jobs.kill_actor(chance.randrange(FLAGS.actor_jobs))
+            continue
+        memory.append(jobs.resident_mebibytes())
+        jobs.kill_learner()
+        before = _frames(logdir)
+        # Its log is cut back to the checkpoint when it is back.
+        while (after := _frames(logdir)) == before:
+            time.sleep(0.05)
+        back = next((a for a, b in zip(after, before, strict=False) if a != b), after[-1])
+        lost.append(before[-1] - min(back, before[-1]))
+        seen = after[-1]
+    return {"frames_lost_by_learner_kills": lost[1:], "learner_mebibytes": memory}
+
+
+def _last_kill() -> int:
+    """Frames by which all kills are to be over."""
+    return int(0.9 * FLAGS.total_environment_frames)
+
+
+def main(argv: list[str]) -> None:
+    logdir = Path(FLAGS.logdir)
+    logdir.parent.mkdir(parents=True, exist_ok=True)
+    settings = ["--level_name=catch5", "--use_popart", "--num_actors=10", "--log_seconds=0.5"]
+    settings += [f"--total_environment_frames={FLAGS.total_environment_frames}"]
+    settings += [f"--checkpoint_seconds={FLAGS.checkpoint_seconds}", *argv[1:]]
+    begin = time.monotonic()
+    jobs = Jobs(logdir, settings)
+    try:
+        result = torment(jobs, logdir)
+        _wait_for(FLAGS.total_environment_frames, logdir)
+        codes = jobs.end()
+    finally:
+        jobs.close()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", jobs.port))  # Nobody listens any more.
+    rates = [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+    rate = sorted(line["frames_per_second"] for line in rates)[len(rates) // 2]
+    result |= {
+        "seconds": time.monotonic() - begin,
+        "exit_codes": codes,
+        "frames": rates[-1]["frames"],
+        "mean": rates[-1]["mean"],
+        "frames_in_a_checkpoint_interval": rate * FLAGS.checkpoint_seconds,
+    }
+    print(json.dumps(result, indent=2))
+    batch = 32 * 18
+    worst = max(result["frames_lost_by_learner_kills"], default=0)
+    if worst > result["frames_in_a_checkpoint_interval"] + batch:
+        sys.exit(f"error: {worst} frames were lost at once, more than in a checkpoint's interval")
+    if any(code not in (0, 128 + signal.SIGTERM) for code in codes):
+        sys.exit("error: a job did not end well")
+
+
+if __name__ == "__main__":
+    app.run(main)

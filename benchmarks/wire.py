@@ -1,0 +1,169 @@
+"""What a learner's port takes in, and what one machine trains as two processes.
+
+  python benchmarks/wire.py
+
+Senders are processes that send the same rollouts again and again, so that they cost nothing to
+make; the receiver takes batches and drops them. Prints agent steps per second for 1, 2, 4 and 8
+senders, then those of training in one process and as a learner and an actor job. Flags after
+`--` go to the training runs.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+from scalable_agent_popart import construction
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.transport import LearnerLink, LearnerPort
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
+flags.DEFINE_integer("port", 0, "Of the receiver; given to senders.")
+flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
+flags.DEFINE_integer("training_updates", 12, "Updates of each training run; 0: none.")
+
+_CARD = {"benchmark": "wire"}
+_ROLLOUTS_PER_CALL = 16
+_WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def _config() -> Config:
+    return Config.from_flags({"level_name": FLAGS.level_name})
+
+
+def rollout_bytes(spec: Rollout) -> int:
+    """Of one environment's rollout, without the few that the protocol adds."""
+    leaves = tf.nest.flatten(spec)
+    return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
+
+
+def send(port: int) -> None:
+    """A sender's work; ends with the receiver."""
+    config = _config()
+    spec = construction.make_rollout_spec(config)
+    link = LearnerLink(f"localhost:{port}", spec, _CARD, "sender")
+    rollouts = tf.nest.map_structure(
+        lambda leaf: np.zeros((_ROLLOUTS_PER_CALL, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
+    )
+    while True:
+        link.put(rollouts)
+
+
+def fetch(num_clients: int) -> float:
+    """Bytes of weights per second that so many clients fetch from one learner, one after another.
+
+    The clients are threads of this process; calls to the server are made without Python's lock.
+    """
+    config = _config()
+    spec = construction.make_rollout_spec(config)
+    port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
+    port.publish(0, bytes(_WEIGHT_BYTES))
+    fetched = [0] * num_clients
+    over = threading.Event()
+
+    def ask(i: int) -> None:
+        link = LearnerLink(port.address, spec, _CARD, "client")
+        while not over.is_set():
+            found = link.weights()
+            fetched[i] += len(found[1]) if found else 0
+
+    clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
+    for client in clients:
+        client.start()
+    while not all(fetched):  # Until all have connected.
+        time.sleep(0.1)
+    begin, before = time.monotonic(), sum(fetched)
+    time.sleep(FLAGS.seconds)
+    rate = (sum(fetched) - before) / (time.monotonic() - begin)
+    over.set()
+    for client in clients:
+        client.join()
+    return rate
+
+
+def receive(num_senders: int) -> float:
+    """Agent steps per second that arrive from so many senders."""
+    config = _config()
+    spec = construction.make_rollout_spec(config)
+    port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
+    port.publish(0, b"")
+    command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+    command += [f"--port={port.address.rpartition(':')[2]}"]
+    senders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(num_senders)]
+    try:
+        for _ in range(20 * num_senders):  # Until all of them are at it.
+            port.get(config.batch_size)
+        begin, count = time.monotonic(), 0
+        while time.monotonic() - begin < FLAGS.seconds:
+            port.get(config.batch_size)
+            count += config.batch_size * config.unroll_length
+        return count / (time.monotonic() - begin)
+    finally:
+        for sender in senders:
+            sender.kill()
+            sender.wait()
+
+
+def train(in_two: bool, extra: list[str]) -> float:
+    """Agent steps per second of training, the first updates aside."""
+    config = _config()
+    frames = config.batch_size * config.unroll_length * config.num_action_repeats
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, str(Path(__file__).parent.parent / "experiment.py"), *extra]
+        program += [f"--level_name={FLAGS.level_name}", "--use_popart", "--log_seconds=1e-9"]
+        program += [f"--total_environment_frames={frames * FLAGS.training_updates}"]
+        where = [f"--learner_address=localhost:{_free_port()}"] if in_two else []
+        jobs = [subprocess.Popen([*program, *where, f"--logdir={folder}/run"])]
+        if in_two:
+            jobs.append(subprocess.Popen([*program, *where, "--job_name=actor", "--task=0"]))
+        try:
+            jobs[0].wait()
+        finally:
+            for job in jobs:
+                job.kill()
+                job.wait()
+        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+    points = [(json.loads(line)["time"], json.loads(line)["frames"]) for line in lines]
+    (first_time, first), (last_time, last) = points[len(points) // 3], points[-1]
+    return (last - first) / (last_time - first_time) / config.num_action_repeats
+
+
+def main(argv: list[str]) -> None:
+    if FLAGS.port:
+        send(FLAGS.port)
+    config = _config()
+    size = rollout_bytes(construction.make_rollout_spec(config))
+    result = {
+        "bytes_per_rollout": size,
+        "bytes_per_agent_step": size / config.unroll_length,
+        "weights_bytes_per_second": fetch(4),
+        "ingest_agent_steps_per_second": {n: receive(n) for n in (1, 2, 4, 8)},
+    }
+    if FLAGS.training_updates:
+        alone, in_two = [], []
+        for _ in range(2):  # In turn, since machines are shared.
+            alone.append(train(False, argv[1:]))
+            in_two.append(train(True, argv[1:]))
+        result |= {"one_process": alone, "two_processes": in_two}
+        result["ratio"] = sum(in_two) / sum(alone)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,65 @@
+"""The evaluator's job: tests a run again and again while others train it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agent_popart import evaluation
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.run_directory import RunDirectory
+
+_POLL_SECONDS = 1.0
+
+
+def follow(config: Config) -> None:
+    """Tests every checkpoint that is the newest when it looks, until the run has ended.
+
+    Each test is written as `--mode=test` writes it, added as a line to `evaluations.jsonl`, and
+    to TensorBoard's curves.
+
+    Args:
+      config: to test with; its `total_environment_frames` are the run's end.
+
+    Raises:
+      UserError: see `evaluation.evaluate`.
+    """
+    directory = RunDirectory(config.logdir)
+    writer = tf.summary.create_file_writer(str(directory.path / "evaluator"))
+    tested, frames = None, -1
+    with writer.as_default():
+        while frames < config.total_environment_frames:
+            newest = tf.train.latest_checkpoint(str(directory.checkpoints))
+            if newest is None or newest == tested or _frames(newest) in (None, frames):
+                time.sleep(_POLL_SECONDS)
+                continue
+            summary = evaluation.evaluate(config)
+            tested, frames = newest, summary["frames"]
+            _record(directory.evaluations_log, summary)
+
+
+def _frames(checkpoint: str) -> int | None:
+    """How far a run had come at a checkpoint, of which there may be several at one place.
+
+    None if it was removed since, in favour of newer ones.
+    """
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        return int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE"))
+    except (tf.errors.OpError, ValueError):
+        return None
+
+
+def _record(path: Path, summary: dict[str, Any]) -> None:
+    """Adds a line to the log, and a point to TensorBoard's curves, which the caller opened."""
+    means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
+    record = {name: summary[name] for name in ("frames", "starts")} | summary["aggregate"]
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), **record, "mean_return": means}) + "\n")
+    for name, score in summary["aggregate"].items():
+        if score is not None:
+            tf.summary.scalar(f"evaluation/{name}", score, summary["frames"])
+    for level, mean in means.items():
+        tf.summary.scalar(f"evaluation/mean_return/{level}", mean, summary["frames"])

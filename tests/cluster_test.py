@@ -1,0 +1,358 @@
+"""Learner and actor jobs in processes of their own, that find, lose and refuse each other."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import cluster, construction, transport
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.rollouts import Rollout
+
+_ROOT = Path(__file__).resolve().parents[1]
+_DEADLINE_SECONDS = 120
+_SETTINGS = {
+    "level_name": "catch5",
+    "use_popart": True,
+    "num_actors": 5,
+    "actor_threads": 1,
+    "batch_size": 4,
+    "unroll_length": 10,
+}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+class Jobs:
+    """Starts jobs of one run; kills what is left of them."""
+
+    def __init__(self, directory: Path):
+        self.logdir = directory / "run"
+        self.address = f"localhost:{_free_port()}"
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, job_name: str, *own: str) -> subprocess.Popen[str]:
+        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        command = [sys.executable, "experiment.py", f"--job_name={job_name}", *settings, *own]
+        process = subprocess.Popen(
+            command, cwd=_ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        )
+        self._processes.append(process)
+        return process
+
+    def learner(self, *own: str) -> subprocess.Popen[str]:
+        where = (f"--learner_address={self.address}", f"--logdir={self.logdir}")
+        return self.start("learner", *where, *own)
+
+    def actor(self, task: int, *own: str) -> subprocess.Popen[str]:
+        return self.start("actor", f"--learner_address={self.address}", f"--task={task}", *own)
+
+    def frames(self) -> int:
+        """How far the run has come, by its log."""
+        path = self.logdir / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        return whole[-1]["frames"] if whole else 0
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    jobs = Jobs(tmp_path)
+    yield jobs
+    jobs.close()
+
+
+def _wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        for process in alive:
+            assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "the condition did not come about"
+        time.sleep(0.05)
+
+
+def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs) -> None:
+    actors = [jobs.actor(task) for task in range(2)]
+    often = (
+        "--checkpoint_seconds=0.5",
+        "--log_seconds=0.1",
+        "--total_environment_frames=100000000",
+    )
+    first = jobs.learner(*often)
+    _wait_until(lambda: jobs.frames() > 2000, first, *actors)
+    first.kill()
+    first.wait()
+    actors[0].kill()  # One returns, the other was there all the time.
+    before = jobs.frames()
+    second = jobs.learner(*often)
+    back = jobs.actor(0)
+    _wait_until(lambda: jobs.frames() > before + 2000, second, back, actors[1])
+    second.terminate()
+    _, output = second.communicate(timeout=_DEADLINE_SECONDS)
+    assert second.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in output
+
+    last = jobs.learner(f"--total_environment_frames={jobs.frames() + 4000}")
+    for process in (last, back, actors[1]):
+        _, output = process.communicate(timeout=_DEADLINE_SECONDS)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
+    episodes = [
+        json.loads(line) for line in (jobs.logdir / "episodes.jsonl").read_text().splitlines()
+    ]
+    assert {episode["task"] for episode in episodes} == set(
+        Config.from_flags(_SETTINGS).suite.tasks
+    )
+    frames = [episode["frames"] for episode in episodes]
+    assert frames == sorted(frames)
+
+
+def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) -> None:
+    learner = jobs.learner("--log_seconds=0.1")
+    good = jobs.actor(0)
+    _wait_until(lambda: jobs.frames() > 0, learner, good)
+    bad = jobs.actor(3, "--network=deep", "--unroll_length=12")
+    _, output = bad.communicate(timeout=_DEADLINE_SECONDS)
+    assert bad.returncode == 1
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    differences = (
+        "--network is shallow at the learner and deep at actor job 3; "
+        "--unroll_length is 10 at the learner and 12 at actor job 3"
+    )
+    assert differences in line
+    seen = jobs.frames()
+    _wait_until(lambda: jobs.frames() > seen + 2000, learner, good)
+    learner.terminate()
+    _, output = learner.communicate(timeout=_DEADLINE_SECONDS)
+    assert f"actor job 3 refused: {differences}" in output
+
+
+def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
+    evaluator = jobs.start("evaluator", f"--logdir={jobs.logdir}", "--test_num_episodes=5")
+    training, actor = jobs.learner("--checkpoint_seconds=1"), jobs.actor(0)
+    log = jobs.logdir / "evaluations.jsonl"
+    _wait_until(
+        lambda: log.exists() and len(log.read_text().splitlines()) >= 2, evaluator, training, actor
+    )
+    training.terminate()
+    training.wait(_DEADLINE_SECONDS)
+    # Another checkpoint, and with it the run's end.
+    frames = f"--total_environment_frames={jobs.frames() + 40}"
+    last = jobs.start("learner", f"--logdir={jobs.logdir}", frames)
+    assert last.wait(_DEADLINE_SECONDS) == 0
+    evaluator.terminate()
+    assert evaluator.wait(_DEADLINE_SECONDS) in (0, 128 + signal.SIGTERM)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["frames"] for line in lines] == sorted({line["frames"] for line in lines})
+    assert set(lines[0]) >= {"frames", "starts", "mean", "median", "mean_capped", "mean_return"}
+
+
+# The wire, in one process: a server cannot be stopped, so each test has one of its own.
+
+
+@pytest.fixture(scope="module")
+def spec() -> Rollout:
+    return construction.make_rollout_spec(_config())
+
+
+def _config(**given: object) -> Config:
+    return Config.from_flags({**_SETTINGS, "learner_address": f"localhost:{_free_port()}", **given})
+
+
+def _rollouts(spec: Rollout, count: int, mark: int) -> Rollout:
+    """Rollouts `[count, ...]` whose every number is `mark`."""
+
+    def fill(leaf: tf.TensorSpec) -> np.ndarray:
+        return np.full((count, *leaf.shape), mark, leaf.dtype.as_numpy_dtype)
+
+    return tf.nest.map_structure(fill, spec)
+
+
+def _wire(
+    spec: Rollout, card: dict[str, object]
+) -> tuple[transport.LearnerPort, transport.LearnerLink]:
+    port = _free_port()
+    server = transport.LearnerPort(port, spec, batch_size=8, card=card)
+    return server, transport.LearnerLink(f"localhost:{port}", spec, card, "actor job 0")
+
+
+def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
+    server, link = _wire(spec, {"--network": "shallow"})
+    assert link.look() is None, "nobody is let in before there are weights"
+    server.publish(3, b"weights of old")
+    _wait_until(lambda: link.look() is not None)
+    assert link.look() == transport.View(room=8, version=3, finished=False)
+    server.publish(4, b"weights")
+    assert link.weights() == (4, b"weights")
+    link.put(_rollouts(spec, 3, mark=1))
+    link.put(_rollouts(spec, 5, mark=2))
+    view = link.look()
+    assert view is not None
+    assert (view.room, view.version) == (0, 4)
+    assert server.fill() == 1.0
+    batch = server.get(8)
+    assert batch is not None
+    assert sorted(batch.task_id.tolist()) == [1] * 3 + [2] * 5
+    for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(spec), strict=True):
+        assert leaf.shape == (8, *own.shape)
+        assert leaf.dtype == own.dtype.as_numpy_dtype
+    server.finish()
+    view = link.look()
+    assert view is not None
+    assert view.finished
+    waiting = threading.Thread(target=lambda: seen.append(server.get(8)))
+    seen: list[object] = []
+    waiting.start()
+    server.close()
+    waiting.join(_DEADLINE_SECONDS)
+    assert seen == [None]
+
+
+def test_who_waits_for_room_hears_of_the_end(spec: Rollout) -> None:
+    server, link = _wire(spec, {})
+    server.publish(0, b"")
+    link.put(_rollouts(spec, 8, mark=1))
+    waiting = threading.Thread(target=lambda: link.put(_rollouts(spec, 1, mark=2)))
+    waiting.start()
+    server.finish()
+    server.close()
+    waiting.join(_DEADLINE_SECONDS)
+    assert not waiting.is_alive()
+    _wait_until(lambda: (view := link.look()) is not None and view.finished)
+
+
+def test_a_link_to_nobody_says_so_at_once_and_often_does_not_even_look(spec: Rollout) -> None:
+    link = transport.LearnerLink(f"localhost:{_free_port()}", spec, {}, "actor job 0")
+    assert link.look() is None
+    assert link.weights() is None
+    link.put(_rollouts(spec, 1, mark=0))  # Lost, without a word.
+
+
+def test_a_link_refuses_a_learner_that_learns_something_else(spec: Rollout) -> None:
+    server, _ = _wire(spec, {"--network": "shallow"})
+    server.publish(0, b"")
+    other = transport.LearnerLink(server.address, spec, {"--network": "deep"}, "actor job 7")
+    difference = "--network is shallow at the learner and deep at actor job 7"
+    with pytest.raises(UserError, match=difference):
+        other.look()
+    assert server.notes() == [f"actor job 7 refused: {difference}"]
+    assert server.notes() == []
+
+
+def test_a_port_that_is_taken_is_refused(spec: Rollout) -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} of --learner_address"):
+            transport.LearnerPort(port, spec, 8, {})
+
+
+def test_weights_cross_the_wire_as_they_are(spec: Rollout) -> None:
+    config = _config()
+    agent = construction.make_agent(config, spec)
+    blob = b"".join(v.numpy().tobytes() for v in agent.trainable_variables)
+    tensors = cluster._split(blob, agent.trainable_variables)
+    for tensor, variable in zip(tensors, agent.trainable_variables, strict=True):
+        np.testing.assert_array_equal(tensor, variable)
+
+
+def test_jobs_deal_the_levels_on_where_others_left_off() -> None:
+    for num_actors, num_tasks, num_jobs in ((10, 57, 40), (57, 57, 3), (3, 5, 7)):
+        dealt = [
+            np.concatenate(construction.deal_tasks(num_actors, num_tasks, 2, job))
+            for job in range(num_jobs)
+        ]
+        counts = np.bincount(np.concatenate(dealt), minlength=num_tasks)
+        assert counts.max() - counts.min() <= 1
+        assert all(len(own) == num_actors for own in dealt)
+
+
+# The learner as an actor thread sees it.
+
+
+class FakeLink:
+    """A learner that stands as told, or is not there."""
+
+    def __init__(self) -> None:
+        self.view: transport.View | None = transport.View(room=100, version=1, finished=False)
+        self.fetched = 0
+        self.sent: list[int] = []
+
+    def look(self) -> transport.View | None:
+        return self.view
+
+    def weights(self) -> tuple[int, bytes] | None:
+        self.fetched += 1
+        return None if self.view is None else (self.view.version, b"\x00\x00\x80?")
+
+    def put(self, rollouts: Rollout) -> None:
+        self.sent.append(len(rollouts.task_id))
+
+
+def _remote() -> tuple[FakeLink, cluster.RemoteLearner]:
+    link = FakeLink()
+    variables = [tf.Variable([0.0])]
+    return link, cluster.RemoteLearner(link, variables, threading.Event())  # type: ignore[arg-type]
+
+
+def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
+    link, learner = _remote()
+    assert learner.wait(lambda: False)
+    for _ in range(3):
+        assert learner.latest().version == 1
+    np.testing.assert_array_equal(learner.latest().tensors[0], [1.0])
+    assert link.fetched == 1
+    link.view = None
+    assert learner.latest().version == 1, "the last ones serve while there is no learner"
+    # A learner that was started again may have older ones.
+    for version in (5, 3):
+        link.view = transport.View(room=0, version=version, finished=False)
+        assert learner.latest().version == version
+    assert link.fetched == 3
+
+
+def test_room_is_what_the_learner_has_and_none_without_one(spec: Rollout) -> None:
+    link, learner = _remote()
+    for _ in range(10):
+        learner.put(_rollouts(spec, 1, mark=0))  # It answers at once: more may be sent.
+    assert learner.reserve(8, 0.0, behind=False) == 8
+    link.view = transport.View(room=3, version=1, finished=False)
+    assert learner.reserve(8, 0.0, behind=False) == 3
+    for view in (None, transport.View(room=0, version=1, finished=False)):
+        link.view = view
+        assert learner.reserve(8, 0.01, behind=False) == 0
+    assert not learner.closed
+    link.view = transport.View(room=0, version=1, finished=True)
+    assert learner.reserve(8, 60.0, behind=False) == 0
+    assert learner.closed
+
+
+def test_who_had_to_wait_asks_for_less(spec: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, learner = _remote()
+    for _ in range(10):
+        learner.put(_rollouts(spec, 1, mark=0))
+    moments = iter([0.0, 5.0])
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: next(moments, 5.0))
+    monkeypatch.setattr(cluster.random, "uniform", lambda low, high: 0.0)
+    learner.put(_rollouts(spec, 1, mark=0))
+    assert learner.reserve(8, 0.0, behind=False) == 1
