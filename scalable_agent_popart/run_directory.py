@@ -191,7 +191,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git_revision() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
