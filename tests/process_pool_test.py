@@ -292,7 +292,7 @@ def test_programs_that_an_engine_runs_end_with_it(
     program = int((tmp_path / "program").read_text())
     assert is_alive(program)
     pool.close()
-    assert not is_alive(program)
+    wait_until(lambda: not is_alive(program))
 
 
 def test_a_death_is_noticed_though_a_program_of_the_engine_lives_on(
