@@ -1,0 +1,3 @@
+"""No packages: with Bazel 4 they are those of the active Python environment."""
+
+all_requirements = []
