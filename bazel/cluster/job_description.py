@@ -1,0 +1,103 @@
+"""What one cluster job consists of, and what is wrong with it."""
+
+import re
+from dataclasses import dataclass
+
+# Names become DNS labels of at most 63 characters once Kubernetes has appended `-learner`, an
+# actor's index and a suffix of its own; a Service's may not start with a digit.
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+
+# What the manifests tell each process themselves.
+_SET_BY_MANIFESTS = ("job_name", "task", "learner_address", "logdir")
+
+
+class JobError(Exception):
+    """The job cannot be; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one process is promised."""
+
+    cpus: int
+    memory_gib: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One learner, its actor jobs, and by choice an evaluator.
+
+    Attributes:
+      name: of the run; what it creates on the cluster begins with it.
+      flags: of the experiment, the same for every process. `--num_actors` among them is the number
+        of environments that each actor job plays.
+      num_actor_jobs: processes that play, each with an index from 0.
+      image: container with Python, the project's packages and the executable.
+      executable: its path in the container, a Python zip or a script.
+      volume_claim: PersistentVolumeClaim that run directories are kept on.
+      port: of the learner, where it takes rollouts and gives weights.
+      gpus: of the learner; nobody else has any.
+      slurm_time: limit after which a Slurm job is queued again.
+      slurm_options: of `sbatch`, for all parts of the job, such as `--account=lab`.
+      slurm_learner_options: the same for the learner only, such as `--partition=gpu`.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    num_actor_jobs: int
+    image: str
+    executable: str
+    volume_claim: str
+    port: int
+    gpus: int
+    evaluator: bool
+    learner_resources: Resources
+    actor_resources: Resources
+    evaluator_resources: Resources
+    slurm_time: str
+    slurm_options: tuple[str, ...]
+    slurm_learner_options: tuple[str, ...]
+
+    @property
+    def processes(self) -> str:
+        """What it consists of, in words."""
+        actors = f"{self.num_actor_jobs} actor job{'s' * (self.num_actor_jobs > 1)}"
+        return f"a learner, {actors}, an evaluator" if self.evaluator else f"a learner, {actors}"
+
+    def check(self) -> None:
+        """Raises JobError if the job cannot be."""
+        if not _NAME.fullmatch(self.name):
+            raise JobError(
+                f"--name={self.name} is no name for a cluster: give at most 40 lower-case "
+                "letters, digits and hyphens, beginning with a letter and ending with no hyphen"
+            )
+        if not _LABEL.fullmatch(self.volume_claim):
+            raise JobError(f"--volume_claim={self.volume_claim} is no name of a claim")
+        for name in ("image", "executable", "slurm_time"):
+            value = getattr(self, name)
+            if not value or any(character.isspace() for character in value):
+                raise JobError(f"--{name}={value!r} must not be empty and must hold no spaces")
+        if self.num_actor_jobs < 1:
+            raise JobError(f"--actor_jobs must be 1 or above, got {self.num_actor_jobs}")
+        # A Slurm job adds up to 999 to it.
+        if not 1024 <= self.port <= 64_000:
+            raise JobError(f"--port must lie in [1024, 64000], got {self.port}")
+        if self.gpus < 0:
+            raise JobError(f"--gpus must be 0 or above, got {self.gpus}")
+        for role in ("learner", "actor", "evaluator"):
+            resources: Resources = getattr(self, f"{role}_resources")
+            if min(resources.cpus, resources.memory_gib) < 1:
+                raise JobError(f"--{role}_cpus and --{role}_memory_gib must be 1 or above")
+        self._check_flags()
+
+    def _check_flags(self) -> None:
+        for flag in self.flags:
+            if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
+                raise JobError(f"{flag!r} is not a flag; flags are written --name=value")
+            name = re.split("=", flag.lstrip("-"), maxsplit=1)[0]
+            if name in _SET_BY_MANIFESTS:
+                raise JobError(f"--{name} is set for each process of the job; leave it out")
+        for option in (*self.slurm_options, *self.slurm_learner_options):
+            if not re.match(r"--?[a-zA-Z]", option) or not option.isprintable():
+                raise JobError(f"{option!r} is not an option of sbatch; write --name=value")

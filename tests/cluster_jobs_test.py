@@ -1,0 +1,142 @@
+"""The jobs that are declared: their flags are possible, and so is what the macro makes of them.
+
+Starlark is close enough to Python for the files to be run as such.
+"""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from absl import flags
+from absl.testing import flagsaver
+
+import experiment
+from scalable_agent_popart import suites
+from scalable_agent_popart.config import Config
+
+_BAZEL = Path(__file__).resolve().parents[1] / "bazel"
+_SUITES = {
+    "atari57-clipped": {"level_name": "atari57", "reward_clipping": "abs_one"},
+    "atari57-unclipped": {"level_name": "atari57", "reward_clipping": "none"},
+    "dmlab30": {"level_name": "dmlab30", "reward_clipping": "oar", "action_set": "popart"},
+}
+_AGENTS = {
+    "impala": "IMPALA",
+    "multihead": "MultiHead-IMPALA",
+    "popart": "PopArt-IMPALA",
+}
+_JOBS = [f"{suite}-{agent}" for suite in _SUITES for agent in _AGENTS]
+
+_Rules = dict[str, dict[str, Any]]
+
+
+def _run(path: Path, loaded: dict[str, Any]) -> dict[str, Any]:
+    """Names that a file of Starlark defines, given those that it loads."""
+    names = {"load": lambda *_: None, "package": lambda **_: None, **loaded}
+    exec(compile(path.read_text(), path.name, "exec"), names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def rules() -> _Rules:
+    """Targets by name."""
+    declared: _Rules = {}
+
+    def rule(name: str, **attributes: Any) -> None:
+        assert name not in declared
+        declared[name] = attributes
+
+    native = SimpleNamespace(filegroup=rule, genrule=rule)
+    macro = _run(_BAZEL / "cluster_job.bzl", {"native": native, "py_binary": rule})["cluster_job"]
+    _run(_BAZEL / "jobs" / "BUILD", {"cluster_job": macro})
+    return declared
+
+
+def _words(text: str) -> list[str]:
+    """Words as a shell reads them, after Bazel has put in its variables."""
+    return [word.replace("$$", "$") for word in shlex.split(text)]
+
+
+def _flags(rules: _Rules, job: str) -> list[str]:
+    words = _words(rules[f"{job}.manifests"]["cmd"])
+    return words[words.index("--") + 1 :]
+
+
+def _config(arguments: list[str]) -> Config:
+    """As `experiment.py` understands them."""
+    with flagsaver.flagsaver():
+        assert len(flags.FLAGS(["experiment.py", *arguments])) == 1
+        return Config.from_flags(experiment.given_flags())
+
+
+def test_all_experiments_of_the_paper_are_declared(rules: _Rules) -> None:
+    targets = {f"{job}{suffix}" for job in _JOBS for suffix in ("", ".manifests", ".local")}
+    assert rules.keys() == targets
+
+
+@pytest.mark.parametrize("job", _JOBS)
+def test_flags_make_the_experiment_that_the_name_says(rules: _Rules, job: str) -> None:
+    config = _config(_flags(rules, job))
+    suite, _, agent = job.rpartition("-")
+    for name, value in _SUITES[suite].items():
+        assert getattr(config, name) == value
+    assert config.agent_name == _AGENTS[agent]
+    # One actor job is enough for every task to be played.
+    assert config.num_actors % len(suites.resolve(config.level_name).tasks) == 0
+    assert config.total_environment_frames >= 10_000_000_000
+
+
+def test_agents_differ_in_nothing_else(rules: _Rules) -> None:
+    for suite in _SUITES:
+        experiments = [_config(_flags(rules, f"{suite}-{agent}")).experiment for agent in _AGENTS]
+        for each in experiments:
+            del each["use_popart"], each["multi_head"]
+        assert all(each == experiments[0] for each in experiments)
+
+
+@pytest.mark.parametrize("job", _JOBS)
+def test_manifests_are_made(rules: _Rules, job: str, tmp_path: Path) -> None:
+    rule = rules[f"{job}.manifests"]
+    (tool,) = rule["tools"]
+    program = shlex.join([sys.executable, str(_BAZEL / "cluster" / "manifests.py")])
+    command = rule["cmd"].replace(f"$(location {tool})", program)
+    command = command.replace("$(RULEDIR)", shlex.quote(str(tmp_path))).replace("$$", "$")
+    subprocess.run(["bash", "-c", command], check=True)
+    assert {path.name for path in tmp_path.iterdir()} == set(rule["outs"])
+    objects = list(yaml.safe_load_all((tmp_path / f"{job}.kubernetes.yaml").read_text()))
+    for each in objects:
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+    containers = [
+        each["spec"]["template"]["spec"]["containers"][0]
+        for each in objects
+        if each["kind"] == "Job"
+    ]
+    own = _flags(rules, job)
+    assert [container["args"][: len(own)] for container in containers] == [own] * 3
+
+
+@pytest.mark.parametrize("job", _JOBS)
+def test_local_run_has_the_same_flags(rules: _Rules, job: str) -> None:
+    executable, *others = rules[f"{job}.local"]["args"]
+    assert executable == "--executable=$(rootpath //:experiment)"
+    logdir, actor_jobs, evaluator, *own = _words(" ".join(others))
+    assert logdir == f"--logdir=runs/{job}"
+    assert actor_jobs in _words(rules[f"{job}.manifests"]["cmd"])
+    assert evaluator == "--evaluator"
+    assert own == _flags(rules, job)
+
+
+def test_any_flag_passes_the_shell_unchanged() -> None:
+    macro = _run(_BAZEL / "cluster_job.bzl", {})
+    argument = '--dataset_path=it\'s $HOME `x` "y" \\z'
+    quoted = macro["_quoted"](argument)
+    result = subprocess.run(
+        ["bash", "-c", f"printf %s {quoted.replace('$$', '$')}"], capture_output=True, text=True
+    )
+    assert result.stdout == argument
