@@ -38,7 +38,8 @@ _Rules = dict[str, dict[str, Any]]
 
 def _run(path: Path, loaded: dict[str, Any]) -> dict[str, Any]:
     """Names that a file of Starlark defines, given those that it loads."""
-    names = {"load": lambda *_: None, "package": lambda **_: None, **loaded}
+    unused = dict.fromkeys(("load", "package", "exports_files"), lambda *_, **__: None)
+    names = {**unused, **loaded}
     exec(compile(path.read_text(), path.name, "exec"), names)
     return names
 
