@@ -56,21 +56,34 @@ def program(name, deps = [], data = [], **kwargs):
         **kwargs
     )
 
-def pytest_test(name, deps = [], data = [], long = False, tags = [], **kwargs):
+def pytest_test(name, deps = [], package_deps = [], data = [], size = "medium", **kwargs):
     """A file of tests, run by pytest: `NAME` is the test, `NAME_lib` for tests that import it.
 
-    A `long` one takes minutes; it is tagged so that it can be left out.
+    Args:
+      name: of the file, without `.py`.
+      deps: what it imports.
+      package_deps: what it imports of `//scalable_agent_popart`, by name.
+      data: what it reads or starts.
+      size: "small" if it takes seconds, "large" if it takes minutes.
+      **kwargs: further attributes of the test.
     """
-    module(name = name + "_lib", srcs = [name + ".py"], deps = deps, data = data, testonly = True)
+    module(
+        name = name + "_lib",
+        srcs = [name + ".py"],
+        deps = deps + ["//{}:{}".format(_PACKAGE, dep) for dep in package_deps],
+        data = data,
+        testonly = True,
+    )
     py_test(
         name = name,
+        size = size,
+        # Loading TensorFlow alone may take a slow machine most of a small test's minute.
+        timeout = "long" if size == "large" else "moderate",
         srcs = ["//bazel:run_pytest.py"],
         main = "//bazel:run_pytest.py",
         args = [native.package_name() + "/" + name + ".py"],
         deps = [":" + name + "_lib", ":conftest"] + all_requirements,
         data = ["//:pyproject.toml"],
         legacy_create_init = 0,
-        size = "large" if long else "medium",
-        tags = tags + (["long"] if long else []),
         **kwargs
     )

@@ -17,6 +17,7 @@ _SOURCES = sorted(
     for pattern in ("*.py", f"{_PACKAGE}/**/*.py", "benchmarks/**/*.py", "tests/*.py", "tools/*.py")
     for path in _ROOT.glob(pattern)
 )
+_DEPS = ("deps", "package_deps")
 _FOLDERS = sorted({str(path.parent.relative_to(_ROOT)) for path in _SOURCES})
 
 
@@ -48,8 +49,13 @@ def _targets(folder: str) -> Iterator[tuple[Path, Target]]:
         name = ast.literal_eval(given["name"])
         (source,) = ast.literal_eval(given["srcs"]) if "srcs" in given else (f"{name}.py",)
         imported = name if kind in ("module", "py_library") else f"{name}_lib"
-        deps = ast.literal_eval(given["deps"]) if "deps" in given else []
-        assert deps == sorted(set(deps), key=_place), f"deps of {name} in {folder}: not in order"
+        deps, of_package = (
+            ast.literal_eval(given[word]) if word in given else [] for word in _DEPS
+        )
+        for labels in (deps, of_package):
+            ordered = sorted(set(labels), key=_place)
+            assert labels == ordered, f"deps of {name} in {folder}: not in order"
+        deps += [f"//{_PACKAGE}:{module}" for module in of_package]
         yield (
             _ROOT / folder / source,
             Target(_full(f":{imported}", folder), {_full(label, folder) for label in deps}),
