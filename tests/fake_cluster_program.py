@@ -5,7 +5,7 @@
 Each start adds a line to `DIR/<role><task>.jsonl`: arguments, process id, and what matters of the
 environment. Then it does what the role's variable says for this start, the last word for all
 further ones: exits with this code; is killed (`kill`); waits for SIGTERM (`wait`) and saves,
-or for nothing (`deaf`).
+or for nothing (`deaf`); or is through (`busy`) once there is no `DIR/slow_disk`.
 """
 
 import json
@@ -48,6 +48,9 @@ def main(arguments: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while word in ("wait", "deaf"):
         signal.pause()
+    if word == "busy":
+        wait_until(lambda: not (directory / "slow_disk").exists())
+        sys.exit()
     sys.exit(int(word))
 
 

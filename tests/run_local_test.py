@@ -69,7 +69,7 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 
 def test_all_end_when_the_learner_is_through(jobs: Jobs) -> None:
     """Its first life is over before it is through, and all others are up by then."""
-    process = jobs.start(learner="wait,0")
+    process = jobs.start(learner="wait,0", evaluator="0")
     pids = jobs.wait_for_all()
     os.kill(pids[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -133,6 +133,26 @@ def test_signal_lets_the_learner_save_before_all_end(jobs: Jobs, number: signal.
     assert not any(map(lives, jobs.all()))
 
 
+def test_evaluator_may_test_the_end_of_the_run(jobs: Jobs) -> None:
+    (jobs.directory / "slow_disk").touch()
+    process = jobs.start(learner="wait,0", evaluator="busy")
+    _end_learner(jobs, process)
+    (jobs.directory / "slow_disk").unlink()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert not (jobs.directory / "evaluator.saving").exists(), "it is not asked to end"
+    assert not any(map(lives, jobs.all()))
+
+
+def test_signal_ends_the_evaluator_at_the_end_of_the_run(jobs: Jobs) -> None:
+    process = jobs.start(learner="wait,0", evaluator="wait")
+    _end_learner(jobs, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    wait_until(lambda: not any(map(lives, jobs.all())))
+
+
 def test_second_signal_does_not_wait(jobs: Jobs) -> None:
     (jobs.directory / "slow_disk").touch()
     process = jobs.start()
@@ -147,7 +167,7 @@ def test_second_signal_does_not_wait(jobs: Jobs) -> None:
 
 
 def test_processes_that_do_not_listen_are_killed_in_the_end(jobs: Jobs) -> None:
-    process = jobs.start(learner="wait,0", actor="deaf", evaluator="deaf")
+    process = jobs.start(learner="wait,0", actor="deaf", evaluator="1")
     pids = jobs.wait_for_all()
     os.kill(pids[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -247,6 +267,13 @@ def test_program_that_cannot_be_started_is_given_up(jobs: Jobs) -> None:
     assert process.returncode == 126
     assert "[learner] cannot be started: [Errno 8] Exec format error" in output
     assert "Traceback" not in output
+
+
+def _end_learner(jobs: Jobs, process: subprocess.Popen[str]) -> None:
+    """Waits until it is through, which it is in its second life, and everybody knows."""
+    os.kill(jobs.wait_for_all()[0], signal.SIGKILL)
+    assert process.stdout
+    assert any(line.startswith("[learner] is through") for line in process.stdout)
 
 
 def _assert_refused(arguments: list[str], expected: list[str]) -> None:

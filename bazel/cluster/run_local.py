@@ -7,7 +7,7 @@ All arguments that are not this program's own are flags of the experiment. Each 
 writes is passed on behind its name. A process that dies is started again, later with each death
 in a row. The end comes with the learner's: when it is through, when SIGINT or SIGTERM has made it
 save (a second signal does not wait for that), or when it fails again and again. Its exit code is
-this program's.
+this program's. Once it is through, the evaluator may test the run's end, until a signal comes.
 
 However this program ends, by SIGKILL as well, no process of its job stays: all of them are in one
 process group, whose leader does nothing but read from a pipe that only this program holds. At the
@@ -147,14 +147,18 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop, number)
-        learner, *others = (
-            asyncio.create_task(self._keep_running(name, command))
+        tasks = {
+            name: asyncio.create_task(self._keep_running(name, command))
             for name, command in self._job.commands().items()
-        )
-        await learner
-        self._stopping.set()
+        }
+        await tasks.pop("learner")
+        through = self._learner_exit_code == 0 and not self._stopping.is_set()
+        self._stopping.set()  # Nothing is started any more.
+        if through and "evaluator" in tasks:
+            _say("learner", "is through; the evaluator is waited for, until a signal comes")
+            await tasks["evaluator"]
         self._group.terminate()
-        _, alive = await asyncio.wait(others, timeout=_GRACE_SECONDS)
+        _, alive = await asyncio.wait(tasks.values(), timeout=_GRACE_SECONDS)
         if alive:
             self._group.kill()
             await asyncio.wait(alive)
