@@ -154,13 +154,14 @@ def main(argv: list[str]) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", jobs.port))  # Nobody listens any more.
-    rates = [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
-    rate = sorted(line["frames_per_second"] for line in rates)[len(rates) // 2]
+    lines = [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+    # Of the fastest tenth: a kill may fall into a fast stretch.
+    rate = sorted(line["frames_per_second"] for line in lines)[int(0.9 * len(lines))]
     result |= {
         "seconds": time.monotonic() - begin,
         "exit_codes": codes,
-        "frames": rates[-1]["frames"],
-        "mean": rates[-1]["mean"],
+        "frames": lines[-1]["frames"],
+        "mean": lines[-1]["mean"],
         "frames_in_a_checkpoint_interval": rate * FLAGS.checkpoint_seconds,
     }
     print(json.dumps(result, indent=2))
