@@ -166,6 +166,41 @@ def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
     assert set(lines[0]) >= {"frames", "starts", "mean", "median", "mean_capped", "mean_return"}
 
 
+# What may be asked for.
+
+
+def _flags(**given: object) -> Config:
+    return Config.from_flags({"level_name": "catch5", **given})
+
+
+def _refusal(**given: object) -> str:
+    with pytest.raises(UserError) as error:
+        _flags(**given)
+    return str(error.value)
+
+
+def test_jobs_of_a_cluster_need_an_address_and_actors_a_number() -> None:
+    where = {"learner_address": "host:1234"}
+    assert _flags(**where).job_name == "learner"
+    assert _flags(**where, task=0).task == 0
+    assert _flags(**where, job_name="actor", task=7).task == 7
+    # Fewer environments than tasks are enough for one of many jobs.
+    assert (
+        _flags(level_name="atari57", **where, job_name="actor", task=7, num_actors=4).num_actors
+        == 4
+    )
+    assert "needs --learner_address" in _refusal(job_name="actor", task=1)
+    assert "needs --task" in _refusal(**where, job_name="actor")
+    assert "--task=3 is for --job_name=actor" in _refusal(**where, task=3)
+    assert "leave it out" in _refusal(**where, mode="test")
+    assert _flags(learner_address="[::1]:1").learner_address == "[::1]:1"
+    # A run of many processes is tested as any other.
+    trained = _flags(**where, task=0)
+    assert trained.for_test({"mode": "test"}).learner_address == ""
+    for address in ("host", ":1", "host:", "host:0", "host:70000", "host:x", "a b:1", "::1:5"):
+        assert "must be HOST:PORT" in _refusal(learner_address=address)
+
+
 # The wire, in one process: a server cannot be stopped, so each test has one of its own.
 
 

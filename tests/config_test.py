@@ -359,25 +359,6 @@ def test_human_starts_come_from_a_directory_and_are_for_tests_of_atari() -> None
     assert "--record_video is for --mode=test" in _refusal("pong", record_video=True)
 
 
-def test_jobs_of_a_cluster_need_an_address_and_actors_a_number() -> None:
-    where = {"learner_address": "host:1234"}
-    assert _config(**where).job_name == "learner"
-    assert _config(**where, task=0).task == 0
-    assert _config(**where, job_name="actor", task=7).task == 7
-    # Fewer environments than tasks are enough for one of many jobs.
-    assert _config("atari57", **where, job_name="actor", task=7, num_actors=4).num_actors == 4
-    assert "needs --learner_address" in _refusal(job_name="actor", task=1)
-    assert "needs --task" in _refusal(**where, job_name="actor")
-    assert "--task=3 is for --job_name=actor" in _refusal(**where, task=3)
-    assert "leave it out" in _refusal(**where, mode="test")
-    assert _config(learner_address="[::1]:1").learner_address == "[::1]:1"
-    # A run of many processes is tested as any other.
-    trained = _config(**where, task=0)
-    assert trained.for_test({"mode": "test"}).learner_address == ""
-    for address in ("host", ":1", "host:", "host:0", "host:70000", "host:x", "a b:1", "::1:5"):
-        assert "must be HOST:PORT" in _refusal(learner_address=address)
-
-
 def test_an_experiment_is_what_shapes_learning() -> None:
     config = _config("pong")
     same = {"seed": 7, "logdir": "elsewhere", "num_actors": 40, "test_num_episodes": 3}
