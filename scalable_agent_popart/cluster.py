@@ -37,8 +37,9 @@ _SHARED_FLAGS = (
     "action_set",
     "unroll_length",
 )
-# How long a learner that is done stays for actors to hear of it: longer than they back off.
-_FAREWELL_SECONDS = 8.0
+# How long a learner that is done stays for actors to hear of it: longer than a call that lost an
+# earlier learner takes to fail, and they then back off.
+_FAREWELL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 # How long an actor with a rollout waits, at first and at most, before it asks again for room.
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.002, 0.1

@@ -43,7 +43,7 @@ def evaluate(config: Config) -> dict[str, Any]:
     played = suite.select([*(suite.test_version(task) for task in suite.tasks), *held_out])
     quotas = _quotas(len(played.tasks), config.test_num_episodes, config.num_actors)
     policy, frames = load_policy(config, len(quotas))
-    directory.prepare_evaluation()
+    directory.prepare_evaluation(config.record_video)
     seed = np.random.SeedSequence([config.seed, 1])
     task_ids = [task_id for task_id, _ in quotas]
     environments = construction.make_environments(config, played, task_ids, seed, training=False)

@@ -126,11 +126,12 @@ class RunDirectory:
         }
         write_atomically(self._config_path, record)
 
-    def prepare_evaluation(self) -> None:
-        """Raises UserError if no evaluation could be written, before one is played."""
+    def prepare_evaluation(self, films: bool) -> None:
+        """Raises UserError if no evaluation, or no film, could be written, before one is played."""
         try:
-            for folder in (self.evaluations, self.videos):
-                folder.mkdir(exist_ok=True)
+            self.evaluations.mkdir(exist_ok=True)
+            if films:
+                self.videos.mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
         except OSError as error:

@@ -4,23 +4,20 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
 from scalable_agent_popart import cluster, construction, transport
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 
-_ROOT = Path(__file__).resolve().parents[1]
-_DEADLINE_SECONDS = 120
 _SETTINGS = {
     "level_name": "catch5",
     "use_popart": True,
@@ -37,22 +34,17 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Jobs:
-    """Starts jobs of one run; kills what is left of them."""
+class Jobs(Programs):
+    """Starts jobs of one run."""
 
     def __init__(self, directory: Path):
+        super().__init__()
         self.logdir = directory / "run"
         self.address = f"localhost:{_free_port()}"
-        self._processes: list[subprocess.Popen[str]] = []
 
     def start(self, job_name: str, *own: str) -> subprocess.Popen[str]:
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
-        command = [sys.executable, "experiment.py", f"--job_name={job_name}", *settings, *own]
-        process = subprocess.Popen(
-            command, cwd=_ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-        )
-        self._processes.append(process)
-        return process
+        return self.run(f"--job_name={job_name}", *settings, *own)
 
     def learner(self, *own: str) -> subprocess.Popen[str]:
         where = (f"--learner_address={self.address}", f"--logdir={self.logdir}")
@@ -63,15 +55,8 @@ class Jobs:
 
     def frames(self) -> int:
         """How far the run has come, by its log."""
-        path = self.logdir / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return whole[-1]["frames"] if whole else 0
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
+        lines = metrics(self.logdir)
+        return lines[-1]["frames"] if lines else 0
 
 
 @pytest.fixture
@@ -79,15 +64,6 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     jobs = Jobs(tmp_path)
     yield jobs
     jobs.close()
-
-
-def _wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        for process in alive:
-            assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, "the condition did not come about"
-        time.sleep(0.05)
 
 
 def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs) -> None:
@@ -98,22 +74,22 @@ def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs
         "--total_environment_frames=100000000",
     )
     first = jobs.learner(*often)
-    _wait_until(lambda: jobs.frames() > 2000, first, *actors)
+    wait_until(lambda: jobs.frames() > 2000, first, *actors)
     first.kill()
     first.wait()
     actors[0].kill()  # One returns, the other was there all the time.
     before = jobs.frames()
     second = jobs.learner(*often)
     back = jobs.actor(0)
-    _wait_until(lambda: jobs.frames() > before + 2000, second, back, actors[1])
+    wait_until(lambda: jobs.frames() > before + 2000, second, back, actors[1])
     second.terminate()
-    _, output = second.communicate(timeout=_DEADLINE_SECONDS)
+    _, output = second.communicate(timeout=DEADLINE_SECONDS)
     assert second.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in output
 
     last = jobs.learner(f"--total_environment_frames={jobs.frames() + 4000}")
     for process in (last, back, actors[1]):
-        _, output = process.communicate(timeout=_DEADLINE_SECONDS)
+        _, output = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0, output
         assert "Traceback" not in output
     episodes = [
@@ -129,9 +105,9 @@ def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs
 def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) -> None:
     learner = jobs.learner("--log_seconds=0.1")
     good = jobs.actor(0)
-    _wait_until(lambda: jobs.frames() > 0, learner, good)
+    wait_until(lambda: jobs.frames() > 0, learner, good)
     bad = jobs.actor(3, "--network=deep", "--unroll_length=12")
-    _, output = bad.communicate(timeout=_DEADLINE_SECONDS)
+    _, output = bad.communicate(timeout=DEADLINE_SECONDS)
     assert bad.returncode == 1
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     differences = (
@@ -140,9 +116,9 @@ def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) 
     )
     assert differences in line
     seen = jobs.frames()
-    _wait_until(lambda: jobs.frames() > seen + 2000, learner, good)
+    wait_until(lambda: jobs.frames() > seen + 2000, learner, good)
     learner.terminate()
-    _, output = learner.communicate(timeout=_DEADLINE_SECONDS)
+    _, output = learner.communicate(timeout=DEADLINE_SECONDS)
     assert f"actor job 3 refused: {differences}" in output
 
 
@@ -150,17 +126,17 @@ def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
     evaluator = jobs.start("evaluator", f"--logdir={jobs.logdir}", "--test_num_episodes=5")
     training, actor = jobs.learner("--checkpoint_seconds=1"), jobs.actor(0)
     log = jobs.logdir / "evaluations.jsonl"
-    _wait_until(
+    wait_until(
         lambda: log.exists() and len(log.read_text().splitlines()) >= 2, evaluator, training, actor
     )
     training.terminate()
-    training.wait(_DEADLINE_SECONDS)
+    training.wait(DEADLINE_SECONDS)
     # Another checkpoint, and with it the run's end.
     frames = f"--total_environment_frames={jobs.frames() + 40}"
     last = jobs.start("learner", f"--logdir={jobs.logdir}", frames)
-    assert last.wait(_DEADLINE_SECONDS) == 0
+    assert last.wait(DEADLINE_SECONDS) == 0
     evaluator.terminate()
-    assert evaluator.wait(_DEADLINE_SECONDS) in (0, 128 + signal.SIGTERM)
+    assert evaluator.wait(DEADLINE_SECONDS) in (0, 128 + signal.SIGTERM)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["frames"] for line in lines] == sorted({line["frames"] for line in lines})
     assert set(lines[0]) >= {"frames", "starts", "mean", "median", "mean_capped", "mean_return"}
@@ -234,7 +210,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
     server, link = _wire(spec, {"--network": "shallow"})
     assert link.look() is None, "nobody is let in before there are weights"
     server.publish(3, b"weights of old")
-    _wait_until(lambda: link.look() is not None)
+    wait_until(lambda: link.look() is not None)
     assert link.look() == transport.View(room=8, version=3, finished=False)
     server.publish(4, b"weights")
     assert link.weights() == (4, b"weights")
@@ -258,7 +234,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
     seen: list[object] = []
     waiting.start()
     server.close()
-    waiting.join(_DEADLINE_SECONDS)
+    waiting.join(DEADLINE_SECONDS)
     assert seen == [None]
 
 
@@ -270,9 +246,9 @@ def test_who_waits_for_room_hears_of_the_end(spec: Rollout) -> None:
     waiting.start()
     server.finish()
     server.close()
-    waiting.join(_DEADLINE_SECONDS)
+    waiting.join(DEADLINE_SECONDS)
     assert not waiting.is_alive()
-    _wait_until(lambda: (view := link.look()) is not None and view.finished)
+    wait_until(lambda: (view := link.look()) is not None and view.finished)
 
 
 def test_a_link_to_nobody_says_so_at_once_and_often_does_not_even_look(spec: Rollout) -> None:

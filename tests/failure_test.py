@@ -5,20 +5,18 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from programs import DEADLINE_SECONDS, ROOT, Programs, metrics, wait_until
 
 from scalable_agent_popart import construction
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
 
-ROOT = Path(__file__).parent.parent
-DEADLINE_SECONDS = 120
 SETTINGS = {
     "level_name": "catch5",
     "use_popart": True,
@@ -28,26 +26,16 @@ SETTINGS = {
 }
 
 
-class Runs:
-    """Starts training processes in one run directory; kills what is left of them."""
+class Runs(Programs):
+    """Starts training processes in one run directory."""
 
     def __init__(self, logdir: Path):
+        super().__init__()
         self.logdir = logdir
-        self._processes: list[subprocess.Popen[str]] = []
 
     def start(self, *extra: str) -> subprocess.Popen[str]:
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        command = [sys.executable, "experiment.py", f"--logdir={self.logdir}", *settings, *extra]
-        process = subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-        )
-        self._processes.append(process)
-        return process
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
+        return self.run(f"--logdir={self.logdir}", *settings, *extra)
 
 
 @pytest.fixture
@@ -55,15 +43,6 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     runs = Runs(tmp_path / "run")
     yield runs
     runs.close()
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Waits for a condition that the living process is to bring about."""
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, "the condition did not come about"
-        time.sleep(0.02)
 
 
 def saved(logdir: Path) -> tuple[int, np.ndarray]:
@@ -76,13 +55,6 @@ def saved(logdir: Path) -> tuple[int, np.ndarray]:
         int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE")),
         reader.get_tensor("learner/head/shift/.ATTRIBUTES/VARIABLE_VALUE"),
     )
-
-
-def metrics(logdir: Path) -> list[dict]:
-    """The complete lines of the learner's log."""
-    path = logdir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:

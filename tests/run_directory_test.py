@@ -290,6 +290,7 @@ def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
 ) -> None:
     (tmp_path / taken).touch()
     with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
-        RunDirectory(str(tmp_path)).prepare_evaluation()
+        RunDirectory(str(tmp_path)).prepare_evaluation(films=True)
     (tmp_path / taken).unlink()
-    RunDirectory(str(tmp_path)).prepare_evaluation()
+    RunDirectory(str(tmp_path)).prepare_evaluation(films=False)
+    assert not (tmp_path / "videos").exists()
