@@ -38,6 +38,11 @@ class Observation(NamedTuple):
     instruction: Any
 
 
+def image_of(observation: Any) -> Any:
+    """The image of an observation, `[..., height, width, channels]`, whatever else is in it."""
+    return observation.image if isinstance(observation, Observation) else observation
+
+
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 

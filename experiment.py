@@ -101,6 +101,10 @@ _FLAGS = (
     _define("float", "entropy_cost", "Entropy cost/multiplier."),
     _define("float", "baseline_cost", "Baseline cost/multiplier."),
     _define("float", "discounting", "Discounting factor."),
+    # Pixel control.
+    _define("boolean", "pixel_control", "Adds the auxiliary task of pixel control (Pixel-IMPALA)."),
+    _define("float", "pixel_control_cost", "Weight of pixel control's loss, a sum over cells."),
+    _define("float", "pixel_control_discount", "Discounting factor of pixel control."),
     # Optimiser.
     _define("float", "learning_rate", "Learning rate, annealed linearly to 0."),
     _define("float", "decay", "RMSProp decay."),

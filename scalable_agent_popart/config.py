@@ -27,6 +27,9 @@ _OF_JOB = ("job_name", "task", "learner_address")
 # Of a host: a name or an IPv4 address, or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 
+# A side of the image must have these for pixel control's deconvolutions.
+_LEAST_PIXELS = 32
+
 # What makes a run no other experiment: where, how fast, how often. All else does.
 _OF_OCCASION = (
     *_OF_TEST,
@@ -47,6 +50,7 @@ _FIXED_BY_RUN = (
     "use_lstm",
     "use_popart",
     "multi_head",
+    "pixel_control",
     "height",
     "width",
     "num_action_repeats",
@@ -98,6 +102,10 @@ class Config:
     entropy_cost: float
     baseline_cost: float = 0.5
     discounting: float = 0.99
+    # Pixel control.
+    pixel_control: bool = False
+    pixel_control_cost: float = 0.01
+    pixel_control_discount: float = 0.9
     # Optimiser.
     learning_rate: float
     decay: float = 0.99
@@ -165,10 +173,12 @@ class Config:
 
     @property
     def agent_name(self) -> str:
-        """The paper's name of the agent."""
+        """The agent's name in the paper; where it has none, one formed alike."""
         if self.use_popart:
-            return "PopArt-IMPALA"
-        return "MultiHead-IMPALA" if self.multi_head else "IMPALA"
+            name = "PopArt-IMPALA"
+        else:
+            name = "MultiHead-IMPALA" if self.multi_head else "IMPALA"
+        return f"Pixel-{name}" if self.pixel_control else name
 
     @property
     def experiment(self) -> dict[str, Any]:
@@ -255,12 +265,19 @@ class Config:
         ):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"--{name} must be above 0 and finite, got {getattr(self, name)}")
-        for name in ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed"):
+        for name in (
+            "entropy_cost",
+            "baseline_cost",
+            "pixel_control_cost",
+            "max_grad_norm",
+            "momentum",
+            "seed",
+        ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(
                     f"--{name} must be 0 or above and finite, got {getattr(self, name)}"
                 )
-        for name in ("discounting", "decay"):
+        for name in ("discounting", "pixel_control_discount", "decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name} must lie in [0, 1], got {getattr(self, name)}")
         self._validate_popart()
@@ -331,6 +348,12 @@ class Config:
             raise UserError(
                 f"--actor_threads={self.actor_threads} is more than --num_actors="
                 f"{self.num_actors}: a thread needs at least one actor"
+            )
+        if self.pixel_control and min(self.height, self.width) < _LEAST_PIXELS:
+            raise UserError(
+                f"--pixel_control needs images of at least {_LEAST_PIXELS}x{_LEAST_PIXELS} "
+                f"pixels; in {suite.name} they are {self.height}x{self.width}: "
+                + ("give more" if suite.scalable else "leave it out")
             )
         for name in () if suite.scalable else ("height", "width", "num_action_repeats"):
             if getattr(self, name) != suite.defaults[name]:

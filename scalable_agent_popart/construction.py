@@ -11,6 +11,7 @@ from scalable_agent_popart import hardware, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner, LearnerSettings
+from scalable_agent_popart.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 
 # Parts of a batch on the processor; of 64 images each at the defaults for Atari.
@@ -63,7 +64,13 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         **{field.name: getattr(config, field.name) for field in fields(LearnerSettings)}
     )
     agent = make_agent(config, spec)
-    return Learner(agent, head, settings, spec, config.batch_size, config.xla)
+    q_head = make_q_head(config) if config.pixel_control else None
+    return Learner(agent, head, settings, spec, config.batch_size, q_head, config.xla)
+
+
+def make_q_head(config: Config) -> QHead:
+    """The action values of pixel control, for the images that the agent sees."""
+    return QHead(config.num_actions, config.height, config.width)
 
 
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:

@@ -2,18 +2,21 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tqdm
 import tree
 
-from environments import EnvironmentLostError, EnvironmentPool, StepOutput
-from scalable_agent_popart import construction, evaluation_summary
+from environments import EnvironmentLostError, EnvironmentPool, Ready
+from scalable_agent_popart import construction, evaluation_summary, rollouts
+from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.pixel_control import QHead
+from scalable_agent_popart.pixel_control_view import PixelControlView
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.videos import VideoRecorder
@@ -23,16 +26,17 @@ _WAIT_SECONDS = 1.0
 # How often an environment may be lost within an episode and begin again.
 _MOST_RESTARTS = 8
 
-# Is shown environments' ids `[M]` and their output `[M, ...]`.
-Watch = Callable[[np.ndarray, StepOutput], None]
+# Is shown the environments that have stepped, before the policy acts in them.
+Watch = Callable[[Ready], None]
 
 
 def evaluate(config: Config) -> dict[str, Any]:
     """Plays `test_num_episodes` of each task with the run's newest checkpoint.
 
     Of a task with a version held out from training, both versions are played. Prints the
-    scores and writes them, and films each task if asked to, in the run directory; the run may
-    still be training. Returns the `evaluation_summary`.
+    scores and writes them, and films each task if asked to, in the run directory; films of a
+    run with pixel control show what that sees beside the picture. The run may still be training.
+    Returns the `evaluation_summary`.
 
     Raises:
       UserError: if there is no run, it is of another architecture, or it is damaged.
@@ -42,7 +46,8 @@ def evaluate(config: Config) -> dict[str, Any]:
     held_out = [task for task in suite.tasks if task in suite.test_versions]
     played = suite.select([*(suite.test_version(task) for task in suite.tasks), *held_out])
     quotas = _quotas(len(played.tasks), config.test_num_episodes, config.num_actors)
-    policy, frames = load_policy(config, len(quotas))
+    learned = _restore(config, with_q_head=config.pixel_control and config.record_video)
+    policy = _make_policy(config, learned.agent, len(quotas))
     directory.prepare_evaluation(config.record_video)
     seed = np.random.SeedSequence([config.seed, 1])
     task_ids = [task_id for task_id, _ in quotas]
@@ -52,13 +57,14 @@ def evaluate(config: Config) -> dict[str, Any]:
         watch: Watch = _ignore
         if config.record_video:
             filmed = {task_ids.index(task_id): played.tasks[task_id] for task_id in task_ids}
-            watch = stack.enter_context(VideoRecorder(directory.videos, filmed)).watch
+            recorder = stack.enter_context(VideoRecorder(directory.videos, filmed))
+            watch = _camera(recorder, policy, learned)
         returns = play(environments, policy, [quota for _, quota in quotas], watch)
     by_task = {
         task: [r for i, own in zip(task_ids, returns, strict=True) if i == task_id for r in own]
         for task_id, task in enumerate(played.tasks)
     }
-    summary = evaluation_summary.summarise(config, frames, by_task)
+    summary = evaluation_summary.summarise(config, learned.frames, by_task)
     evaluation_summary.show(summary)
     directory.write_evaluation(summary)
     return summary
@@ -70,18 +76,63 @@ def load_policy(config: Config, num_environments: int) -> tuple[Policy, int]:
     Raises:
       UserError: if there is no checkpoint, it is of another architecture, or it is damaged.
     """
+    learned = _restore(config, with_q_head=False)
+    return _make_policy(config, learned.agent, num_environments), learned.frames
+
+
+class _Learned(NamedTuple):
+    """What is taken from a checkpoint."""
+
+    agent: Agent
+    q_head: QHead | None  # of pixel control
+    frames: int  # the run's, up to it
+
+
+def _restore(config: Config, with_q_head: bool) -> _Learned:
+    """The run's newest checkpoint; raises UserError as `load_policy`."""
     directory = RunDirectory(config.logdir)
     spec = construction.make_rollout_spec(config)
     agent = construction.make_agent(config, spec)
     frames = tf.Variable(0, dtype=tf.int64)
-    # The writer's names, as far as a policy needs them.
-    saved = tf.train.Checkpoint(agent=agent, frames=frames)
+    # The writer's names, as far as they are needed.
+    parts = {"agent": agent, "frames": frames}
+    q_head = None
+    if with_q_head:
+        parts["q_head"] = q_head = construction.make_q_head(config)
+        step = rollouts.example_batch(spec)
+        # Creates the variables.
+        q_head(agent.unroll(step.agent_outputs.action, step.env_outputs, step.agent_state).features)
+    saved = tf.train.Checkpoint(**parts)
     if not Checkpoints(directory.checkpoints, learner=saved).restore():
         raise UserError(f"there is no checkpoint in {directory.checkpoints}; train first")
+    return _Learned(agent, q_head, int(frames))
+
+
+def _make_policy(config: Config, agent: Agent, num_environments: int) -> Policy:
+    """A policy with this agent's present weights."""
     store = WeightStore(agent.trainable_variables, version=0)
-    policy = Policy(construction.make_agent(config, spec), store, config.seed, num_environments)
+    own = construction.make_agent(config, construction.make_rollout_spec(config))
+    policy = Policy(own, store, config.seed, num_environments)
     policy.refresh()
-    return policy, int(frames)
+    return policy
+
+
+def _camera(recorder: VideoRecorder, policy: Policy, learned: _Learned) -> Watch:
+    """Films this policy's play, with maps of pixel control if there is its head."""
+    view = PixelControlView(learned.agent, learned.q_head) if learned.q_head is not None else None
+
+    def watch(ready: Ready) -> None:
+        filmed = recorder.is_filming(ready.ids)
+        if not filmed.any():
+            return
+        ids, env_output, fresh = _rows(ready, filmed)
+        maps = None
+        if view is not None:
+            view.forget(ids[fresh])
+            maps = view.maps(ids, env_output, policy.last_output(ids).action, policy.state(ids))
+        recorder.watch(ids, env_output, maps)
+
+    return watch
 
 
 def play(
@@ -92,7 +143,8 @@ def play(
 ) -> list[list[float]]:
     """Raw returns of the first `quotas[i]` episodes of each environment i.
 
-    `watch` is shown all that is played.
+    `watch` is shown every step before the policy acts on it; the policy's last actions and states
+    are then those that led to it.
 
     A quota for each environment, rather than the first episodes to end anywhere: those would
     be the short ones.
@@ -106,8 +158,10 @@ def play(
     environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
         while remaining.any():
-            ids, env_output, fresh = environments.receive(_WAIT_SECONDS)
-            watch(ids, env_output)
+            ready = environments.receive(_WAIT_SECONDS)
+            ids, env_output, fresh = ready
+            policy.forget(ids[fresh])
+            watch(ready)
             ended = env_output.info.episode_end & (remaining[ids] > 0)
             for i, episode_return in zip(
                 ids[ended], env_output.info.episode_return[ended], strict=True
@@ -121,7 +175,6 @@ def play(
                     f"an environment was lost more than {_MOST_RESTARTS} times before it could "
                     "finish an episode"
                 )
-            policy.forget(ids[fresh])
             if not environments.together:  # Else those that are through play on, uncounted.
                 going_on = remaining[ids] > 0
                 ids, env_output = ids[going_on], _rows(env_output, going_on)
@@ -132,8 +185,8 @@ def play(
     return returns
 
 
-def _rows(env_output: StepOutput, where: np.ndarray) -> StepOutput:
-    return tree.map_structure(lambda array: array[where], env_output)
+def _rows(arrays: Any, where: np.ndarray) -> Any:
+    return tree.map_structure(lambda array: array[where], arrays)
 
 
 def _quotas(num_tasks: int, num_episodes: int, num_environments: int) -> list[tuple[int, int]]:
@@ -143,5 +196,5 @@ def _quotas(num_tasks: int, num_episodes: int, num_environments: int) -> list[tu
     return [(task_id, share) for task_id in range(num_tasks) for share in shares]
 
 
-def _ignore(ids: np.ndarray, env_output: StepOutput) -> None:
+def _ignore(ready: Ready) -> None:
     """Watches nothing."""

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import popart
 import vtrace
-from scalable_agent_popart import losses, rollouts
+from environments import image_of
+from scalable_agent_popart import losses, pixel_control, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
@@ -25,6 +26,8 @@ class LearnerSettings:
     reward_clipping: str
     entropy_cost: float
     baseline_cost: float
+    pixel_control_cost: float
+    pixel_control_discount: float
     learning_rate: float
     decay: float
     momentum: float
@@ -48,6 +51,7 @@ class Learner(snt.Module):
         settings: LearnerSettings,
         spec: Rollout,
         batch_size: int,
+        q_head: pixel_control.QHead | None = None,
         xla: bool = False,
         name: str = "learner",
     ):
@@ -59,12 +63,14 @@ class Learner(snt.Module):
           settings: hyperparameters.
           spec: of one environment's rollout.
           batch_size: rollouts a batch.
+          q_head: of pixel control, if that is learned on the side.
           xla: whether XLA compiles the update.
           name: of the module.
         """
         super().__init__(name=name)
         self.agent = agent
         self.head = head
+        self.q_head = q_head
         self._settings = settings
         self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
         self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
@@ -74,6 +80,9 @@ class Learner(snt.Module):
         ).features
         head(features, self._head_ids(example))
         self._parameters = (*agent.trainable_variables, *head.trainable_variables)
+        if q_head is not None:
+            q_head(features)
+            self._parameters += q_head.trainable_variables
         self._optimiser = RMSProp(
             self._parameters, settings.decay, settings.momentum, settings.epsilon
         )
@@ -110,6 +119,10 @@ class Learner(snt.Module):
                 value = self.head(unroll.features, head_ids)
             shift, scale = self.head.statistics(head_ids[0])  # [B]
             parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
+            if self.q_head is not None:
+                parts["pixel_control_loss"] = settings.pixel_control_cost * (
+                    self._pixel_control_loss(self.q_head, batch, unroll.features)
+                )
             total_loss = tf.add_n(list(parts.values()))
         gradients = tape.gradient(total_loss, self._parameters)
         gradient_norm = tf.linalg.global_norm(gradients)
@@ -183,3 +196,21 @@ class Learner(snt.Module):
             * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
             "entropy_loss": self._settings.entropy_cost * losses.entropy_loss(logits),
         }
+
+    def _pixel_control_loss(
+        self, q_head: pixel_control.QHead, batch: Rollout, features: tf.Tensor
+    ) -> tf.Tensor:
+        """Not weighted yet; features `[T + 1, B, D]`."""
+        env_outputs = batch.env_outputs
+        # Apart from the others, as no gradient is wanted through the last step's values.
+        bootstrap = q_head(features[-1:])  # [1, B, ...]
+        # As for V-trace, what an action led to stands in the row after it.
+        targets = pixel_control.q_targets(
+            pixel_control.cell_rewards(
+                image_of(env_outputs.observation), env_outputs.info.episode_end
+            ),
+            tf.where(env_outputs.done[1:], 0.0, self._settings.pixel_control_discount),
+            bootstrap=bootstrap.greatest()[0],
+        )
+        predictions = q_head(features[:-1]).of(batch.agent_outputs.action[1:])
+        return pixel_control.loss(predictions, targets)

@@ -40,13 +40,20 @@ _LIGHT = (
     f"{_PACKAGE}.suites.atari_emulator",
     f"{_PACKAGE}.suites.atari_starts",
     f"{_PACKAGE}.suites.catch",
+    f"{_PACKAGE}.suites.cluttered_catch",
     f"{_PACKAGE}.suites.dmlab30",
     f"{_PACKAGE}.suites.level_cache",
     f"{_PACKAGE}.suites.suite",
     f"{_PACKAGE}.videos",
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.worker_threads"}
-_MATHS = ("vtrace", "popart", f"{_PACKAGE}.losses", f"{_PACKAGE}.rmsprop")
+_MATHS = (
+    "vtrace",
+    "popart",
+    f"{_PACKAGE}.losses",
+    f"{_PACKAGE}.pixel_control",
+    f"{_PACKAGE}.rmsprop",
+)
 
 
 def _module_name(path: Path) -> str:

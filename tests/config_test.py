@@ -17,8 +17,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 # Numbers that may be zero, that lie between zero and one, and all others.
 _NOT_NEGATIVE = ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed")
+_NOT_NEGATIVE += ("pixel_control_cost",)
 _OTHERS = ("task",)
-_WITHIN_ONE = ("discounting", "decay")
+_WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _POSITIVE = [
     field.name
     for field in dataclasses.fields(Config)
@@ -69,7 +70,8 @@ def test_defaults_of_every_suite_are_those_of_the_method() -> None:
         assert (config.popart_scale_lower_bound, config.popart_scale_upper_bound) == (1e-4, 1e6)
         assert config.popart_second_moment_of == "squares"
         assert config.popart_order == "gradient_first"
-        assert (config.use_popart, config.multi_head) == (False, False)
+        assert (config.use_popart, config.multi_head, config.pixel_control) == (False,) * 3
+        assert config.pixel_control_discount == 0.9
         assert config.mode == "train"
     assert _config("atari57").popart_step_size == 3e-4
 
@@ -270,6 +272,7 @@ def test_board_of_catch_has_one_size(name: str, fixed: int) -> None:
         {"use_lstm": True},
         {"use_popart": True},
         {"multi_head": True},
+        {"pixel_control": True},
         {"height": 42},
         {"width": 42},
         {"num_action_repeats": 2},

@@ -98,7 +98,7 @@ def test_unknown_level_is_answered_with_near_matches(written: str, meant: str) -
 def test_level_like_no_other_is_answered_with_the_suites() -> None:
     message = _message("zzzzzz")
     assert "'zzzzzz'" in message
-    assert "atari57, catch5, dmlab30" in message
+    assert "atari57, catch5, clutter, dmlab30" in message
 
 
 def test_unknown_level_in_a_list_is_named() -> None:

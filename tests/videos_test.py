@@ -1,6 +1,7 @@
 """Videos of fake environments, read back from their files."""
 
 import errno
+import itertools
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from scalable_agent_popart.videos import VideoRecorder
 
 _CAPTION = 48
 _MARGIN = 8
+_GAP = 8
+_BACKGROUND = 48
 
 _SIZES = [(84, 84, 1), (72, 96, 3), (10, 5, 3)]  # Atari's, DmLab's, Catch's.
 _SIZES += [(33, 101, 3), (400, 641, 1)]  # Nothing divides them; larger than a video need be.
@@ -58,6 +61,67 @@ def shows(frame: np.ndarray, image: np.ndarray) -> bool:
     picture = frame[_CAPTION : _CAPTION + height * factor, left : left + width * factor]
     means = picture.reshape(height, factor, width, factor, 3).mean(axis=(1, 3))
     return bool(np.abs(means - image).mean() < 12)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """All frames as they are handed to the encoder."""
+    frames: list[np.ndarray] = []
+
+    class Noting:
+        @staticmethod
+        def from_ndarray(pixels: np.ndarray, format: str) -> av.VideoFrame:
+            frames.append(pixels)
+            return original.from_ndarray(pixels, format=format)
+
+    original = av.VideoFrame
+    monkeypatch.setattr(av, "VideoFrame", Noting)
+    return frames
+
+
+def film_maps(path: Path, image: np.ndarray, *steps: dict[str, np.ndarray]) -> None:
+    """Films one environment, the second of two, beside these maps `[rows, columns]`."""
+    both = np.stack([image * 0, image])
+    with VideoRecorder(path, {1: "pong"}) as recorder:
+        for maps in steps:
+            rows = {label: np.stack([values * 0 - 1, values]) for label, values in maps.items()}
+            recorder.watch(np.array([0, 1]), step(both, [0.0, 0.0]), rows)
+
+
+def picture_size(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """How often an image is enlarged, and the picture's height and width."""
+    factor = max(1, -(-320 // max(shape)))
+    return factor, shape[0] * factor, shape[1] * factor
+
+
+def split(frame: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The panel of the picture, and those of the maps, without the gaps before them."""
+    width = picture_size(shape)[2]
+    width += width % 2
+    first = max(320, width)
+    starts = range(first, frame.shape[1], _GAP + width)
+    assert all((frame[:, start : start + _GAP] == _BACKGROUND).all() for start in starts)
+    return frame[:, :first], [frame[:, s + _GAP : s + _GAP + width] for s in starts]
+
+
+def cells(panel: np.ndarray, shape: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
+    """The colours of a map's cells, float `[rows, columns, 3]`; there is nothing beside them."""
+    _, height, width = picture_size(shape)
+    size = (height // rows, width // columns)
+    above = _CAPTION + (height - rows * size[0]) // 2
+    left = (width - columns * size[1]) // 2
+    area = (slice(above, above + rows * size[0]), slice(left, left + columns * size[1]))
+    blocks = panel[area].reshape(rows, size[0], columns, size[1], 3).astype(float)
+    assert (blocks == blocks[:, :1, :, :1]).all()
+    beside = panel.copy()
+    beside[area] = _BACKGROUND
+    assert (beside[_CAPTION:] == _BACKGROUND).all()
+    return blocks[:, 0, :, 0]
+
+
+def luminance(colours: np.ndarray) -> np.ndarray:
+    """Of colours `[..., 3]`, from 0 to 255."""
+    return colours @ [0.2126, 0.7152, 0.0722]
 
 
 def sides(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -260,3 +324,77 @@ def test_a_file_that_cannot_be_completed_is_removed(tmp_path: Path) -> None:
         film_two(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"pong.mp4", "breakout.mp4"}
     assert len(read(tmp_path / "pong.mp4")[0]) == 1
+
+
+@pytest.mark.parametrize("shape", _SIZES)
+def test_without_maps_a_frame_is_the_picture_under_its_caption_and_nothing_else(
+    tmp_path: Path, drawn: list[np.ndarray], shape: tuple[int, ...]
+) -> None:
+    image = images(1, shape)[0]
+    film_maps(tmp_path, image, {})
+    with VideoRecorder(tmp_path / "plain", {0: "pong"}) as recorder:
+        recorder.watch(np.array([0]), step(image[None], [0.0]))
+    frame, plain = drawn
+    np.testing.assert_array_equal(frame, plain)
+    factor, height, width = picture_size(shape)
+    assert frame.shape == (_CAPTION + height + height % 2, max(320, width + width % 2), 3)
+    expected = np.full_like(frame[_CAPTION:], _BACKGROUND)
+    left = (frame.shape[1] - width) // 4 * 2
+    expected[:height, left : left + width] = image.repeat(factor, axis=0).repeat(factor, axis=1)
+    np.testing.assert_array_equal(frame[_CAPTION:], expected)
+
+
+@pytest.mark.parametrize("shape", [*_SIZES, (40, 40, 3)])
+def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
+    tmp_path: Path, drawn: list[np.ndarray], shape: tuple[int, ...]
+) -> None:
+    rows, columns = shape[0] // 4, shape[1] // 4
+    values = np.random.default_rng(0).permutation(rows * columns).reshape(rows, columns) - 1.0
+    film_maps(tmp_path, images(1, shape)[0], {}, {"change": values / 7, "max Q": -values})
+    plain, frame = drawn
+    assert frame.shape[0] % 2 == frame.shape[1] % 2 == 0
+    picture, panels = split(frame, shape)
+    np.testing.assert_array_equal(picture, plain)
+    for panel, shown in zip(panels, (values, -values), strict=True):
+        for line in (panel[: _CAPTION // 2], panel[_CAPTION // 2 : _CAPTION]):
+            assert not empty(line)
+            assert (line[:, : _MARGIN - 1] == _BACKGROUND).all()
+            assert (line[:, 1 - _MARGIN :] == _BACKGROUND).all()
+        bright = luminance(cells(panel, shape, rows, columns)).ravel()
+        assert (np.diff(bright[np.argsort(shown, axis=None)]) > -1.5).all()  # But for rounding.
+        assert (bright[shown.ravel() <= 0] < 1).all()
+        assert shown.max() <= 0 or bright[shown.argmax()] > 230
+
+
+def test_a_maps_scale_is_the_largest_value_that_it_has_had(
+    tmp_path: Path, drawn: list[np.ndarray]
+) -> None:
+    shape, values = (84, 84, 1), np.linspace(0.0, 1.0, 400).reshape(20, 20)
+    factors = ((0, 1), (1, 3), (4, 3), (1, 3), (2, 3))
+    steps = [{"a": a * values, "b": b * values} for a, b in factors]
+    film_maps(tmp_path, images(1, shape)[0], *steps)
+    panels = [split(frame, shape)[1] for frame in drawn]
+    first, second = ([cells(pair[k], shape, 20, 20) for pair in panels] for k in range(2))
+    # At its largest so far a map is as bright as can be, and so is another map.
+    for full in (first[2], second[1], second[4]):
+        np.testing.assert_array_equal(full, first[1])
+    peaks = [luminance(colours).max() for colours in first]
+    assert peaks[0] < 1 < peaks[3] + 20 < peaks[4] < peaks[2] - 20
+    pairs = list(itertools.pairwise([panel[:_CAPTION] for panel in pair] for pair in panels))
+    assert [differ(a[0], b[0]) for a, b in pairs] == [True, True, False, False]
+    assert [differ(a[1], b[1]) for a, b in pairs] == [True, False, False, False]
+    # Another film begins its own.
+    film_maps(tmp_path / "other", images(1, shape)[0], {"a": values})
+    np.testing.assert_array_equal(cells(split(drawn[-1], shape)[1][0], shape, 20, 20), first[2])
+
+
+def test_it_is_known_which_environments_are_filmed_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(videos, "_MAX_FRAMES", 2)
+    ids = np.array([7, 0, 5])
+    with VideoRecorder(tmp_path, {0: "pong", 5: "breakout"}) as recorder:
+        for i, left in ((0, [0, 1, 1]), (0, [0, 1, 1]), (5, [0, 0, 1]), (5, [0, 0, 1])):
+            assert recorder.is_filming(ids).tolist() == left
+            recorder.watch(np.array([i]), step(images(1, (84, 84, 1)), [0.0]))
+        assert not recorder.is_filming(ids).any()

@@ -3,10 +3,10 @@
 import difflib
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites import atari57, catch, dmlab30
+from scalable_agent_popart.suites import atari57, catch, cluttered_catch, dmlab30
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
-ALL = (atari57.SUITE, catch.SUITE, dmlab30.SUITE)
+ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 
 
 def resolve(level_name: str) -> Suite:
