@@ -3,6 +3,7 @@
   python benchmarks/levels.py --measure=boundary
   python benchmarks/levels.py --measure=slow --seconds=120
   python benchmarks/levels.py --measure=deaths
+  python benchmarks/levels.py --measure=pixel_control
 
 Needs no `deepmind_lab`. Takes every flag of training; the level is dmlab30 if none is given.
 
@@ -13,6 +14,8 @@ Needs no `deepmind_lab`. Takes every flag of training; the level is dmlab30 if n
   with the mean of all.
 * deaths: training with a level that ends its process every few hundred steps, until it has
   done so 100 times.
+* pixel_control: training without and with pixel control in turn, the ratio of the rates, and
+  the share of the learner's update, alone, that pixel control takes.
 """
 
 import json
@@ -34,7 +37,9 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("measure", "boundary", ["boundary", "slow", "deaths"], "What to measure.")
+flags.DEFINE_enum(
+    "measure", "boundary", ["boundary", "slow", "deaths", "pixel_control"], "What to measure."
+)
 flags.DEFINE_integer("repeats", 3, "Times that rates are measured.")
 flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
 flags.DEFINE_float("reset_seconds", 0.03, "How long a level takes to reset; slow: 100 times that.")
@@ -104,6 +109,22 @@ def measure_deaths(config: Config) -> dict[str, float]:
         }
 
 
+def measure_pixel_control(config: Config) -> dict[str, float]:
+    """Training without and with it, and its share of the update."""
+    behave()
+    plain, pixel = (config.with_flags({"pixel_control": wanted}) for wanted in (False, True))
+    without, with_it = (
+        rates.measure_training(each, FLAGS.seconds)["agent_steps_per_second"]
+        for each in (plain, pixel)
+    )
+    return {
+        "without": without,
+        "with": with_it,
+        "ratio": with_it / without,
+        "share_of_update": 1.0 - rates.compare_train_steps(pixel, plain, FLAGS.seconds),
+    }
+
+
 def report(config: Config, results: list[dict[str, float]]) -> None:
     """Prints the medians and writes the JSON file."""
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
@@ -119,7 +140,12 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
 def main(argv: list[str]) -> None:
     """Measures, prints a table and writes the JSON file."""
     del argv
-    measures = {"boundary": measure_boundary, "slow": measure_slow, "deaths": measure_deaths}
+    measures = {
+        "boundary": measure_boundary,
+        "slow": measure_slow,
+        "deaths": measure_deaths,
+        "pixel_control": measure_pixel_control,
+    }
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "deepmind_lab.py").write_text("from fake_deepmind_lab import *\n")
         sys.path[:0] = [folder, str(_TESTS)]

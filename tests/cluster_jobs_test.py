@@ -21,17 +21,20 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config
 
 _BAZEL = Path(__file__).resolve().parents[1] / "bazel"
-_SUITES = {
+_SUITES: dict[str, dict[str, Any]] = {
     "atari57-clipped": {"level_name": "atari57", "reward_clipping": "abs_one"},
     "atari57-unclipped": {"level_name": "atari57", "reward_clipping": "none"},
     "dmlab30": {"level_name": "dmlab30", "reward_clipping": "oar", "action_set": "popart"},
 }
+_SUITES["dmlab30-pixel"] = {**_SUITES["dmlab30"], "total_environment_frames": 2_000_000_000}
+_USUAL = {"impala": "IMPALA", "multihead": "MultiHead-IMPALA", "popart": "PopArt-IMPALA"}
 _AGENTS = {
-    "impala": "IMPALA",
-    "multihead": "MultiHead-IMPALA",
-    "popart": "PopArt-IMPALA",
+    "atari57-clipped": _USUAL,
+    "atari57-unclipped": _USUAL,
+    "dmlab30": _USUAL,
+    "dmlab30-pixel": {"impala": "Pixel-IMPALA", "popart": "Pixel-PopArt-IMPALA"},
 }
-_JOBS = [f"{suite}-{agent}" for suite in _SUITES for agent in _AGENTS]
+_JOBS = [f"{suite}-{agent}" for suite, agents in _AGENTS.items() for agent in agents]
 
 _Rules = dict[str, dict[str, Any]]
 
@@ -87,15 +90,16 @@ def test_flags_make_the_experiment_that_the_name_says(rules: _Rules, job: str) -
     suite, _, agent = job.rpartition("-")
     for name, value in _SUITES[suite].items():
         assert getattr(config, name) == value
-    assert config.agent_name == _AGENTS[agent]
+    assert config.agent_name == _AGENTS[suite][agent]
     # One actor job is enough for every task to be played.
     assert config.num_actors % len(suites.resolve(config.level_name).tasks) == 0
-    assert config.total_environment_frames >= 10_000_000_000
+    assert config.pixel_control == suite.endswith("-pixel")
+    assert config.total_environment_frames >= (2 if config.pixel_control else 10) * 10**9
 
 
 def test_agents_differ_in_nothing_else(rules: _Rules) -> None:
-    for suite in _SUITES:
-        experiments = [_config(_flags(rules, f"{suite}-{agent}")).experiment for agent in _AGENTS]
+    for suite, agents in _AGENTS.items():
+        experiments = [_config(_flags(rules, f"{suite}-{agent}")).experiment for agent in agents]
         for each in experiments:
             del each["use_popart"], each["multi_head"]
         assert all(each == experiments[0] for each in experiments)
