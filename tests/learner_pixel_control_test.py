@@ -184,7 +184,7 @@ def test_actor_jobs_need_not_know_of_it() -> None:
 
 
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
-    plain, by_xla = (config(**_PIXEL, xla=xla) for xla in (False, True))
+    plain, by_xla = (config("pong", **_PIXEL, xla=xla) for xla in (False, True))
     learners = [make_learner(settings) for settings in (plain, by_xla)]
     for one, other in zip(*(learner.variables for learner in learners), strict=True):
         other.assign(one)

@@ -77,7 +77,7 @@ def film_size(path: Path) -> tuple[int, int]:
     ("agent", "name"),
     [
         ({}, "Pixel-IMPALA"),
-        ({"use_popart": True, "use_lstm": True, "network": "deep"}, "Pixel-PopArt-IMPALA"),
+        ({"use_popart": True, "use_lstm": True}, "Pixel-PopArt-IMPALA"),
     ],
 )
 def test_agents_train_resume_and_are_filmed(
