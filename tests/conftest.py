@@ -22,6 +22,7 @@ _SLOW = (
     "bookkeeping_test",
     "experiment_test",
     "evaluation_test",
+    "pixel_control_runs_test",
     "cluster_test",
     "dmlab30_runs_test",
     "learning_test",

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import av
+import main_program
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-import experiment
 from scalable_agent_popart import evaluation, suites
 from scalable_agent_popart.suites import atari_emulator, atari_starts
 
@@ -21,18 +19,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _parsed_flags() -> None:
-    flags.FLAGS(["experiment.py"])
-
-
-def _run(**given: Any) -> None:
-    with flagsaver.flagsaver(**given):
-        experiment.main(["experiment.py"])
-
-
 def _test(logdir: Path, **given: Any) -> dict[str, Any]:
-    _run(mode="test", logdir=str(logdir), **given)
+    main_program.run(mode="test", logdir=str(logdir), **given)
     return json.loads((logdir / "evaluation.json").read_text())
 
 
@@ -41,7 +29,7 @@ def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
 ) -> None:
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 160)  # Games of 40 agent steps.
     run, starts = tmp_path / "run", tmp_path / "starts"
-    _run(level_name="pong,boxing", use_popart=True, logdir=str(run), **_SMALL)
+    main_program.run(level_name="pong,boxing", use_popart=True, logdir=str(run), **_SMALL)
 
     random = _test(run, test_num_episodes=3)
     assert (random["starts"], random["frames"]) == ("noop", 640)
@@ -65,7 +53,7 @@ def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
         with av.open(run / "videos" / f"{game}.mp4") as film:
             assert len(list(film.decode(video=0))) > 40
     # Neither test is lost to a report, which has a column for each.
-    _run(mode="report", runs=[str(run)], report_dir=str(tmp_path / "out"))
+    main_program.run(mode="report", runs=[str(run)], report_dir=str(tmp_path / "out"))
     for column, tested, episodes in (("noop", random, "3"), ("human", result, "7")):
         path = tmp_path / "out" / "tables" / f"atari57-2-tasks-table-1-{column}.csv"
         with open(path, newline="") as file:
@@ -87,7 +75,7 @@ def _record(starts: Path) -> None:
 
 def test_starts_are_recorded_from_a_runs_policy(tmp_path: Path) -> None:
     run, starts = tmp_path / "run", tmp_path / "starts"
-    _run(level_name="pong,boxing", logdir=str(run), **_SMALL)
+    main_program.run(level_name="pong,boxing", logdir=str(run), **_SMALL)
     command = [sys.executable, "tools/record_starts.py", f"--logdir={run}", "--level_name=boxing"]
     command += [f"--human_starts_dir={starts}", "--num_games=1", "--num_starts=20"]
     subprocess.run(command, cwd=_ROOT, check=True)
@@ -96,7 +84,9 @@ def test_starts_are_recorded_from_a_runs_policy(tmp_path: Path) -> None:
 
 def test_the_policy_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
-    _run(level_name="catch5", use_popart=True, logdir=str(run), **_SMALL | {"num_actors": 5})
+    main_program.run(
+        level_name="catch5", use_popart=True, logdir=str(run), **_SMALL | {"num_actors": 5}
+    )
     refreshed = []
     refresh = evaluation.Policy.refresh
 

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
-from absl.testing import flagsaver
+from main_program import run
 
-import experiment
 from scalable_agent_popart import training
 from scalable_agent_popart.suites import atari_emulator, catch
 
@@ -25,17 +23,6 @@ TINY = {
     "unroll_length": 10,
     "total_environment_frames": 400,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _parsed_flags() -> None:
-    flags.FLAGS(["experiment.py"])
-
-
-def run(**given: Any) -> None:
-    """Runs the main program with these flags."""
-    with flagsaver.flagsaver(**given):
-        experiment.main(["experiment.py"])
 
 
 def train(logdir: Path, **given: Any) -> None:

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tree
-from absl import flags
-from absl.testing import flagsaver
+from main_program import run
 
-import experiment
 from environments import Lockstep, Ready, StepOutput
 from scalable_agent_popart import construction, pixel_control
 from scalable_agent_popart.checkpoints import Checkpoints
@@ -33,16 +31,6 @@ TINY = {
     "total_environment_frames": 400,
 }
 _LOST_AT = 6  # Which step of a film an environment is lost before, and begins again.
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _parsed_flags() -> None:
-    flags.FLAGS(["experiment.py"])
-
-
-def run(**given: Any) -> None:
-    with flagsaver.flagsaver(**given):
-        experiment.main(["experiment.py"])
 
 
 def refusal(**given: Any) -> str:

@@ -1,0 +1,16 @@
+"""The main program, run within the tests' own process."""
+
+from typing import Any
+
+from absl import flags
+from absl.testing import flagsaver
+
+import experiment
+
+
+def run(**given: Any) -> None:
+    """Runs it with these flags."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["experiment.py"])
+    with flagsaver.flagsaver(**given):
+        experiment.main(["experiment.py"])
