@@ -2,6 +2,7 @@
 
   python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
   python experiment.py --level_name=dmlab30 --use_popart --dataset_path=dummy --logdir=/tmp/dmlab30
+  python experiment.py --mode=pbt --population_size=24 --level_name=atari57 --logdir=/tmp/population
   python experiment.py --mode=test --logdir=/tmp/atari57
   python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report
 
@@ -9,7 +10,6 @@ Flags become one `Config`; nothing below this file reads them. Heavy imports wai
 so that a wrong flag is answered at once and processes that re-import this script start fast.
 """
 
-import errno
 import os
 import signal
 import sys
@@ -17,13 +17,17 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from environments import EnvironmentLostError
 from scalable_agent_popart import config as config_lib
-from scalable_agent_popart import suites
+from scalable_agent_popart import config_checks, errors, suites
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
 
-MODES = (*config_lib.MODES, "report")
+MODES = (*config_checks.MODES, "report")
+
+
+# Flags with no default of their own that is the suite's.
+_NOT_BY_SUITE = ("level_name", "learning_rate_schedule")
 
 
 def _define(kind: str, name: str, text: str) -> str:
@@ -38,19 +42,21 @@ def _define_enum(name: str, choices: tuple[str, ...], text: str) -> str:
 
 
 def _explain(name: str, text: str) -> str:
-    by_suite = config_lib.flag_default(name) is None and name != "level_name"
+    by_suite = config_lib.flag_default(name) is None and name not in _NOT_BY_SUITE
     return f"{text} Default: set by the suite." if by_suite else text
 
 
 _FLAGS = (
     _define("string", "logdir", "Run directory. The same command resumes the run in it."),
-    _define_enum("mode", MODES, "Train, test the run in --logdir, or report on --runs."),
+    _define_enum(
+        "mode", MODES, "Train; train a population; test the run in --logdir; report on --runs."
+    ),
     _define("string", "level_name", "A suite (atari57, dmlab30, catch5), a level or levels."),
     _define("integer", "seed", "Random seed."),
     # Cluster.
     _define_enum(
         "job_name",
-        config_lib.JOB_NAMES,
+        config_checks.JOB_NAMES,
         "With --learner_address: what this process does for a run of many. An evaluator tests "
         "the run in --logdir again and again while it trains.",
     ),
@@ -74,7 +80,7 @@ _FLAGS = (
     _define("string", "dataset_path", "Images for two psychlab levels of DmLab-30, or dummy."),
     _define("string", "level_cache_dir", "Where to keep compiled DmLab levels. Default: nowhere."),
     # Agent.
-    _define_enum("network", config_lib.NETWORKS, "IMPALA's deep or shallow network."),
+    _define_enum("network", config_checks.NETWORKS, "IMPALA's deep or shallow network."),
     _define("boolean", "use_lstm", "Whether an LSTM follows the torso."),
     _define("boolean", "multi_head", "One value head a level (MultiHead-IMPALA)."),
     _define("boolean", "use_popart", "One value head a level, normalised (PopArt-IMPALA)."),
@@ -83,19 +89,19 @@ _FLAGS = (
     _define("float", "popart_scale_upper_bound", "Largest scale (sigma)."),
     _define_enum(
         "popart_second_moment_of",
-        config_lib.SECOND_MOMENTS,
+        config_checks.SECOND_MOMENTS,
         "Whether the second moment averages the squares of a rollout's targets, or squares "
         "their mean.",
     ),
     _define_enum(
         "popart_order",
-        config_lib.POPART_ORDERS,
+        config_checks.POPART_ORDERS,
         "Whether the gradient step or the update of the statistics comes first.",
     ),
     # Losses.
     _define_enum(
         "reward_clipping",
-        config_lib.REWARD_CLIPPINGS,
+        config_checks.REWARD_CLIPPINGS,
         "How rewards are transformed for learning. Scores always use raw rewards.",
     ),
     _define("float", "entropy_cost", "Entropy cost/multiplier."),
@@ -106,7 +112,13 @@ _FLAGS = (
     _define("float", "pixel_control_cost", "Weight of pixel control's loss, a sum over cells."),
     _define("float", "pixel_control_discount", "Discounting factor of pixel control."),
     # Optimiser.
-    _define("float", "learning_rate", "Learning rate, annealed linearly to 0."),
+    _define("float", "learning_rate", "Learning rate, at the start."),
+    _define_enum(
+        "learning_rate_schedule",
+        config_checks.LEARNING_RATE_SCHEDULES,
+        "Whether the learning rate is annealed to 0 over the run. Default: linear, and constant "
+        "with --mode=pbt.",
+    ),
     _define("float", "decay", "RMSProp decay."),
     _define("float", "momentum", "RMSProp momentum."),
     _define("float", "epsilon", "RMSProp epsilon, inside the root."),
@@ -114,16 +126,30 @@ _FLAGS = (
     # Arithmetic.
     _define_enum(
         "precision",
-        config_lib.PRECISIONS,
+        config_checks.PRECISIONS,
         "Type of the convolutions; all else is float32. auto: bfloat16 where it is faster.",
     ),
     _define("boolean", "xla", "Whether XLA compiles the learner's update. For GPUs."),
+    # Population.
+    _define("integer", "population_size", "Members of the population, for --mode=pbt."),
+    _define(
+        "integer",
+        "pbt_member",
+        "Number of the one member to train, from 0. Without it this machine trains all of them.",
+    ),
+    _define("integer", "pbt_places", "How many members this machine trains at a time."),
+    _define(
+        "integer",
+        "pbt_episodes",
+        "Episodes, of all levels together, from one comparison with another member to the next.",
+    ),
+    _define("integer", "pbt_burn_in_frames", "Frames of each member before the first comparison."),
     # Records.
     _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
     _define("float", "log_seconds", "Seconds between lines of metrics."),
     # Test.
     _define("integer", "test_num_episodes", "Number of episodes per level to test."),
-    _define_enum("starts", config_lib.STARTS, "Up to 30 no-ops, or recorded human starts."),
+    _define_enum("starts", config_checks.STARTS, "Up to 30 no-ops, or recorded human starts."),
     _define("string", "human_starts_dir", "Recorded starts, a file a game, for --starts=human."),
     _define("boolean", "record_video", "Film the first minute of each level."),
 )
@@ -146,14 +172,13 @@ def main(argv: list[str]) -> None:
             _report()
             return
         signal_number = _run(_make_config())
-    except (UserError, EnvironmentLostError) as error:
-        sys.exit(f"error: {error}")
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except Exception as error:
+        line = errors.explain(error)
+        if line is None:
             raise
-        sys.exit(f"error: no space left on a disk that is needed ({error}); make room and repeat")
+        sys.exit(f"error: {line}")
     if signal_number is not None:
         sys.exit(128 + signal_number)
 
@@ -175,7 +200,7 @@ def _make_config() -> config_lib.Config:
     if given.get("mode") != "test" and given.get("job_name") != "evaluator":
         config = config_lib.Config.from_flags(given)
     else:
-        config = _run_to_test().for_test({**given, "logdir": flags.FLAGS.logdir, "mode": "test"})
+        config = _run_to_test().for_test({**given, "logdir": _tested_logdir(), "mode": "test"})
     if not (config.learner_address and config.job_name == "learner"):  # Which plays nothing.
         config.check_playable()
     return config
@@ -183,13 +208,20 @@ def _make_config() -> config_lib.Config:
 
 def _run_to_test() -> config_lib.Config:
     """The configuration of the run in --logdir, whose settings a test plays by."""
-    directory = RunDirectory(flags.FLAGS.logdir)
+    directory = RunDirectory(_tested_logdir())
+    directory.refuse_population()
     if flags.FLAGS.job_name == "evaluator":
         return directory.wait_for_config()  # Its learner may start later.
     trained = directory.read_config()
     if trained is None:
         raise UserError(f"there is no run in {directory.path} to test; train first")
     return trained
+
+
+def _tested_logdir() -> str:
+    """The run directory of the test's run: --logdir, or that of the --pbt_member in it."""
+    logdir, member = flags.FLAGS.logdir, flags.FLAGS.pbt_member
+    return str(PopulationDirectory(logdir).member(member).path) if member >= 0 else logdir
 
 
 def _report() -> None:
@@ -218,6 +250,8 @@ def _report() -> None:
 
 def _run(config: config_lib.Config) -> int | None:
     """Dispatches on the mode; returns the signal that ended the run, if any."""
+    if config.mode == "pbt":
+        return _train_population(config)
     if config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     # Fewer of TensorFlow's notes on its build and saving between the lines of progress.
@@ -236,6 +270,26 @@ def _run(config: config_lib.Config) -> int | None:
     if config.job_name == "actor":
         return cluster.act(config)
     return cluster.train(config) if config.learner_address else training.train(config)
+
+
+def _train_population(config: config_lib.Config) -> int | None:
+    """All members of a population, or this process's part of one; returns as `_run` does."""
+    directory = PopulationDirectory(config.logdir)
+    if config.job_name == "learner":  # An actor has no directory.
+        directory.check(config)
+    given = given_flags()
+    start = {name: given[name] for name in config.tuned if name in given}
+    if config.pbt_member < 0:
+        from scalable_agent_popart import places  # noqa: PLC0415
+
+        return places.train(config, start)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from scalable_agent_popart import cluster, hardware, population  # noqa: PLC0415
+
+    hardware.prepare_process()
+    if config.job_name == "actor":
+        return cluster.act(directory.member_config(config, config.pbt_member, {}))
+    return population.train_member(config, start)
 
 
 if __name__ == "__main__":

@@ -39,25 +39,14 @@ class Checkpoints:
         if not checkpoints:
             return False
         newest = checkpoints[0]
-        try:
-            status = self._checkpoint.restore(newest)
-            status.assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError) as error:
-            raise UserError(
-                f"checkpoint {newest} is of another program or version ({_first_line(error)}); "
-                "give another --logdir"
-            ) from error
-        except Exception as error:  # Damaged bytes can surface anywhere in the reader.
-            mend = "give another --logdir"
-            if len(checkpoints) > 1:
-                mend = f"delete {newest}.* to go on from {Path(checkpoints[1]).name}"
-            raise UserError(
-                f"checkpoint {newest} is damaged ({_first_line(error)}); {mend}"
-            ) from error
+        mend = "give another --logdir"
+        if len(checkpoints) > 1:
+            mend = f"delete {newest}.* to go on from {Path(checkpoints[1]).name}"
+        _restore(self._checkpoint, newest, mend)
         return True
 
-    def save(self) -> None:
-        """Writes a checkpoint and removes the oldest.
+    def save(self) -> str:
+        """Writes a checkpoint and removes the oldest; returns its path.
 
         Raises:
           UserError: if it cannot be written; the one before it is still in force.
@@ -67,7 +56,7 @@ class Checkpoints:
                 self._manager = tf.train.CheckpointManager(
                     self._checkpoint, str(self._directory), _KEPT, checkpoint_name="ckpt"
                 )
-            self._manager.save()
+            return self._manager.save()
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"no checkpoint could be written to {self._directory} ({_first_line(error)}); "
@@ -95,6 +84,46 @@ class Checkpoints:
                 "them back or give another --logdir"
             )
         return left
+
+
+def load(checkpoint: str, **objects: Any) -> None:
+    """Restores objects, by the names they were saved under, from a checkpoint of another run.
+
+    Raises:
+      UserError: if it is damaged, or of other variables.
+    """
+    _restore(tf.train.Checkpoint(**objects), checkpoint, "delete it there")
+
+
+def newest_checkpoint(directory: Path) -> str | None:
+    """The path of the newest finished checkpoint, if there is one."""
+    return tf.train.latest_checkpoint(str(directory))
+
+
+def frames_of(checkpoint: str) -> int | None:
+    """How far a run had come at a checkpoint, of which there may be several at one place.
+
+    None if it was removed since, in favour of newer ones.
+    """
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        return int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE"))
+    except (tf.errors.OpError, ValueError):
+        return None
+
+
+def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
+    try:
+        objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError) as error:
+        raise UserError(
+            f"checkpoint {checkpoint} is of another program or version ({_first_line(error)}); "
+            "give another --logdir"
+        ) from error
+    except Exception as error:  # Damaged bytes can surface anywhere in the reader.
+        raise UserError(
+            f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {mend}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

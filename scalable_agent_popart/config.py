@@ -1,40 +1,26 @@
 """One frozen record of everything a run was asked to do."""
 
 import dataclasses
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalable_agent_popart import suites
+from scalable_agent_popart import config_checks, suites
 from scalable_agent_popart.errors import UserError
-
-# Choices of the enumerated flags.
-MODES = ("train", "test")
-STARTS = ("noop", "human")
-JOB_NAMES = ("learner", "actor", "evaluator")
-NETWORKS = ("deep", "shallow")
-REWARD_CLIPPINGS = ("abs_one", "none", "soft_asymmetric", "oar")
-POPART_ORDERS = ("gradient_first", "statistics_first")
-SECOND_MOMENTS = ("squares", "mean")
-PRECISIONS = ("float32", "bfloat16", "auto")
 
 # What is asked of a test; a run's own are those it would be tested with at its start.
 _OF_TEST = ("mode", "test_num_episodes", "starts", "human_starts_dir", "record_video")
 # A process's part in a run of many; a test, or an evaluator's, is the same without it.
 _OF_JOB = ("job_name", "task", "learner_address")
-# Of a host: a name or an IPv4 address, or an IPv6 address in brackets.
-_ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
-
-# A side of the image must have these for pixel control's deconvolutions.
-_LEAST_PIXELS = 32
+# A process's part in a population.
+_OF_MEMBER = ("pbt_member", "pbt_places")
 
 # What makes a run no other experiment: where, how fast, how often. All else does.
 _OF_OCCASION = (
     *_OF_TEST,
     "logdir",
     *_OF_JOB,
+    *_OF_MEMBER,
     "num_actors",
     "actor_threads",
     "level_cache_dir",
@@ -51,6 +37,7 @@ _FIXED_BY_RUN = (
     "use_popart",
     "multi_head",
     "pixel_control",
+    "population_size",
     "height",
     "width",
     "num_action_repeats",
@@ -108,6 +95,7 @@ class Config:
     pixel_control_discount: float = 0.9
     # Optimiser.
     learning_rate: float
+    learning_rate_schedule: str
     decay: float = 0.99
     momentum: float = 0.0
     epsilon: float
@@ -115,6 +103,12 @@ class Config:
     # Arithmetic.
     precision: str = "auto"
     xla: bool = False
+    # Population.
+    population_size: int = 0
+    pbt_member: int = -1
+    pbt_places: int = 1
+    pbt_episodes: int
+    pbt_burn_in_frames: int
     # Run directory.
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
@@ -147,9 +141,11 @@ class Config:
             * num_tasks
             // len(suite.reference_scores),
             "num_actors": num_tasks * -(-suite.usual_num_actors // num_tasks),
+            # Beside population-based training, IMPALA's paper leaves open whether it is annealed.
+            "learning_rate_schedule": "constant" if given.get("mode") == "pbt" else "linear",
         }
         config = cls(**{**defaults, **given, "level_name": suite.level_name})
-        config._validate(suite)
+        config_checks.check(config, suite)
         return config
 
     @property
@@ -159,7 +155,7 @@ class Config:
 
     def check_playable(self) -> None:
         """Raises UserError if this machine cannot play the tasks as they are configured."""
-        self.suite.check(self.environment_options(training=self.mode == "train"))
+        self.suite.check(self.environment_options(training=self.mode != "test"))
 
     @property
     def num_actions(self) -> int:
@@ -182,9 +178,20 @@ class Config:
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """What two runs of one experiment share, seeds aside: the flags that shape learning."""
+        """What two runs of one experiment share, seeds aside: the flags that shape learning.
+
+        Of a population's member, those that all its members share.
+        """
         flags = {**dataclasses.asdict(self), "dataset_path": self.dataset_path == "dummy"}
-        return {name: v for name, v in flags.items() if name not in (*_OF_OCCASION, "seed")}
+        own = (*_OF_OCCASION, "seed", *self.tuned)
+        if not self.population_size:
+            own = (*own, "pbt_episodes", "pbt_burn_in_frames")
+        return {name: v for name, v in flags.items() if name not in own}
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """Flags whose values population-based training tunes; none without a population."""
+        return tuple(self.suite.search_space) if self.population_size else ()
 
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """How the environments are to behave."""
@@ -234,133 +241,6 @@ class Config:
                 f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"
             )
         return config
-
-    def _validate(self, suite: suites.Suite) -> None:
-        for name, choices in (
-            ("mode", MODES),
-            ("network", NETWORKS),
-            ("reward_clipping", REWARD_CLIPPINGS),
-            ("popart_order", POPART_ORDERS),
-            ("popart_second_moment_of", SECOND_MOMENTS),
-            ("precision", PRECISIONS),
-            ("starts", STARTS),
-            ("job_name", JOB_NAMES),
-        ):
-            if getattr(self, name) not in choices:
-                raise UserError(f"--{name} must be one of {', '.join(choices)}")
-        for name in (
-            "total_environment_frames",
-            "test_num_episodes",
-            "num_actors",
-            "actor_threads",
-            "unroll_length",
-            "batch_size",
-            "num_action_repeats",
-            "height",
-            "width",
-            "learning_rate",
-            "epsilon",
-            "checkpoint_seconds",
-            "log_seconds",
-        ):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"--{name} must be above 0 and finite, got {getattr(self, name)}")
-        for name in (
-            "entropy_cost",
-            "baseline_cost",
-            "pixel_control_cost",
-            "max_grad_norm",
-            "momentum",
-            "seed",
-        ):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(
-                    f"--{name} must be 0 or above and finite, got {getattr(self, name)}"
-                )
-        for name in ("discounting", "pixel_control_discount", "decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--{name} must lie in [0, 1], got {getattr(self, name)}")
-        self._validate_popart()
-        self._validate_suite(suite)
-
-    def _validate_popart(self) -> None:
-        if not 0 < self.popart_step_size <= 1:
-            raise UserError(f"--popart_step_size must lie in (0, 1], got {self.popart_step_size}")
-        lower, upper = self.popart_scale_lower_bound, self.popart_scale_upper_bound
-        if not 0 < lower <= upper < math.inf:
-            raise UserError(
-                "--popart_scale_lower_bound and --popart_scale_upper_bound must satisfy "
-                f"0 < lower <= upper and be finite, got {lower} and {upper}"
-            )
-
-    def _validate_test(self, suite: suites.Suite) -> None:
-        if self.starts == "human" and not suite.human_starts_scores:
-            raise UserError(f"--starts=human: {suite.name} has no human starts; leave it out")
-        if (self.starts == "human") != bool(self.human_starts_dir):
-            raise UserError(
-                "--starts=human and --human_starts_dir go together: the directory holds the "
-                "recorded starts, one file a game; tools/record_starts.py makes them"
-            )
-        for name, off in (("starts", "noop"), ("record_video", False)):
-            if self.mode == "train" and getattr(self, name) != off:
-                raise UserError(f"--{name} is for --mode=test; leave it out")
-
-    def _validate_job(self) -> None:
-        job = f"--job_name={self.job_name}"
-        if self.learner_address:
-            parts = _ADDRESS.fullmatch(self.learner_address)
-            if parts is None or not 0 < int(parts[2]) < 2**16:
-                raise UserError(
-                    f"--learner_address={self.learner_address} must be HOST:PORT, the learner's "
-                    "host as actors see it and a port that is free there"
-                )
-            if self.mode != "train":
-                raise UserError("--learner_address is for training; leave it out")
-        if self.job_name == "actor":
-            if not self.learner_address:
-                raise UserError(f"{job} needs --learner_address=HOST:PORT, where its learner is")
-            if self.task < 0:
-                raise UserError(
-                    f"{job} needs --task, the job's number: 0 for the first actor job, 1 for the "
-                    f"next, and so on; got {self.task}"
-                )
-        elif self.task not in (-1, 0):
-            raise UserError(f"--task={self.task} is for --job_name=actor; leave it out")
-
-    def _validate_suite(self, suite: suites.Suite) -> None:
-        if self.action_set not in suite.action_sets:
-            raise UserError(
-                f"--action_set must be one of {', '.join(suite.action_sets)} in {suite.name}, "
-                f"got {self.action_set}"
-            )
-        for name in ("dataset_path", "level_cache_dir", "human_starts_dir"):
-            if getattr(self, name) and name not in suite.own_flags:
-                raise UserError(f"--{name} means nothing to {suite.name}; leave it out")
-        self._validate_test(suite)
-        self._validate_job()
-        alone = self.mode == "train" and not self.learner_address
-        if alone and self.num_actors < len(suite.tasks):
-            raise UserError(
-                f"--num_actors={self.num_actors} cannot play the {len(suite.tasks)} tasks of "
-                f"--level_name={self.level_name}: give at least one actor a task"
-            )
-        if self.actor_threads > self.num_actors:
-            raise UserError(
-                f"--actor_threads={self.actor_threads} is more than --num_actors="
-                f"{self.num_actors}: a thread needs at least one actor"
-            )
-        if self.pixel_control and min(self.height, self.width) < _LEAST_PIXELS:
-            raise UserError(
-                f"--pixel_control needs images of at least {_LEAST_PIXELS}x{_LEAST_PIXELS} "
-                f"pixels; in {suite.name} they are {self.height}x{self.width}: "
-                + ("give more" if suite.scalable else "leave it out")
-            )
-        for name in () if suite.scalable else ("height", "width", "num_action_repeats"):
-            if getattr(self, name) != suite.defaults[name]:
-                raise UserError(
-                    f"--{name} is always {suite.defaults[name]} in {suite.name}, "
-                    f"got {getattr(self, name)}"
-                )
 
 
 def flag_default(name: str) -> Any:

@@ -1,5 +1,26 @@
 """Errors that are the user's to mend."""
 
+import errno
+
+from environments import EnvironmentLostError
+
 
 class UserError(Exception):
     """Shown as one line, without a traceback: what is wrong and what to do about it."""
+
+
+class DivergenceError(UserError):
+    """A run's loss is no longer a finite number."""
+
+
+class InUseError(UserError):
+    """Another process trains in the run directory."""
+
+
+def explain(error: BaseException) -> str | None:
+    """What to tell a user in one line; None if it is not the user's to mend."""
+    if isinstance(error, UserError | EnvironmentLostError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on a disk that is needed ({error}); make room and repeat"
+    return None

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart import evaluation
+from scalable_agent_popart.checkpoints import frames_of, newest_checkpoint
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.run_directory import RunDirectory
 
@@ -31,25 +32,13 @@ def follow(config: Config) -> None:
     tested, frames = None, -1
     with writer.as_default():
         while frames < config.total_environment_frames:
-            newest = tf.train.latest_checkpoint(str(directory.checkpoints))
-            if newest is None or newest == tested or _frames(newest) in (None, frames):
+            newest = newest_checkpoint(directory.checkpoints)
+            if newest is None or newest == tested or frames_of(newest) in (None, frames):
                 time.sleep(_POLL_SECONDS)
                 continue
             summary = evaluation.evaluate(config)
             tested, frames = newest, summary["frames"]
             _record(directory.evaluations_log, summary)
-
-
-def _frames(checkpoint: str) -> int | None:
-    """How far a run had come at a checkpoint, of which there may be several at one place.
-
-    None if it was removed since, in favour of newer ones.
-    """
-    try:
-        reader = tf.train.load_checkpoint(checkpoint)
-        return int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE"))
-    except (tf.errors.OpError, ValueError):
-        return None
 
 
 def _record(path: Path, summary: dict[str, Any]) -> None:

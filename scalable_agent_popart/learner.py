@@ -12,13 +12,17 @@ import vtrace
 from environments import image_of
 from scalable_agent_popart import losses, pixel_control, rollouts
 from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.hyperparameters import Hyperparameters
 from scalable_agent_popart.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """Hyperparameters of the update; names and meanings are those of the flags."""
+    """Settings of the update; names and meanings are those of the flags.
+
+    Those that `Hyperparameters` names are where these start.
+    """
 
     total_environment_frames: int
     num_action_repeats: int
@@ -29,6 +33,7 @@ class LearnerSettings:
     pixel_control_cost: float
     pixel_control_discount: float
     learning_rate: float
+    learning_rate_schedule: str  # "linear", to 0 at the end of the run, or "constant"
     decay: float
     momentum: float
     epsilon: float
@@ -40,6 +45,7 @@ class Learner(snt.Module):
     """Owns the agent's weights, the value head, the optimiser and the frame count.
 
     Attributes:
+      hyperparameters: variables; no part of the checkpoint.
       frames: int64 variable, environment frames learned from.
       num_updates: int64 variable, the version of the weights.
     """
@@ -72,6 +78,7 @@ class Learner(snt.Module):
         self.head = head
         self.q_head = q_head
         self._settings = settings
+        self.hyperparameters = Hyperparameters.of(settings)
         self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
         self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
         example = rollouts.example_batch(spec)
@@ -83,9 +90,7 @@ class Learner(snt.Module):
         if q_head is not None:
             q_head(features)
             self._parameters += q_head.trainable_variables
-        self._optimiser = RMSProp(
-            self._parameters, settings.decay, settings.momentum, settings.epsilon
-        )
+        self._optimiser = RMSProp(self._parameters, settings.decay, settings.momentum)
         self._compiled_update = tf.function(
             self._update,
             input_signature=[rollouts.batch_spec(spec, batch_size)],
@@ -103,9 +108,11 @@ class Learner(snt.Module):
         return self._compiled_update.experimental_get_tracing_count()
 
     def learning_rate(self) -> tf.Tensor:
-        """Annealed linearly to zero over `total_environment_frames`."""
+        """Constant, or annealed linearly to zero over `total_environment_frames`."""
+        if self._settings.learning_rate_schedule == "constant":
+            return self.hyperparameters.learning_rate.read_value()
         progress = tf.cast(self.frames / self._settings.total_environment_frames, tf.float32)
-        return self._settings.learning_rate * tf.maximum(1.0 - progress, 0.0)
+        return self.hyperparameters.learning_rate * tf.maximum(1.0 - progress, 0.0)
 
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings = self._settings
@@ -128,10 +135,10 @@ class Learner(snt.Module):
         gradient_norm = tf.linalg.global_norm(gradients)
         if settings.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
-                gradients, settings.max_grad_norm, use_norm=gradient_norm
+                gradients, self.hyperparameters.max_grad_norm, use_norm=gradient_norm
             )
         learning_rate = self.learning_rate()
-        self._optimiser.apply(gradients, learning_rate)
+        self._optimiser.apply(gradients, learning_rate, self.hyperparameters.epsilon)
         if settings.popart_order == "gradient_first":
             self.head.update(returns.vs, head_ids[0])
 
@@ -194,7 +201,7 @@ class Learner(snt.Module):
             ),
             "value_loss": self._settings.baseline_cost
             * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
-            "entropy_loss": self._settings.entropy_cost * losses.entropy_loss(logits),
+            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits),
         }
 
     def _pixel_control_loss(

@@ -9,7 +9,7 @@ import collections
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class JsonLines:
 
     def __init__(self, path: Path):
         self._path = path
+        self._file: Any = None  # Until `open`.
         self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def open(self) -> None:
@@ -75,7 +76,9 @@ class JsonLines:
         self.length.assign(self._file.tell())
 
     def close(self) -> None:
-        self._file.close()
+        """Harmless if it was never opened."""
+        if self._file is not None:
+            self._file.close()
 
 
 class RunLog:
@@ -86,23 +89,39 @@ class RunLog:
       episodes: the finished games' log, likewise.
     """
 
-    def __init__(self, directory: RunDirectory, suite: Suite, num_action_repeats: int):
+    def __init__(
+        self,
+        directory: RunDirectory,
+        suite: Suite,
+        num_action_repeats: int,
+        hear: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
+    ):
+        """Opens nothing yet.
+
+        Args:
+          directory: of the run.
+          suite: with its tasks in play.
+          num_action_repeats: environment frames an agent step lasts.
+          hear: is told of each finished game, those in the log included once that is opened: its
+            task, its raw return, and the run's frames at its end.
+        """
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
         self._directory = directory
         self._suite = suite
         self._progress: Any = None  # Until `open`.
         self._num_action_repeats = num_action_repeats
+        self._hear = hear
         self._returns: dict[str, collections.deque[float]] = {
             task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
         }
 
-    def open(self, frames: int, total_frames: int) -> None:
+    def open(self, frames: int, total_frames: int, show_progress: bool = True) -> None:
         """Starts to record, at `frames` of `total_frames` environment frames."""
         self.metrics.open()
         self.episodes.open()
         for episode in self.episodes.read():
-            self._returns[episode["task"]].append(episode["episode_return"])
+            self._note(episode["task"], episode["episode_return"], episode["frames"])
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
         self._progress = tqdm.tqdm(
@@ -113,6 +132,7 @@ class RunLog:
             mininterval=0.5 if terminal else 10.0,
             dynamic_ncols=terminal,
             smoothing=0.05,
+            disable=not show_progress,
         )
         self._since = (time.monotonic(), frames)  # Of the last record.
 
@@ -127,7 +147,7 @@ class RunLog:
         for step, b in np.argwhere(info.episode_end[1:]):
             task = self._suite.tasks[task_ids[b]]
             episode_return = float(info.episode_return[step + 1, b])
-            self._returns[task].append(episode_return)
+            self._note(task, episode_return, frames)
             self.episodes.write(
                 {
                     "task": task,
@@ -189,6 +209,10 @@ class RunLog:
             self._tensorboard.close()
             self.metrics.close()
             self.episodes.close()
+
+    def _note(self, task: str, episode_return: float, frames: int) -> None:
+        self._returns[task].append(episode_return)
+        self._hear(task, episode_return, frames)
 
     def _score(self) -> dict[str, float]:
         """Aggregate over the tasks that have a score, and how many those are.

@@ -25,14 +25,12 @@ class RMSProp(snt.Module):
         variables: Sequence[tf.Variable],
         decay: float,
         momentum: float,
-        epsilon: float,
         name: str = "rmsprop",
     ):
         super().__init__(name=name)
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
-        self._epsilon = epsilon
         self.mean_square = [
             tf.Variable(tf.ones_like(variable), trainable=False, name="mean_square")
             for variable in self._variables
@@ -42,7 +40,12 @@ class RMSProp(snt.Module):
             for variable in self._variables
         ]
 
-    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+    def apply(
+        self,
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor | float,
+        epsilon: tf.Tensor | float,
+    ) -> None:
         """One step; `gradients` are in the order of the variables."""
         slots = zip(self._variables, self.mean_square, self.accumulator, gradients, strict=True)
         for variable, mean_square, accumulator, gradient in slots:
@@ -53,6 +56,6 @@ class RMSProp(snt.Module):
                 lr=learning_rate,
                 rho=self._decay,
                 momentum=self._momentum,
-                epsilon=self._epsilon,
+                epsilon=epsilon,
                 grad=gradient,
             )

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import InUseError, UserError
 
 # How a file of another content shows.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+# Lies in a directory that holds the runs of a population, and is none itself.
+POPULATION_FILE = "population.json"
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -80,6 +82,7 @@ class RunDirectory:
 
     def check(self, config: Config) -> None:
         """Writes nothing; raises UserError if `config` cannot train in this directory."""
+        self.refuse_population()
         previous = self.read_config()
         if previous is not None:
             differences = config.differences(previous)
@@ -99,11 +102,19 @@ class RunDirectory:
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; give another one")
 
+    def refuse_population(self) -> None:
+        """Raises UserError if this is a population's directory."""
+        if (self.path / POPULATION_FILE).exists():
+            raise UserError(
+                f"{self.path} holds a population, not a run: give one of its members, such as "
+                f"--logdir={self.path / 'member-00'}"
+            )
+
     def lock(self) -> None:
         """Takes the directory for this process, until `close` or the process's end.
 
         Raises:
-          UserError: if another process trains here.
+          InUseError: if another process trains here.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
@@ -111,7 +122,7 @@ class RunDirectory:
             # Released by the kernel when the process ends, however it ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UserError(
+            raise InUseError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
 

@@ -14,12 +14,13 @@ from scalable_agent_popart.actor_threads import ActorThreads
 from scalable_agent_popart.batch_feed import BatchFeed
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.logs import RunLog
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.tuning import FixedHyperparameters, MakeTuner, Tuner
 from scalable_agent_popart.weights import WeightStore
 
 
@@ -114,53 +115,74 @@ class ActorPool:
 MakeExperience = Callable[[Config, rollouts.Rollout, Learner], Experience]
 
 
-def train(config: Config, make_experience: MakeExperience = ActorPool) -> int | None:
+def train(
+    config: Config,
+    make_experience: MakeExperience = ActorPool,
+    make_tuner: MakeTuner = FixedHyperparameters,
+    show_progress: bool = True,
+) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
     Args:
       config: of the run.
       make_experience: where batches come from; by default actors in threads of this process.
+      make_tuner: what changes hyperparameters on the way; by default nothing does.
+      show_progress: whether on the terminal.
 
     Returns:
-      None at the end, or the number of the signal that asked to stop; saved either way.
+      None at the end, or where the tuner stops; or the number of the signal that asked to stop.
+      Everything is saved either way.
 
     Raises:
       UserError: if the run directory is another run's or damaged, before anything is written.
+      InUseError: if another process trains there.
+      DivergenceError: if the loss is no longer a finite number; it still was at the newest
+        checkpoint.
     """
     directory = RunDirectory(config.logdir)
     directory.check(config)
     directory.lock()
     try:
-        return _train_in(directory, config, make_experience)
+        return _train_in(directory, config, make_experience, make_tuner, show_progress)
     finally:
         directory.close()
 
 
 def _train_in(
-    directory: RunDirectory, config: Config, make_experience: MakeExperience
+    directory: RunDirectory,
+    config: Config,
+    make_experience: MakeExperience,
+    make_tuner: MakeTuner,
+    show_progress: bool,
 ) -> int | None:
     """Trains in a directory that is locked, so that no other process moves the run on."""
     directory.check(config)
     tf.random.set_seed(config.seed)
     spec = construction.make_rollout_spec(config)
     learner = construction.make_learner(config, spec)
-    log = RunLog(directory, config.suite, config.num_action_repeats)
+    tuner = make_tuner(learner)
+    log = RunLog(directory, config.suite, config.num_action_repeats, tuner.hear)
     checkpoints = Checkpoints(
         directory.checkpoints,
         learner=learner,
         metrics_length=log.metrics.length,
         episodes_length=log.episodes.length,
+        **tuner.tracked,
     )
     checkpoints.restore()
     directory.record(config)
     try:
-        log.open(int(learner.frames), config.total_environment_frames)
+        log.open(int(learner.frames), config.total_environment_frames, show_progress)
         finished = learner.frames >= config.total_environment_frames
         if finished and not config.learner_address:
             return None  # It needs no actors; those of other processes want to hear of it.
-        return _learn(config, learner, log, checkpoints, make_experience(config, spec, learner))
+        if not finished:
+            tuner.begin(checkpoints.save)
+        experience = make_experience(config, spec, learner)
+        return _learn(config, learner, log, checkpoints, experience, tuner)
     finally:
         log.close()
+        tuner.close()
 
 
 def _learn(
@@ -169,6 +191,7 @@ def _learn(
     log: RunLog,
     checkpoints: Checkpoints,
     experience: Experience,
+    tuner: Tuner,
 ) -> int | None:
     """Feeds batches to the learner and records what becomes of them; returns as `train` does."""
     log_due = checkpoint_due = time.monotonic()
@@ -189,6 +212,10 @@ def _learn(
             if now >= checkpoint_due:
                 checkpoints.save()
                 checkpoint_due = now + config.checkpoint_seconds
+            if tuner.due():
+                _record(config, learner, log, metrics, experience)
+                if not tuner.tune(checkpoints.save):
+                    break
         if metrics is not None:  # Before the threads are waited for, and still safe from signals.
             _record(config, learner, log, metrics, experience)
             checkpoints.save()
@@ -205,12 +232,12 @@ def _record(
     """Logs an update and how the actors fare.
 
     Raises:
-      UserError: if the loss is no longer a finite number.
+      DivergenceError: if the loss is no longer a finite number.
     """
     frames = int(learner.frames)
     values = {name: float(tensor) for name, tensor in metrics.items()}
     if not np.isfinite(values["total_loss"] + values["gradient_norm"]):
-        raise UserError(
+        raise DivergenceError(
             f"training diverged at {frames:,} frames: total_loss is {values['total_loss']}, "
             f"gradient_norm {values['gradient_norm']}; "
             "lower --learning_rate or --max_grad_norm and give another --logdir"
@@ -220,6 +247,8 @@ def _record(
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
+    for name, value in learner.hyperparameters.values().items():
+        values.setdefault(name, value)  # What the update tells is what it used.
     values["environment_restarts"] = sum(restarts.values())
     log.record_metrics(frames, {**values, **experience.load()}, by_task)
 

@@ -17,8 +17,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 # Numbers that may be zero, that lie between zero and one, and all others.
 _NOT_NEGATIVE = ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed")
-_NOT_NEGATIVE += ("pixel_control_cost",)
-_OTHERS = ("task",)
+_NOT_NEGATIVE += ("pixel_control_cost", "population_size", "pbt_burn_in_frames")
+_OTHERS = ("task", "pbt_member")
 _WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _POSITIVE = [
     field.name
@@ -26,7 +26,8 @@ _POSITIVE = [
     if field.type in (int, float) and field.name not in (*_NOT_NEGATIVE, *_WITHIN_ONE, *_OTHERS)
 ]
 _CHOICES = {
-    "mode": ("train", "test"),
+    "mode": ("train", "test", "pbt"),
+    "learning_rate_schedule": ("linear", "constant"),
     "network": ("deep", "shallow"),
     "reward_clipping": ("abs_one", "none", "soft_asymmetric", "oar"),
     "popart_order": ("gradient_first", "statistics_first"),
@@ -210,7 +211,8 @@ def test_choice_that_does_not_exist_is_refused_with_those_that_do(
     name: str, choices: tuple[str, ...]
 ) -> None:
     for choice in () if name in ("starts", "job_name") else choices:
-        assert getattr(_config(**{name: choice}), name) == choice
+        given = {name: choice, "population_size": 2 * (choice == "pbt")}
+        assert getattr(_config(**given), name) == choice
     message = _refusal(**{name: "nonsense"})
     assert f"--{name}" in message
     assert all(choice in message for choice in choices)
@@ -395,5 +397,4 @@ def test_flags_that_choose_offer_the_configurations_choices() -> None:
         for name, parser in parsers.items()
         if isinstance(parser, flags.EnumParser)
     }
-    # A report is about runs, and is no run's mode.
-    assert offered == {**_CHOICES, "mode": ("train", "test", "report")}
+    assert offered == {**_CHOICES, "mode": (*_CHOICES["mode"], "report")}  # Which is no run's.

@@ -20,6 +20,7 @@ _SLOW = (
     "dmlab30_test",
     "throughput_test",
     "bookkeeping_test",
+    "member_test",
     "experiment_test",
     "evaluation_test",
     "pixel_control_runs_test",
@@ -27,6 +28,7 @@ _SLOW = (
     "dmlab30_runs_test",
     "learning_test",
     "failure_test",
+    "population_runs_test",
 )
 
 

@@ -31,6 +31,7 @@ SETTINGS = LearnerSettings(
     pixel_control_cost=0.01,
     pixel_control_discount=0.9,
     learning_rate=0.01,
+    learning_rate_schedule="linear",
     decay=0.99,
     momentum=0.0,
     epsilon=0.1,

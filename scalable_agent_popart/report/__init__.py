@@ -12,9 +12,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report import curves, figures, page
+from scalable_agent_popart.report import (
+    curves,
+    figures,
+    page,
+    population_figures,
+    population_tables,
+)
 from scalable_agent_popart.report.comparison import Comparison, compare
 from scalable_agent_popart.report.finals import Column, columns, final_returns
+from scalable_agent_popart.report.records import RECENT_EPISODES
 from scalable_agent_popart.report.runs import read_run
 from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.suites import Suite
@@ -116,6 +123,7 @@ def _section(comparison: Comparison, name: str, writer: _Writer) -> str:
     parts += _statistics(comparison, name, styles, writer)
     for column, found in scores.items():
         parts += _breakdown(comparison, column, found.breakdown(), name, styles, writer)
+    parts += _populations(comparison, name, writer)
     return "\n\n".join(parts)
 
 
@@ -138,7 +146,7 @@ def _learning_curves(
         parts.append(writer.figure(figure, f"{name}-learning-curves-{clipping}", says))
     return [
         *parts,
-        f"Training scores: the mean of each task's last {curves.RECENT_EPISODES} episodes, from "
+        f"Training scores: the mean of each task's last {RECENT_EPISODES} episodes, from "
         "where every task has finished one. Of several runs of an agent, the thick line is the "
         "mean and the area reaches from the worst to the best. Dotted: published final scores, in "
         f"the colours of their agents. {writer.table(table, f'{name}-learning-curves')}",
@@ -159,7 +167,7 @@ def _statistics(
     return [
         *parts,
         "Above, each task's shift with the scale shaded around it; below, the mean of its last "
-        f"{curves.RECENT_EPISODES} returns (raw). {writer.table(table, f'{name}-statistics')}",
+        f"{RECENT_EPISODES} returns (raw). {writer.table(table, f'{name}-statistics')}",
     ]
 
 
@@ -183,3 +191,20 @@ def _breakdown(
         page.levels_table(table),
         f"Raw returns and intervals: {file}",
     ]
+
+
+def _populations(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
+    found = population_tables.populations(comparison)
+    if not found:
+        return []
+    files = [
+        writer.table(population_tables.events(comparison), f"{name}-populations"),
+        writer.table(population_tables.ancestries(comparison), f"{name}-ancestries"),
+    ]
+    parts = []
+    for number, (_, _, population) in enumerate(found, start=1):
+        says = f"{comparison.title}: hyperparameters and fitness of a population's members"
+        figure = population_figures.training(population)
+        drawn = writer.figure(figure, f"{name}-population-{number}", says)
+        parts.append(page.population_section(population, drawn, files))
+    return parts

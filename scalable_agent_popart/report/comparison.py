@@ -91,19 +91,18 @@ def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison],
 def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     experiments: dict[str, list[Run]] = {}
     for run in runs:
-        key = repr((run.config.agent_name, sorted(_experiment(run.config).items())))
+        key = repr((_label(run), sorted(_experiment(run.config).items())))
         experiments.setdefault(key, []).append(run)
     variants: dict[str, list[list[Run]]] = {}
     for together in experiments.values():
-        variants.setdefault(_label(together[0].config), []).append(together)
+        variants.setdefault(_label(together[0]), []).append(together)
     agents = []
-    for members in variants.values():
+    for members in variants.values():  # With a population or without, so of the same flags.
         flags = [_experiment(together[0].config) for together in members]
         differing = [name for name in flags[0] if len({own[name] for own in flags}) > 1]
         for together, own in zip(members, flags, strict=True):
-            config = together[0].config
-            text = _label(config, [_difference(name, own[name]) for name in differing])
-            agents.append(Agent(config.agent_name, text, tuple(together)))
+            text = _label(together[0], [_difference(name, own[name]) for name in differing])
+            agents.append(Agent(together[0].config.agent_name, text, tuple(together)))
     return tuple(sorted(agents, key=lambda agent: (_place(agent.name), agent.label)))
 
 
@@ -137,9 +136,22 @@ def label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> 
     return f"{name} ({', '.join(words)})" if words else name
 
 
-def _label(config: Config, others: Sequence[str] = ()) -> str:
+def _label(run: Run, others: Sequence[str] = ()) -> str:
+    config = run.config
     variant = {flag: getattr(config, flag) for flag in _VARIANTS}
-    return label(config.agent_name, config.suite, others, **variant)
+    words = [*_population(run), *others]
+    return label(config.agent_name, config.suite, words, **variant)
+
+
+def _population(run: Run) -> list[str]:
+    """What says that an agent's hyperparameters were tuned while it learned."""
+    config = run.config
+    if not config.population_size:
+        return []
+    words = f"population of {config.population_size}"
+    # Members of one population share ancestors, and are not several runs of one agent.
+    whole = run.population is not None and run.population.whole
+    return [words if whole else f"member {config.pbt_member} of a {words}"]
 
 
 def _place(name: str) -> int:

@@ -5,12 +5,11 @@ import pandas as pd
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.comparison import Agent, Comparison
+from scalable_agent_popart.report.records import RECENT_EPISODES
 from scalable_agent_popart.report.runs import Run
 
-# A task's score while training is the mean over its latest episodes, as in the run's own log.
-RECENT_EPISODES = 100
 _POINTS = 200  # From the start to the end of the longest run.
-_RUN = ("agent", "reward_clipping", "run", "seed")
+RUN_COLUMNS = ("agent", "reward_clipping", "run", "seed")
 
 
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
@@ -37,8 +36,8 @@ def learning_curves(comparison: Comparison) -> pd.DataFrame:
             )  # [tasks, points]
             for point in np.flatnonzero(np.isfinite(normalised).all(axis=0)):
                 aggregate = scores.aggregate(normalised[:, point])._asdict()
-                rows.append({**_name(agent, run), "frames": frames[point], **aggregate})
-    return pd.DataFrame(rows, columns=[*_RUN, "frames", *scores.Aggregate._fields])
+                rows.append({**run_columns(agent, run), "frames": frames[point], **aggregate})
+    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "frames", *scores.Aggregate._fields])
 
 
 def statistics(comparison: Comparison) -> pd.DataFrame:
@@ -49,8 +48,8 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
             for task, own in run.statistics.groupby("task", sort=False):
                 if task in comparison.suite.tasks:
                     returns = _recent_returns(run, str(task), own["frames"].to_numpy())
-                    parts.append(own.assign(**_name(agent, run), episode_return=returns))
-    columns = [*_RUN, "task", "frames", "shift", "scale", "episode_return"]
+                    parts.append(own.assign(**run_columns(agent, run), episode_return=returns))
+    columns = [*RUN_COLUMNS, "task", "frames", "shift", "scale", "episode_return"]
     return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 
@@ -64,6 +63,7 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
         return (total[ends] - total[begins]) / (ends - begins)
 
 
-def _name(agent: Agent, run: Run) -> dict[str, object]:
-    values = (agent.label, run.config.reward_clipping, str(run.path), run.config.seed)
-    return dict(zip(_RUN, values, strict=True))
+def run_columns(agent: Agent, run: Run) -> dict[str, object]:
+    """The first columns of a table whose rows are of runs."""
+    values = (agent.label, run.config.reward_clipping, str(run.path), run.seed)
+    return dict(zip(RUN_COLUMNS, values, strict=True))

@@ -63,7 +63,7 @@ def learning_curves(
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    unit, name = _frames_unit(curves["frames"].max())
+    unit, name = frames_unit(curves["frames"].max())
     for agent, own in curves.groupby("agent", sort=False):
         colour, line = styles.colour(agent), styles.line(agent)
         runs = own.pivot_table(index="frames", columns="run", values=headline)
@@ -109,7 +109,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
-    unit, name = _frames_unit(table["frames"].max())
+    unit, name = frames_unit(table["frames"].max())
     for place, (task, own) in enumerate(table.groupby("task", sort=False)):
         above, below = outer[place].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
         _draw_statistics(above, below, own, unit, styles)
@@ -209,7 +209,7 @@ def _short(value: float, place: int | None) -> str:
     return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _frames_unit(most: float) -> tuple[float, str]:
+def frames_unit(most: float) -> tuple[float, str]:
     """What to count frames in, and its name."""
     for unit, name in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
         if most >= unit:

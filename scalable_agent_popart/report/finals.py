@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalable_agent_popart.report.comparison import Agent, Comparison
-from scalable_agent_popart.report.curves import RECENT_EPISODES
+from scalable_agent_popart.report.records import RECENT_EPISODES
 from scalable_agent_popart.report.runs import Run
 from scalable_agent_popart.suites import Suite
 

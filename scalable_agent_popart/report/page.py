@@ -11,11 +11,19 @@ import pandas as pd
 
 from scalable_agent_popart.report import published
 from scalable_agent_popart.report.comparison import Comparison, label
-from scalable_agent_popart.report.curves import RECENT_EPISODES
 from scalable_agent_popart.report.finals import Column, Finals
+from scalable_agent_popart.report.population_tables import descent, members
+from scalable_agent_popart.report.populations import Population
+from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.report.runs import Run
 from scalable_agent_popart.report.tables import FinalScores
 
 _WORDS = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
+_POPULATIONS = (
+    "A population is one run: the line of descent of its best member's weights through all copies. "
+    "Its frames are those that these weights have learned from, so those that one instance of the "
+    "population has processed."
+)
 _STYLE = """
 body { font: 16px/1.5 sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 0.85rem; }
@@ -31,8 +39,8 @@ def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> s
     rows = [
         {
             "Agent": agent.label,
-            "Run": _code(str(run.path)),
-            "Seed": run.config.seed,
+            "Run": _code(str(run.path)) + _members(run),
+            "Seed": run.seed,
             "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
             "Episodes": f"{len(run.episodes):,}",
             "Tests": ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
@@ -42,7 +50,47 @@ def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> s
         for run in agent.runs
     ]
     text = ["# Comparison with the published results", "## Runs", _table(rows)]
+    if any(r.population for c in comparisons for agent in c.agents for r in agent.runs):
+        text.append(_POPULATIONS)
     return "\n\n".join([*text, *_lines("Skipped:", skipped)])
+
+
+def _members(run: Run) -> str:
+    """What there is to know of a run beside its path if it is of a population."""
+    population = run.population
+    if population is None:
+        return ""
+    if not population.whole:
+        place = ", now its best" if population.shown is population.best else ""
+        return f", of a population of {population.size}{place}"
+    waiting = population.size - len(population.members)
+    rest = f", {waiting} not begun" if waiting else ""
+    return f", population of {population.size}, best: {population.best.name}{rest}"
+
+
+def population_section(population: Population, figure: str, files: Sequence[str]) -> str:
+    """What became of one population.
+
+    Args:
+      population: whole, or that of a member.
+      figure: Markdown of its figure.
+      files: the names of the tables of all comparisons and of the ancestry.
+    """
+    together = sum(member.frames for member in population.members.values())
+    sources = len(population.segments) - 1
+    times = {0: "no copy", 1: "one copy"}.get(sources, f"{sources} copies")
+    return "\n\n".join(
+        [
+            f"### Population-based training in {_code(str(population.path))}",
+            figure,
+            f"The ancestry of {population.shown.name}, through {times}, by frames of each member's "
+            f"own: {descent(population)}. {files[1]}",
+            _table(members(population)),
+            f"Scores are mean capped, of each task's last {RECENT_EPISODES} training episodes; "
+            "hyperparameters are the present ones. All members together have processed "
+            f"{together:,} frames. Every comparison: {files[0]}",
+        ]
+    )
 
 
 def table_1_section(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import environments
-from scalable_agent_popart.suites import atari_emulator, atari_starts, suite
+from scalable_agent_popart.suites import atari_emulator, atari_starts, search_space, suite
 
 _NUM_ACTIONS = 18
 
@@ -164,8 +164,11 @@ SUITE = suite.Suite(
         "epsilon": 0.01,
         "max_grad_norm": 40.0,
         "popart_step_size": 3e-4,
+        "pbt_burn_in_frames": 20_000_000,
+        "pbt_episodes": 5000,
     },
     environment_factory=_make_environments,
+    search_space=search_space.PAPER_ATARI,
     check_tasks=_check,
     requires={
         "ale_py": "pip install ale-py",

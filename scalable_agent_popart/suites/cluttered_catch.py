@@ -121,6 +121,8 @@ SUITE = suite.Suite(
         "epsilon": 0.01,
         "max_grad_norm": 0.0,
         "popart_step_size": 0.01,
+        "pbt_burn_in_frames": 50_000,
+        "pbt_episodes": 1000,
     },
     environment_factory=_make_environments,
 )

@@ -282,6 +282,8 @@ SUITE = suite.Suite(
         "epsilon": 0.1,
         "max_grad_norm": 0.0,
         "popart_step_size": 3e-4,
+        "pbt_burn_in_frames": 20_000_000,
+        "pbt_episodes": 5000,
     },
     environment_factory=_make_environments,
     other_tasks=_task,

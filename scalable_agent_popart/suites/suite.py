@@ -12,6 +12,7 @@ import numpy as np
 import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
+from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Suite:
         benchmark has none.
       defaults: flag name to value, for flags whose default depends on the benchmark.
       environment_factory: makes environments for task names.
+      search_space: flag name to distribution, for what population-based training tunes.
       has_instructions: whether observations are `environments.Observation`s.
       usual_num_actors: by default, at least so many actors are dealt over the tasks.
       test_versions: task to its version that is held out for testing, where there is one.
@@ -91,6 +93,7 @@ class Suite:
     reference_scores: Mapping[str, ReferenceScore]
     defaults: Mapping[str, Any]
     environment_factory: MakeEnvironments
+    search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
     human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     stacks_frames: bool = False
     has_instructions: bool = False

@@ -1,0 +1,210 @@
+"""Kills members of a population at random: does it reach its end, and is what they leave whole?
+
+  python benchmarks/population_chaos.py --logdir=runs/population_chaos
+
+Trains a population on `catch5`, each member in a process of its own, with a comparison every second
+or so. Each kill (`kill -9`) is of a random member at a random time, once it has trained for a
+moment; it is started again after its directory has been examined. Prints what became of it as
+JSON, and fails if a promise was broken. Flags after `--` go to every member.
+"""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("logdir", "runs/population_chaos", "Directory; must not exist.")
+flags.DEFINE_integer("population_size", 4, "Members.")
+flags.DEFINE_integer("kills", 30, "Members killed.")
+flags.DEFINE_float("longest_wait_seconds", 4.0, "From a member's first progress to its death.")
+flags.DEFINE_integer("total_environment_frames", 400_000, "Frames of each member.")
+flags.DEFINE_integer("seed", 1, "Of the population and of the kills.")
+
+_EXPERIMENT = Path(__file__).parent.parent / "experiment.py"
+_DEADLINE_SECONDS = 600.0
+_FACTORS = (1.0, 1.2, 1 / 1.2)
+
+
+class Members:
+    """The members' processes."""
+
+    def __init__(self, logdir: Path, settings: list[str]):
+        self.logdir = logdir
+        self._settings = settings
+        self._output = open(logdir.parent / f"{logdir.name}.log", "w")  # noqa: SIM115
+        self._processes = [self._start(number) for number in range(FLAGS.population_size)]
+
+    def _start(self, number: int) -> subprocess.Popen:
+        command = [sys.executable, str(_EXPERIMENT), *self._settings, f"--pbt_member={number}"]
+        return subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+
+    def kill(self, number: int) -> None:
+        process = self._processes[number]
+        if process.poll() is not None:
+            sys.exit(f"error: member {number} ended by itself; give more frames or fewer kills")
+        process.kill()
+        process.wait()
+
+    def start(self, number: int) -> None:
+        self._processes[number] = self._start(number)
+
+    def end(self) -> list[int]:
+        """Exit codes, once all have ended."""
+        return [process.wait(_DEADLINE_SECONDS) for process in self._processes]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._output.close()
+
+
+def directory(logdir: Path, number: int) -> Path:
+    return logdir / f"member-{number:02d}"
+
+
+def frames(logdir: Path, number: int) -> int:
+    """In the last whole line of the member's log."""
+    path = directory(logdir, number) / "metrics.jsonl"
+    *lines, _ = path.read_text().split("\n") if path.exists() else [""]
+    return json.loads(lines[-1])["frames"] if lines else 0
+
+
+def lineage(logdir: Path, number: int, length: int | None = None) -> list[dict[str, Any]]:
+    """A member's events, those that its checkpoint knows if that knows `length` bytes."""
+    content = (directory(logdir, number) / "lineage.jsonl").read_bytes()[:length]
+    return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+
+def examine(logdir: Path, number: int) -> None:
+    """Fails unless the checkpoint is whole and agrees with the lineage, and so is what others see.
+
+    The member must not be training.
+    """
+    import tensorflow as tf  # noqa: PLC0415 - not before the members are started.
+
+    own = directory(logdir, number)
+    newest = tf.train.latest_checkpoint(str(own / "checkpoints"))
+    if newest is None:
+        return  # It died before the first.
+    values = read(newest)
+    events = lineage(logdir, number, int(values["lineage_length"]))
+    assert [event["comparison"] for event in events] == list(range(len(events)))
+    assert values["num_comparisons"] == len(events) - 1
+    for name, value in events[-1]["hyperparameters"].items():
+        assert values[f"hyperparameters/{name}"] == value, (name, value)
+    if (own / "fitness.json").exists():
+        published = json.loads((own / "fitness.json").read_text())
+        seen = read(str(own / "snapshots" / published["checkpoint"]))
+        assert seen["learner/frames"] == published["frames"] <= values["learner/frames"]
+        assert seen["num_comparisons"] == published["comparison"] - 1
+        for name, value in published["hyperparameters"].items():
+            assert seen[f"hyperparameters/{name}"] == value, (name, value)
+
+
+def read(checkpoint: str) -> dict[str, Any]:
+    """Every value in a checkpoint, by name; reading them finds out damage."""
+    import tensorflow as tf  # noqa: PLC0415
+
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = reader.get_variable_to_shape_map()
+    return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
+
+
+def examine_lineages(logdir: Path) -> dict[str, int]:
+    """Fails unless every member's hyperparameters follow from its own or another's before.
+
+    Returns:
+      How many comparisons and copies there were.
+    """
+    events = {n: lineage(logdir, n) for n in range(FLAGS.population_size)}
+    copies = 0
+    for own in events.values():
+        assert [event["comparison"] for event in own] == list(range(len(own)))
+        for before, event in itertools.pairwise(own):
+            assert before["frames"] < event["frames"]
+            base = before["hyperparameters"]
+            if event["copied"]:
+                copies += 1
+                assert event["partner_fitness"] - event["fitness"] > 5
+                source = events[event["partner"]]
+                known = [e for e in source if e["frames"] < event["source_frames"]]
+                base = known[-1]["hyperparameters"]
+            for name, value in event["hyperparameters"].items():
+                factor = value / base[name]
+                assert min(abs(factor - f) for f in _FACTORS) < 1e-5, (name, factor)
+    return {"comparisons": sum(map(len, events.values())) - len(events), "copies": copies}
+
+
+def torment(members: Members, random_numbers: random.Random) -> list[int]:
+    """Kills members one after the other; returns how many frames each death lost."""
+    reached = dict.fromkeys(range(FLAGS.population_size), 0)
+    lost = []
+    for _ in range(FLAGS.kills):
+        victim = random_numbers.randrange(FLAGS.population_size)
+        end = time.monotonic() + _DEADLINE_SECONDS
+        # The log is cut back to the checkpoint when the member resumes, and grows again.
+        while frames(members.logdir, victim) <= reached[victim]:
+            if time.monotonic() > end:
+                sys.exit(f"error: member {victim} does not come any further")
+            time.sleep(0.05)
+        time.sleep(random_numbers.uniform(0, FLAGS.longest_wait_seconds))
+        members.kill(victim)
+        reached[victim] = frames(members.logdir, victim)
+        examine(members.logdir, victim)
+        newest = saved_frames(members.logdir, victim)
+        lost.append(reached[victim] - newest)
+        reached[victim] = newest
+        members.start(victim)
+    return lost
+
+
+def saved_frames(logdir: Path, number: int) -> int:
+    """Of the member's newest checkpoint."""
+    import tensorflow as tf  # noqa: PLC0415
+
+    newest = tf.train.latest_checkpoint(str(directory(logdir, number) / "checkpoints"))
+    return int(read(newest)["learner/frames"]) if newest else 0
+
+
+def main(argv: list[str]) -> None:
+    logdir = Path(FLAGS.logdir)
+    logdir.parent.mkdir(parents=True, exist_ok=True)
+    settings = ["--mode=pbt", f"--population_size={FLAGS.population_size}", f"--logdir={logdir}"]
+    settings += ["--level_name=catch5", "--use_popart", "--num_actors=10", "--log_seconds=0.5"]
+    settings += [f"--total_environment_frames={FLAGS.total_environment_frames}"]
+    settings += ["--checkpoint_seconds=5", "--pbt_burn_in_frames=5000", "--pbt_episodes=150"]
+    settings += [f"--seed={FLAGS.seed}", *argv[1:]]
+    begin = time.monotonic()
+    members = Members(logdir, settings)
+    try:
+        lost = torment(members, random.Random(FLAGS.seed))
+        codes = members.end()
+    finally:
+        members.close()
+    numbers = range(FLAGS.population_size)
+    for number in numbers:
+        examine(logdir, number)
+    reached = [frames(logdir, number) for number in numbers]
+    result = {
+        "kills": len(lost),
+        "frames_lost": lost,
+        "seconds": time.monotonic() - begin,
+        "exit_codes": codes,
+        "frames": reached,
+        **examine_lineages(logdir),
+    }
+    print(json.dumps(result, indent=2))
+    if any(codes) or min(reached) < FLAGS.total_environment_frames:
+        sys.exit("error: a member did not end well")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,40 @@
+"""The hyperparameters that may change while a run learns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import tensorflow as tf
+
+
+# Not a `tf.Module`: what a run's flags decide is no part of its checkpoints. Population-based
+# training, which lets checkpoints decide, names these variables to them itself.
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Float32 scalars; names and meanings are those of the flags."""
+
+    learning_rate: tf.Variable
+    entropy_cost: tf.Variable
+    epsilon: tf.Variable
+    max_grad_norm: tf.Variable
+
+    @classmethod
+    def of(cls, settings: Any) -> "Hyperparameters":
+        """Variables that start at the attributes of these names."""
+        return cls(
+            **{
+                field.name: tf.Variable(
+                    getattr(settings, field.name), False, dtype=tf.float32, name=field.name
+                )
+                for field in fields(cls)
+            }
+        )
+
+    def assign(self, values: Mapping[str, float]) -> None:
+        """Changes those that are named."""
+        for name, value in values.items():
+            getattr(self, name).assign(value)
+
+    def values(self) -> dict[str, float]:
+        """The present values, by name."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}

@@ -1,0 +1,209 @@
+"""A member of a population: a run that is compared with others, copies them and explores.
+
+When a member is due it saves a checkpoint and publishes it, with the fitness of the episodes that
+led there. Then it is compared, which ends in another checkpoint: weights and hyperparameters,
+copied or not, the line in `lineage.jsonl` and the number of comparisons made become the run's
+together, or not at all. A member that dies in between is back at the first of the two, finds its
+fitness published and makes the comparison again. Its chance depends on the member and the
+comparison's number alone.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agent_popart import checkpoints, construction, pbt
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learner import Learner
+from scalable_agent_popart.logs import JsonLines
+from scalable_agent_popart.population_directory import Event, PopulationDirectory, Published
+
+# How often to look again for a checkpoint that is gone in favour of a newer one.
+_MOST_LOOKS = 5
+
+Save = Callable[[], str]
+
+
+class Member:
+    """Compares and changes one member's run; a `training.Tuner`."""
+
+    def __init__(
+        self,
+        config: Config,
+        population: PopulationDirectory,
+        learner: Learner,
+        takes_turns: bool = False,
+    ):
+        """Reads and writes nothing yet.
+
+        Args:
+          config: the member's own.
+          population: that it is in.
+          learner: of its run.
+          takes_turns: whether to stop before each comparison, so that others can train; it is
+            made when the member's next turn begins.
+        """
+        self._config = config
+        self._learner = learner
+        self._takes_turns = takes_turns
+        self._directory = population.member(config.pbt_member)
+        others = sorted(set(range(config.population_size)) - {config.pbt_member})
+        self._others = {number: population.member(number) for number in others}
+        self._lineage = JsonLines(self._directory.lineage)
+        self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
+        self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._compared_at = tf.Variable(0, dtype=tf.int64, trainable=False)  # frames
+        tuned = {name: getattr(learner.hyperparameters, name) for name in config.tuned}
+        self._hyperparameters = tf.train.Checkpoint(**tuned)
+        self.tracked: Mapping[str, Any] = {
+            "hyperparameters": self._hyperparameters,
+            "num_comparisons": self._num_comparisons,
+            "compared_at": self._compared_at,
+            "lineage_length": self._lineage.length,
+        }
+
+    def hear(self, task: str, episode_return: float, frames: int) -> None:
+        """Counts a finished game, if it was finished since the last comparison."""
+        if frames > self._compared_at:
+            self._returns[task].append(episode_return)
+
+    def begin(self, save: Save) -> None:
+        """Makes the comparison that the last turn ended before, or was cut off from."""
+        self._lineage.open()
+        if not self._lineage.length:
+            start = Event(0, 0, None, None, None, False, None, self._tuned())
+            self._record(start)
+        if self._directory.divergence.exists():
+            self._compare(None, save)
+            self._directory.divergence.unlink()
+            return
+        published = self._directory.published()
+        if (
+            published is not None
+            and published.comparison == self._num_comparisons + 1
+            and published.frames == self._learner.frames
+        ):
+            self._compare(published.fitness, save)
+        elif self.due():
+            self._compare(self._publish(save), save)
+
+    def due(self) -> bool:
+        """Whether the burn-in is over and enough episodes of all tasks that count are finished."""
+        return (
+            int(self._learner.frames) >= self._config.pbt_burn_in_frames
+            and sum(map(len, self._returns.values())) >= self._config.pbt_episodes
+            and self._fitness() is not None
+        )
+
+    def tune(self, save: Save) -> bool:
+        """Publishes, and is compared, unless it takes turns or has reached its end."""
+        fitness = self._publish(save)
+        # What the run ends with is what was published of it.
+        finished = int(self._learner.frames) >= self._config.total_environment_frames
+        if self._takes_turns or finished:
+            return False
+        self._compare(fitness, save)
+        return True
+
+    def close(self) -> None:
+        """Closes the lineage's log."""
+        self._lineage.close()
+
+    def _fitness(self) -> float | None:
+        return pbt.fitness(self._returns, self._config.suite.reference_scores)
+
+    def _tuned(self) -> dict[str, float]:
+        values = self._learner.hyperparameters.values()
+        return {name: values[name] for name in self._config.tuned}
+
+    def _record(self, event: Event) -> None:
+        self._lineage.write(event._asdict())
+        self._lineage.flush()
+
+    def _publish(self, save: Save) -> float:
+        """Saves, and makes the present fitness known with this checkpoint; returns it."""
+        fitness = self._fitness()
+        assert fitness is not None, "due"
+        self._directory.publish(
+            Published(
+                member=self._config.pbt_member,
+                comparison=int(self._num_comparisons) + 1,
+                frames=int(self._learner.frames),
+                fitness=fitness,
+                episodes=sum(map(len, self._returns.values())),
+                mean_returns={t: float(np.mean(own)) for t, own in self._returns.items() if own},
+                hyperparameters=self._tuned(),
+                checkpoint=save(),
+            )
+        )
+        return fitness
+
+    def _compare(self, fitness: float | None, save: Save) -> None:
+        """Compares with another member, copies it if that is fitter, explores, and saves.
+
+        Args:
+          fitness: the member's; None if training has diverged, and anyone is fitter.
+          save: writes a checkpoint.
+        """
+        frames, number = int(self._learner.frames), int(self._num_comparisons) + 1
+        generator = np.random.default_rng([self._config.seed, number])
+        published = [n for n, directory in self._others.items() if directory.published()]
+        partner = pbt.choose_partner(published, generator)
+        theirs, copied = (None, False) if partner is None else self._meet(partner, fitness)
+        starts_over = fitness is None and not copied
+        if starts_over:
+            self._start_over(number)
+        else:
+            values = pbt.explore(self._tuned(), generator)
+            self._learner.hyperparameters.assign(values)
+        self._num_comparisons.assign(number)
+        self._compared_at.assign(frames)
+        self._record(
+            Event(
+                comparison=number,
+                frames=frames,
+                fitness=fitness,
+                partner=partner,
+                partner_fitness=theirs.fitness if theirs else None,
+                copied=copied,
+                source_frames=theirs.frames if theirs and copied else None,
+                hyperparameters=self._tuned(),
+                started_over=starts_over,
+            )
+        )
+        for returns in self._returns.values():
+            returns.clear()
+        save()
+
+    def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
+        """What the partner published, and whether that was fitter and has been taken over."""
+        progress = (self._learner.frames, self._learner.num_updates)
+        for _ in range(_MOST_LOOKS):
+            source = self._others[partner].published()
+            if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
+                return source, False
+            own = [variable.numpy() for variable in progress]
+            try:
+                with self._directory.fetch(source) as checkpoint:
+                    checkpoints.load(
+                        checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
+                    )
+            except FileNotFoundError:
+                continue  # The partner has published again.
+            for variable, value in zip(progress, own, strict=True):
+                variable.assign(value)
+            return source, True
+        return None, False
+
+    def _start_over(self, number: int) -> None:
+        """Draws everything anew but the count of frames: nobody is there to copy."""
+        spec = construction.make_rollout_spec(self._config)
+        fresh = construction.make_learner(self._config, spec)
+        progress = {self._learner.frames.ref(), self._learner.num_updates.ref()}
+        for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
+            if variable.ref() not in progress:
+                variable.assign(new)
+        drawn = pbt.draw(self._config.suite.search_space, [self._config.seed, number])
+        self._learner.hyperparameters.assign(drawn)

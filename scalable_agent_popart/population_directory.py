@@ -1,0 +1,279 @@
+"""A population's directory: its members' runs, and all that they say to each other.
+
+  DIR/population.json         the flags that the members share
+  DIR/member-00/              an ordinary run directory, in which there are also
+    lineage.jsonl             a line at the start, and one for each comparison with another member
+    fitness.json              what the member published last
+    snapshots/snapshot-N.*    the checkpoint that earned this fitness
+
+A member writes to its own directory only, but for `population.json`, which the first one writes. No
+reader ever sees a part of a file: `fitness.json` is replaced as a whole, once all of the snapshot
+that it names is there, and a snapshot is removed only after the next one has taken its place.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.run_directory import POPULATION_FILE, RunDirectory, write_atomically
+
+# A run may be made longer at any time.
+_MAY_DIFFER = ("total_environment_frames",)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What others can know, and take, of a member.
+
+    Attributes:
+      member: its number.
+      comparison: the number, from 1, of the comparison with another member that it was for.
+      frames: of the member's run.
+      fitness: mean capped human-normalised score, in percent.
+      episodes: that it is the score of.
+      mean_returns: raw, by task.
+      hyperparameters: flag to value.
+      checkpoint: of the weights that the fitness is of; without the files' endings.
+    """
+
+    member: int
+    comparison: int
+    frames: int
+    fitness: float
+    episodes: int
+    mean_returns: Mapping[str, float]
+    hyperparameters: Mapping[str, float]
+    checkpoint: str
+
+
+class Event(NamedTuple):
+    """A line of `lineage.jsonl`: the start, or a comparison and what came of it.
+
+    Attributes:
+      comparison: its number, from 1; the start is 0.
+      frames: of the member's run.
+      fitness: the member's; None at the start, and where training had diverged.
+      partner: the member it was compared with; None if no other had published anything.
+      partner_fitness: likewise.
+      copied: whether weights, statistics, optimiser and hyperparameters are now the partner's.
+      source_frames: of the partner's run, at the checkpoint that was copied; else None.
+      started_over: whether weights and hyperparameters were drawn anew, since training had diverged
+        and nobody was there to copy.
+      hyperparameters: flag to value, from here on.
+    """
+
+    comparison: int
+    frames: int
+    fitness: float | None
+    partner: int | None
+    partner_fitness: float | None
+    copied: bool
+    source_frames: int | None
+    hyperparameters: Mapping[str, float]
+    started_over: bool = False
+
+    def describe(self, member: int) -> str:
+        """What happened, for people."""
+        values = ", ".join(f"{name} {value:.3g}" for name, value in self.hyperparameters.items())
+        if not self.comparison:
+            return f"member {member} starts with {values}"
+        own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
+        other = "starts over" if self.started_over else "nobody to compare with"
+        if self.partner_fitness is not None:
+            verb = "copies" if self.copied else "compared with"
+            other = f"{verb} member {self.partner} ({self.partner_fitness:.1f})"
+        return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
+
+
+class MemberDirectory(RunDirectory):
+    """A member's run directory.
+
+    Attributes:
+      lineage: path of `lineage.jsonl`.
+      divergence: path of a file that is there while the run diverged and has found nothing else.
+    """
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        self.lineage = self.path / "lineage.jsonl"
+        self.divergence = self.path / "diverged"
+        self._fitness = self.path / "fitness.json"
+        self._snapshots = self.path / "snapshots"
+        self._incoming = self.path / "incoming"
+
+    def published(self) -> Published | None:
+        """What the member published last, if anything.
+
+        Raises:
+          UserError: if it is damaged.
+        """
+        try:
+            record = Published(**json.loads(self._fitness.read_text()))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{self._fitness} is damaged ({error}); delete it, and the member publishes anew"
+            ) from error
+        checkpoint = str(self._snapshots / record.checkpoint)
+        return dataclasses.replace(record, checkpoint=checkpoint)
+
+    def publish(self, record: Published) -> None:
+        """Makes a fitness known, with a copy of the checkpoint that earned it."""
+        before = self.published()
+        checkpoint = Path(record.checkpoint)
+        name = f"snapshot-{record.comparison}"
+        self._snapshots.mkdir(exist_ok=True)
+        for file in checkpoint.parent.glob(f"{checkpoint.name}.*"):
+            target = self._snapshots / file.name.replace(checkpoint.name, name, 1)
+            target.unlink(missing_ok=True)  # Of a member that died before it made this known.
+            _duplicate(file, target)
+        write_atomically(
+            self._fitness, dataclasses.asdict(dataclasses.replace(record, checkpoint=name))
+        )
+        kept = {name, Path(before.checkpoint).name if before else name}
+        for file in self._snapshots.iterdir():
+            if file.stem not in kept:
+                file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def fetch(self, source: Published) -> Iterator[str]:
+        """A whole copy of another member's checkpoint, for as long as it is entered.
+
+        Raises:
+          FileNotFoundError: if it is gone, in favour of a newer one.
+        """
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        self._incoming.mkdir()
+        checkpoint = Path(source.checkpoint)
+        files = list(checkpoint.parent.glob(f"{checkpoint.name}.*"))
+        try:
+            if len(files) < 2:  # The index and the data.
+                raise FileNotFoundError(source.checkpoint)
+            for file in files:
+                try:
+                    shutil.copyfile(file, self._incoming / file.name)
+                except OSError as error:
+                    if error.errno != errno.ESTALE:
+                        raise
+                    raise FileNotFoundError(source.checkpoint) from error  # As NFS says it.
+            yield str(self._incoming / checkpoint.name)
+        finally:
+            shutil.rmtree(self._incoming, ignore_errors=True)
+
+    def read_lineage(self) -> list[Event]:
+        """The events so far; a line that is being written is left out.
+
+        Raises:
+          UserError: if a line is damaged.
+        """
+        try:
+            *lines, _ = self.lineage.read_text().split("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            return [Event(**json.loads(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{self.lineage} is damaged ({error})") from error
+
+
+class PopulationDirectory:
+    """Paths of a population, and the flags that its members share."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        self._settings = self.path / POPULATION_FILE
+
+    def member(self, number: int) -> MemberDirectory:
+        """One member's directory."""
+        return MemberDirectory(str(self.path / f"member-{number:02d}"))
+
+    def read_config(self) -> Config | None:
+        """The flags that the population was begun with, or None if there is none.
+
+        Raises:
+          UserError: if they cannot be read.
+        """
+        try:
+            return Config.from_flags(json.loads(self._settings.read_text())["flags"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise UserError(
+                f"{self._settings} is damaged or not of this program ({error}); "
+                "give another --logdir"
+            ) from error
+
+    def check(self, config: Config) -> None:
+        """Writes nothing; raises UserError if members of `config` cannot train here."""
+        if (self.path / "config.json").exists():
+            raise UserError(f"{self.path} holds a run, not a population; give another --logdir")
+        begun = self.read_config()
+        if begun is None:
+            return
+        theirs, ours = begun.experiment, config.experiment
+        differences = [
+            f"--{name} was {theirs.get(name)} and is {ours.get(name)}"
+            for name in ours
+            if ours[name] != theirs.get(name) and name not in _MAY_DIFFER
+        ]
+        if differences:
+            raise UserError(
+                f"{self.path} holds another population: {'; '.join(differences)}; "
+                "give the same flags or another --logdir"
+            )
+
+    def join(self, config: Config) -> None:
+        """Begins the population unless another member has; else checks as `check` does."""
+        self.check(config)
+        if self._settings.exists():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        own = self.path / f"population.{config.pbt_member}.{os.getpid()}.tmp"
+        write_atomically(own, {"flags": dataclasses.asdict(config)})
+        with contextlib.suppress(FileExistsError):  # Of several members the first one decides.
+            try:
+                os.link(own, self._settings)
+            except FileExistsError:
+                raise
+            except OSError:  # No links here.
+                own.replace(self._settings)
+        own.unlink(missing_ok=True)
+        self.check(config)
+
+    def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
+        """A member's own configuration.
+
+        Args:
+          config: the population's.
+          number: of the member.
+          start: flag to value of the hyperparameters that it starts with.
+        """
+        return dataclasses.replace(
+            config,
+            logdir=str(self.member(number).path),
+            # No two members of populations with neighbouring seeds share one.
+            seed=config.seed * config.population_size + number,
+            pbt_member=number,
+            pbt_places=1,
+            **start,
+        )
+
+
+def _duplicate(file: Path, target: Path) -> None:
+    """A second name for a file that is never written again, or a copy where there are no links."""
+    try:
+        os.link(file, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(file, target)

@@ -1,0 +1,38 @@
+"""Where population-based training draws the hyperparameters that it tunes.
+
+Only described here; `pbt.draw` draws. The ranges are those of the paper's appendix, which are
+IMPALA's.
+"""
+
+from typing import NamedTuple
+
+
+class LogUniform(NamedTuple):
+    """A value whose logarithm is uniform on [log low, log high]."""
+
+    low: float
+    high: float
+
+
+class Uniform(NamedTuple):
+    """A value uniform on [low, high]."""
+
+    low: float
+    high: float
+
+
+class OneOf(NamedTuple):
+    """One of these values, each as likely as any other."""
+
+    values: tuple[float, ...]
+
+
+Distribution = LogUniform | Uniform | OneOf
+
+# Flag to its distribution.
+PAPER: dict[str, Distribution] = {
+    "entropy_cost": LogUniform(5e-5, 1e-2),
+    "learning_rate": LogUniform(5e-6, 5e-3),
+    "epsilon": OneOf((1e-1, 1e-3, 1e-5, 1e-7)),
+}
+PAPER_ATARI: dict[str, Distribution] = {**PAPER, "max_grad_norm": Uniform(10.0, 100.0)}
