@@ -12,29 +12,37 @@ def cluster_job(
         actors_per_job = None,
         gpus = 1,
         evaluator = True,
+        population_size = None,
         volume_claim = "runs",
         executable = "//:experiment",
         manifest_options = [],
         **kwargs):
-    """Declares a training job: one learner, actor jobs, maybe an evaluator.
+    """Declares a training job: one learner, actor jobs, maybe an evaluator; or a population of these.
 
     `bazel build NAME` makes the executable, a Python zip; its name is the binary's, with `.zip`.
     `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`, which run it.
     `bazel run NAME.local -- --logdir=DIR` runs the same job as processes on this machine; further
     flags after `--` win over the job's, and `--actor_jobs=1` starts fewer actors than it has.
 
+    With `population_size` the job is population-based training, and the rest of what is declared
+    is one member. There is no `NAME.local`: one machine trains the members in turn, with
+    `bazel run //:experiment -- --mode=pbt --population_size=8 --logdir=DIR FLAGS`.
+
     The image holds Python 3.11 as `python3`, the Python packages of `pyproject.toml`, what the
     tasks need besides, and the zip as `/app/NAME_OF_THE_BINARY.zip`.
 
     Args:
-      name: of the job, its runs and the objects on the cluster; a DNS label.
-      flags: of the experiment, as `--name=value`.
+      name: of the job, its runs and the objects on the cluster; a DNS label of at most 40
+        characters, or 36 for a population.
+      flags: of the experiment, as `--name=value`; without those that a population tunes.
       num_actors: number of actor jobs, which are processes, pods and Slurm tasks.
       image: container image, as the cluster's nodes know it.
       actors_per_job: environments that each of them plays, as the experiment's `--num_actors`.
         By default its own default: at least one environment of each task.
       gpus: of the learner.
       evaluator: whether a process follows the run's checkpoints and logs their scores.
+      population_size: number of members, for population-based training; by default one run is
+        trained as its flags say.
       volume_claim: claim that the run directory is kept on.
       executable: a `py_binary`.
       manifest_options: further options of `//bazel/cluster:manifests`, such as
@@ -47,6 +55,9 @@ def cluster_job(
         "--actor_jobs={}".format(num_actors),
         "--evaluator" if evaluator else "--no-evaluator",
     ]
+    population = []
+    if population_size != None:
+        population = ["--population_size={}".format(population_size)]
     native.filegroup(
         name = name,
         srcs = [executable],
@@ -54,7 +65,7 @@ def cluster_job(
         output_group = "python_zip_file",
         **kwargs
     )
-    options = shared + [
+    options = shared + population + [
         "--name=" + name,
         "--image=" + image,
         "--gpus={}".format(gpus),
@@ -72,6 +83,8 @@ def cluster_job(
         tools = [manifests],
         **kwargs
     )
+    if population:
+        return
     py_binary(
         name = name + ".local",
         srcs = [_RUN_LOCAL],

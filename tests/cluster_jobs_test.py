@@ -35,6 +35,8 @@ _AGENTS = {
     "dmlab30-pixel": {"impala": "Pixel-IMPALA", "popart": "Pixel-PopArt-IMPALA"},
 }
 _JOBS = [f"{suite}-{agent}" for suite, agents in _AGENTS.items() for agent in agents]
+# Each is there as a population as well, of so many members.
+_POPULATIONS = {f"{job}-pbt": 24 if job.startswith("atari57") else 8 for job in _JOBS}
 
 _Rules = dict[str, dict[str, Any]]
 
@@ -68,8 +70,16 @@ def _words(text: str) -> list[str]:
 
 
 def _flags(rules: _Rules, job: str) -> list[str]:
+    """What is declared."""
     words = _words(rules[f"{job}.manifests"]["cmd"])
     return words[words.index("--") + 1 :]
+
+
+def _run_flags(rules: _Rules, job: str) -> list[str]:
+    """What all processes of a run are told, in a population those of its first member."""
+    words = _words(rules[f"{job}.manifests"]["cmd"])
+    sizes = [word for word in words if word.startswith("--population_size=")]
+    return _flags(rules, job) + (["--mode=pbt", *sizes, "--pbt_member=0"] if sizes else [])
 
 
 def _config(arguments: list[str]) -> Config:
@@ -81,13 +91,14 @@ def _config(arguments: list[str]) -> Config:
 
 def test_all_experiments_of_the_paper_are_declared(rules: _Rules) -> None:
     targets = {f"{job}{suffix}" for job in _JOBS for suffix in ("", ".manifests", ".local")}
+    targets |= {f"{job}{suffix}" for job in _POPULATIONS for suffix in ("", ".manifests")}
     assert rules.keys() == targets
 
 
-@pytest.mark.parametrize("job", _JOBS)
+@pytest.mark.parametrize("job", [*_JOBS, *_POPULATIONS])
 def test_flags_make_the_experiment_that_the_name_says(rules: _Rules, job: str) -> None:
-    config = _config(_flags(rules, job))
-    suite, _, agent = job.rpartition("-")
+    config = _config(_run_flags(rules, job))
+    suite, _, agent = job.removesuffix("-pbt").rpartition("-")
     for name, value in _SUITES[suite].items():
         assert getattr(config, name) == value
     assert config.agent_name == _AGENTS[suite][agent]
@@ -95,17 +106,32 @@ def test_flags_make_the_experiment_that_the_name_says(rules: _Rules, job: str) -
     assert config.num_actors % len(suites.resolve(config.level_name).tasks) == 0
     assert config.pixel_control == suite.endswith("-pixel")
     assert config.total_environment_frames >= (2 if config.pixel_control else 10) * 10**9
+    assert config.mode == ("pbt" if job in _POPULATIONS else "train")
+    assert config.population_size == _POPULATIONS.get(job, 0)
 
 
-def test_agents_differ_in_nothing_else(rules: _Rules) -> None:
+@pytest.mark.parametrize("job", _POPULATIONS)
+def test_population_tunes_all_that_it_can_and_is_else_the_same_run(rules: _Rules, job: str) -> None:
+    given = _flags(rules, job)
+    assert given == _flags(rules, job.removesuffix("-pbt"))
+    config = _config(_run_flags(rules, job))
+    assert {"learning_rate", "entropy_cost", "epsilon"} <= set(config.tuned)
+    names = {flag.removeprefix("--").partition("=")[0] for flag in given}
+    assert not names & {*config.tuned, "learning_rate_schedule"}
+    assert config.learning_rate_schedule == "constant"
+
+
+@pytest.mark.parametrize("suffix", ["", "-pbt"])
+def test_agents_differ_in_nothing_else(rules: _Rules, suffix: str) -> None:
     for suite, agents in _AGENTS.items():
-        experiments = [_config(_flags(rules, f"{suite}-{agent}")).experiment for agent in agents]
+        jobs = [f"{suite}-{agent}{suffix}" for agent in agents]
+        experiments = [_config(_run_flags(rules, job)).experiment for job in jobs]
         for each in experiments:
             del each["use_popart"], each["multi_head"]
         assert all(each == experiments[0] for each in experiments)
 
 
-@pytest.mark.parametrize("job", _JOBS)
+@pytest.mark.parametrize("job", [*_JOBS, *_POPULATIONS])
 def test_manifests_are_made(rules: _Rules, job: str, tmp_path: Path) -> None:
     rule = rules[f"{job}.manifests"]
     (tool,) = rule["tools"]
@@ -114,7 +140,8 @@ def test_manifests_are_made(rules: _Rules, job: str, tmp_path: Path) -> None:
     command = command.replace("$(RULEDIR)", shlex.quote(str(tmp_path))).replace("$$", "$")
     subprocess.run(["bash", "-c", command], check=True)
     assert {path.name for path in tmp_path.iterdir()} == set(rule["outs"])
-    objects = list(yaml.safe_load_all((tmp_path / f"{job}.kubernetes.yaml").read_text()))
+    _, *texts = (tmp_path / f"{job}.kubernetes.yaml").read_text().split("---\n")
+    objects = [yaml.safe_load(text) for text in _first_member(job, texts)]
     for each in objects:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
     containers = [
@@ -122,8 +149,25 @@ def test_manifests_are_made(rules: _Rules, job: str, tmp_path: Path) -> None:
         for each in objects
         if each["kind"] == "Job"
     ]
-    own = _flags(rules, job)
-    assert [container["args"][: len(own)] for container in containers] == [own] * 3
+    own = _run_flags(rules, job)
+    num_roles = 2 if job in _POPULATIONS else 3
+    assert [container["args"][: len(own)] for container in containers] == [own] * num_roles
+    for container in containers:
+        _config([argument.replace("$(ACTOR_TASK)", "0") for argument in container["args"]])
+
+
+def _first_member(job: str, texts: list[str]) -> list[str]:
+    """The first member's objects, once it is known that the others' differ in number only."""
+    size = _POPULATIONS.get(job, 1)
+    each = len(texts) // size
+    for member in range(1, size):
+        own = "---\n".join(texts[member * each : (member + 1) * each])
+        assert f"--pbt_member={member}\n" in own
+        own = own.replace(f"{job}-m{member:02d}-", f"{job}-m00-")
+        own = own.replace(f" {job}-m{member:02d}\n", f" {job}-m00\n")
+        own = own.replace(f"--pbt_member={member}\n", "--pbt_member=0\n")
+        assert own == "---\n".join(texts[:each])
+    return texts[:each]
 
 
 @pytest.mark.parametrize("job", _JOBS)

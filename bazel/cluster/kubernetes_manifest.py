@@ -14,6 +14,9 @@ Two NetworkPolicies, which add up: nobody may connect to any pod of the run, but
 learner's port. They bind only where the cluster's network plugin enforces NetworkPolicies, they
 leave out the nodes themselves and pods on their network, and whoever may create pods in the
 namespace may label one as an actor.
+
+A population's members are as many runs, each with all of these objects. What they know of each
+other goes through the volume, so that none of them lets another's actors in.
 """
 
 from typing import Any
@@ -43,6 +46,14 @@ _HEADER = """\
 # The claim must exist{many}.
 """
 
+_POPULATION_HEADER = """\
+#
+# Each member is such a run, closed to the other members' actors as well. To end one of them, while
+# the others go on without it, and until the next apply:
+#
+#   kubectl delete jobs -l app.kubernetes.io/instance={last}
+"""
+
 _Object = dict[str, Any]
 
 
@@ -52,13 +63,27 @@ def manifest(job: Job) -> str:
         name=job.name,
         processes=job.processes,
         volume_claim=job.volume_claim,
-        many=", and be ReadWriteMany, since learner and evaluator share it" * job.evaluator,
+        many=_sharing(job),
     )
+    if job.population_size:
+        header += _POPULATION_HEADER.format(last=job.members[-1].run_name)
     return header + yaml.safe_dump_all(objects(job), sort_keys=False, explicit_start=True)
 
 
 def objects(job: Job) -> list[_Object]:
-    """The job's objects; policies come first, so that the port is never open."""
+    """The objects of all of the job's runs."""
+    return [each for member in job.members for each in _objects(member)]
+
+
+def _sharing(job: Job) -> str:
+    """What the claim must be, beside existing."""
+    if job.population_size:
+        return ", and be ReadWriteMany, since all members share it"
+    return ", and be ReadWriteMany, since learner and evaluator share it" * job.evaluator
+
+
+def _objects(job: Job) -> list[_Object]:
+    """A run's objects; policies come first, so that the port is never open."""
     return [
         _network_policy(job, "closed", {"matchLabels": _labels(job)}, []),
         _network_policy(job, "learner", {"matchLabels": _labels(job, "learner")}, [_hole(job)]),
@@ -70,12 +95,14 @@ def objects(job: Job) -> list[_Object]:
 
 
 def _labels(job: Job, role: str | None = None) -> dict[str, str]:
-    labels = {"app.kubernetes.io/name": "popart-impala", "app.kubernetes.io/instance": job.name}
+    labels = {"app.kubernetes.io/name": "popart-impala", "app.kubernetes.io/instance": job.run_name}
+    if job.member is not None:
+        labels["app.kubernetes.io/part-of"] = job.name
     return labels | ({"app.kubernetes.io/component": role} if role else {})
 
 
 def _metadata(job: Job, suffix: str, role: str | None = None) -> _Object:
-    return {"name": f"{job.name}-{suffix}", "labels": _labels(job, role)}
+    return {"name": f"{job.run_name}-{suffix}", "labels": _labels(job, role)}
 
 
 def _network_policy(job: Job, suffix: str, pods: _Object, ingress: list[_Object]) -> _Object:
@@ -196,7 +223,7 @@ def _container(job: Job, role: str, arguments: list[str]) -> _Object:
         "image": job.image,
         "command": ["python3", job.executable],
         # Kubernetes reads $(NAME) as a variable, and $$ as a dollar sign.
-        "args": [argument.replace("$", "$$") for argument in (*job.flags, *arguments)],
+        "args": [argument.replace("$", "$$") for argument in (*job.run_flags, *arguments)],
         "env": [
             {"name": "HOME", "value": "/tmp"},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
@@ -222,8 +249,8 @@ def _mount_runs(job: Job, pod: _Object) -> None:
 
 
 def _address(job: Job) -> str:
-    return f"--learner_address={job.name}-learner:{job.port}"
+    return f"--learner_address={job.run_name}-learner:{job.port}"
 
 
 def _logdir(job: Job) -> str:
-    return f"--logdir={_RUNS}/{job.name}"
+    return f"--logdir={_RUNS}/{job.name}"  # A population's members find their own place in it.

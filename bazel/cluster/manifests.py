@@ -5,7 +5,8 @@
 
 writes `pong-popart.kubernetes.yaml` and `pong-popart.slurm.sh` into `--output_dir`. All after `--`
 are flags of `experiment.py`. `--actor_jobs` counts processes; the experiment's `--num_actors` is
-how many environments each of them plays.
+how many environments each of them plays. With `--population_size=8` there are eight of all that:
+the members of population-based training, which tunes their hyperparameters.
 
 The learner takes whatever it is sent: TensorFlow's server asks nobody who they are, and what it is
 sent are graphs to run. What keeps others out differs between the two; see `kubernetes_manifest`
@@ -67,10 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--actor_jobs", type=int, required=True, help="number of actor processes")
     add("--image", required=True, help="container image with the executable and its packages")
     add("--executable", default="/app/experiment.zip", help="path in the image")
-    add("--volume_claim", default="runs", help="existing claim, ReadWriteMany if evaluated")
+    add("--volume_claim", default="runs", help="existing claim, ReadWriteMany if shared")
     add("--port", type=int, default=8470, help="of the learner")
     add("--gpus", type=int, default=1, help="of the learner")
     add("--evaluator", action=argparse.BooleanOptionalAction, default=True)
+    add("--population_size", type=int, help="members that train; default: one run, no population")
     for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
         add(f"--{role}_cpus", type=int, default=cpus, help="default: %(default)s")
         add(f"--{role}_memory_gib", type=int, default=memory_gib, help="default: %(default)s")
@@ -82,12 +84,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
-    resources = {
-        f"{role}_resources": Resources(
-            getattr(options, f"{role}_cpus"), getattr(options, f"{role}_memory_gib")
-        )
+    learner, actor, evaluator = (
+        Resources(getattr(options, f"{role}_cpus"), getattr(options, f"{role}_memory_gib"))
         for role in ("learner", "actor", "evaluator")
-    }
+    )
     return Job(
         name=options.name,
         flags=tuple(flags),
@@ -98,10 +98,13 @@ def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
         port=options.port,
         gpus=options.gpus,
         evaluator=options.evaluator,
+        learner_resources=learner,
+        actor_resources=actor,
+        evaluator_resources=evaluator,
         slurm_time=options.slurm_time,
         slurm_options=tuple(options.slurm_option),
         slurm_learner_options=tuple(options.slurm_learner_option),
-        **resources,
+        population_size=options.population_size,
     )
 
 

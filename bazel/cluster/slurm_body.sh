@@ -1,11 +1,3 @@
-# The environment may set PYTHON, EXECUTABLE and LOGDIR to other places, which all nodes see.
-python=${PYTHON:-python3}
-executable=${EXECUTABLE:-$SLURM_SUBMIT_DIR/$executable_name}
-logdir=${LOGDIR:-$SLURM_SUBMIT_DIR/runs/$name}
-pause=${RESTART_SECONDS:-10} # before something that failed is started again
-
-# Two runs whose learners share a node take different ports.
-port=$((first_port + SLURM_JOB_ID % 1000))
 address=${SLURMD_NODENAME:-$(hostname)}:$port
 command=("$python" "$executable" "${flags[@]}")
 export PYTHONUNBUFFERED=1

@@ -2,7 +2,8 @@
 
 The learner's part comes first, so that the script itself runs on the learner's node: if that node
 is lost the whole job is queued again, and if another one is, the job goes on. What the script
-does is `slurm_body.sh`; here are put the lines of `sbatch` and the job's settings before it.
+does is in the files `slurm_*.sh`; here are put the lines of `sbatch` and the job's settings before
+them. A population is one script as well, which is told the member's number.
 """
 
 import shlex
@@ -17,9 +18,7 @@ _HEADER = """\
 #!/usr/bin/env bash
 # Runs {name}: {processes}. Generated; change the declaration.
 #
-#   sbatch {name}.slurm.sh
-#
-# The same again resumes; past its time limit the job queues itself again.
+{usage}
 #
 # THE LEARNER'S PORT IS OPEN. Slurm does not close it, TensorFlow's server knows no password, and
 # what it is sent it runs, as the user of this job. Whoever reaches the learner's node over the
@@ -29,12 +28,31 @@ _HEADER = """\
 # --exclusive, so that nobody else is on these nodes), or by a network of the job's own.
 """
 
+_USAGE = """\
+#   sbatch {name}.slurm.sh
+#
+# The same again resumes; past its time limit the job queues itself again."""
+
+_POPULATION_USAGE = """\
+#   for member in $(seq 0 {last}); do sbatch {name}.slurm.sh $member; done
+#
+# A job is one member, since heterogeneous jobs like these cannot be arrays. `sbatch` for a member
+# that has no job resumes it; past its time limit a job queues itself again, for the same member.
+# The others go on without a member that is missing. All learners see the same run directory."""
+
 
 def script(job: Job) -> str:
     """The script's text."""
-    header = _HEADER.format(name=job.name, processes=job.processes)
-    body = Path(__file__).with_name("slurm_body.sh").read_text()
-    return "\n".join([header.rstrip(), *_directives(job), "", *_settings(job), "", body])
+    members = job.members
+    usage = _POPULATION_USAGE if job.population_size else _USAGE
+    usage = usage.format(name=job.name, last=len(members) - 1)
+    header = _HEADER.format(name=job.name, processes=job.processes, usage=usage)
+    run = "member" if job.population_size else "run"
+    parts = [
+        Path(__file__).with_name(f"slurm_{part}.sh").read_text() for part in ("places", run, "body")
+    ]
+    lines = [header.rstrip(), *_directives(job), "", *_settings(job), "", parts[0]]
+    return "\n".join(lines) + "\n" + "".join(parts[1:])
 
 
 def _directives(job: Job) -> list[str]:
@@ -72,6 +90,7 @@ def _settings(job: Job) -> list[str]:
     settings = {
         "name": job.name,
         "executable_name": PurePosixPath(job.executable).name,
+        **({"population_size": str(job.population_size)} if job.population_size else {}),
         "first_port": str(job.port),
         "actor_jobs": str(job.num_actor_jobs),
         "learner_cpus": str(job.learner_resources.cpus),
