@@ -3,10 +3,11 @@
   python benchmarks/population.py --logdir=runs/population
 
 Trains populations on `catch5`, with comparisons and, from the same hyperparameters, without. The
-last half of the members begin with a learning rate that teaches nothing in so few frames; the
-others draw theirs. All members of a population train at the same time, each in a process of its
-own. Prints a table in Markdown. Populations that are finished are not trained again;
-`--mode=report` draws their curves. Flags after `--` go to every run.
+last half of the members begin with a learning rate that teaches nothing in so few frames, the
+others with the suite's; the other hyperparameters are drawn. All members of a population train at
+the same time, each in a process of its own. Prints a table in Markdown. Populations that are
+finished are not trained again; `--mode=report` draws their curves. Flags after `--` go to every
+member.
 """
 
 import json
@@ -22,6 +23,7 @@ flags.DEFINE_string("logdir", "runs/population", "Directory of the populations."
 flags.DEFINE_integer("num_seeds", 3, "Seeds, from 1.")
 flags.DEFINE_integer("population_size", 8, "Members of each population.")
 flags.DEFINE_integer("total_environment_frames", 300_000, "Frames of each member.")
+flags.DEFINE_float("learning_rate", 5e-3, "Where the first half of the members begin.")
 flags.DEFINE_float("hopeless_learning_rate", 1e-6, "Where the last half of the members begin.")
 
 _EXPERIMENT = Path(__file__).parent.parent / "experiment.py"
@@ -38,9 +40,9 @@ def train(logdir: Path, seed: int, compares: bool, others: list[str]) -> list[fl
     processes = []
     try:
         for member in range(size):
-            own = [f"--pbt_member={member}"]
-            if member >= size // 2:
-                own.append(f"--learning_rate={FLAGS.hopeless_learning_rate}")
+            hopeless = member >= size // 2
+            rate = FLAGS.hopeless_learning_rate if hopeless else FLAGS.learning_rate
+            own = [f"--pbt_member={member}", f"--learning_rate={rate}"]
             command = [sys.executable, str(_EXPERIMENT), *settings, *own, *others]
             processes.append(subprocess.Popen(command))
         if any(process.wait() for process in processes):

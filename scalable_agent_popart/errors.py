@@ -21,6 +21,6 @@ def explain(error: BaseException) -> str | None:
     """What to tell a user in one line; None if it is not the user's to mend."""
     if isinstance(error, UserError | EnvironmentLostError):
         return str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on a disk that is needed ({error}); make room and repeat"
     return None

@@ -205,5 +205,5 @@ class Member:
         for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
             if variable.ref() not in progress:
                 variable.assign(new)
-        drawn = pbt.draw(self._config.suite.search_space, [self._config.seed, number])
+        drawn = pbt.draw(self._config.suite.search_space, [self._config.seed, number, 1])
         self._learner.hyperparameters.assign(drawn)

@@ -1,6 +1,6 @@
 """All members of a population on this machine, as many at a time as it has places.
 
-A place is a process that trains members in turns (`population.train_in_turns`). This process starts
+A place is a process that trains members in turns (`population.turns`). This process starts
 the places, starts those again that are killed, and shows how far the population is. Nothing
 depends on it: places save and end when it does, and the same command goes on.
 """
@@ -33,6 +33,9 @@ _MOST_DEATHS = 8
 # How long places may take to save and end when they are asked to.
 _GRACE_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
+# A process keeps some memory of every turn; after so many a new one takes its place.
+_MOST_TURNS = 20
+_MORE_TURNS = 75  # The exit code then.
 # Bytes at the end of a log that are sure to hold its last line.
 _TAIL = 2**17
 
@@ -126,11 +129,13 @@ class _Places:
                 message = words.read()
             if message:
                 raise UserError(message)
-            if 0 < code < 128:
-                raise UserError(f"a process that trains members ended with exit code {code}")
-            if code:
+            if code == 0:
+                continue
+            if code < 0 or code > 128:
                 self._count_death(frames)
-                self._places.append(self._open())
+            elif code != _MORE_TURNS:
+                raise UserError(f"a process that trains members ended with exit code {code}")
+            self._places.append(self._open())
 
     def _count_death(self, frames: int) -> None:
         self._deaths = 1 if frames > self._frames_at_death else self._deaths + 1
@@ -171,15 +176,17 @@ def take_place() -> None:
 
     hardware.prepare_process()
     try:
-        signal_number = population.train_in_turns(task.config, task.start)
+        for count, signal_number in enumerate(population.turns(task.config, task.start), start=1):
+            if signal_number is not None:
+                sys.exit(128 + signal_number)
+            if count == _MOST_TURNS:
+                sys.exit(_MORE_TURNS)
     except Exception as error:
         line = errors.explain(error)
         if line is None:
             raise
         os.write(task.last_words, line.encode())
         sys.exit(1)
-    if signal_number is not None:
-        sys.exit(128 + signal_number)
 
 
 class _View:

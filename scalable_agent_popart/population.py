@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from absl import logging
 
@@ -68,7 +68,7 @@ def train_member(
     )
 
 
-def train_in_turns(config: Config, start: Mapping[str, float]) -> int | None:
+def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
     """Trains whoever is furthest behind, a turn at a time, until nobody is left.
 
     Others may do the same at the same time, with the same population.
@@ -77,9 +77,9 @@ def train_in_turns(config: Config, start: Mapping[str, float]) -> int | None:
       config: the population's.
       start: as in `train_member`.
 
-    Returns:
-      None once all other members are finished or being trained by others; or the number of the
-      signal that asked to stop.
+    Yields:
+      What `train_member` returned, after each turn. Ends once all other members are finished or
+      being trained by others.
 
     Raises:
       UserError: see `train_member`.
@@ -95,11 +95,10 @@ def train_in_turns(config: Config, start: Mapping[str, float]) -> int | None:
                 signal_number = train_member(member, start, takes_turns, show_progress=False)
             except InUseError:
                 continue
-            if signal_number is not None:
-                return signal_number
+            yield signal_number
             break
         else:
-            return None
+            return
 
 
 def _frames(population: PopulationDirectory, number: int) -> int:

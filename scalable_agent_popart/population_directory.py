@@ -14,6 +14,7 @@ that it names is there, and a snapshot is removed only after the next one has ta
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -24,10 +25,17 @@ from typing import Any, NamedTuple
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.run_directory import POPULATION_FILE, RunDirectory, write_atomically
+from scalable_agent_popart.run_directory import (
+    DAMAGE,
+    POPULATION_FILE,
+    RunDirectory,
+    write_atomically,
+)
 
 # A run may be made longer at any time.
 _MAY_DIFFER = ("total_environment_frames",)
+# How often a file is opened that was replaced meanwhile.
+_MOST_LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,8 @@ class Event(NamedTuple):
             return f"member {member} starts with {values}"
         own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
         other = "starts over" if self.started_over else "nobody to compare with"
+        if self.partner is not None:
+            other = f"member {self.partner} could not be read"
         if self.partner_fitness is not None:
             verb = "copies" if self.copied else "compared with"
             other = f"{verb} member {self.partner} ({self.partner_fitness:.1f})"
@@ -117,30 +127,40 @@ class MemberDirectory(RunDirectory):
           UserError: if it is damaged.
         """
         try:
-            record = Published(**json.loads(self._fitness.read_text()))
+            record = Published(**json.loads(_read_text(self._fitness)))
+            return dataclasses.replace(
+                record,
+                fitness=float(record.fitness),
+                checkpoint=str(self._snapshots / record.checkpoint),
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError) as error:
+        except DAMAGE as error:
             raise UserError(
                 f"{self._fitness} is damaged ({error}); delete it, and the member publishes anew"
             ) from error
-        checkpoint = str(self._snapshots / record.checkpoint)
-        return dataclasses.replace(record, checkpoint=checkpoint)
 
     def publish(self, record: Published) -> None:
-        """Makes a fitness known, with a copy of the checkpoint that earned it."""
+        """Makes a fitness known, with a copy of the checkpoint that earned it.
+
+        Raises:
+          FileNotFoundError: if there is no such checkpoint.
+        """
         before = self.published()
+        in_force = Path(before.checkpoint).name if before else ""
         checkpoint = Path(record.checkpoint)
         name = f"snapshot-{record.comparison}"
+        if name == in_force:  # The run went back to an older checkpoint, and comes here again.
+            name += "-again"
         self._snapshots.mkdir(exist_ok=True)
-        for file in checkpoint.parent.glob(f"{checkpoint.name}.*"):
+        for file in _files(checkpoint):
             target = self._snapshots / file.name.replace(checkpoint.name, name, 1)
             target.unlink(missing_ok=True)  # Of a member that died before it made this known.
             _duplicate(file, target)
         write_atomically(
             self._fitness, dataclasses.asdict(dataclasses.replace(record, checkpoint=name))
         )
-        kept = {name, Path(before.checkpoint).name if before else name}
+        kept = {name, in_force}
         for file in self._snapshots.iterdir():
             if file.stem not in kept:
                 file.unlink(missing_ok=True)
@@ -153,13 +173,10 @@ class MemberDirectory(RunDirectory):
           FileNotFoundError: if it is gone, in favour of a newer one.
         """
         shutil.rmtree(self._incoming, ignore_errors=True)
-        self._incoming.mkdir()
+        self._incoming.mkdir(exist_ok=True)
         checkpoint = Path(source.checkpoint)
-        files = list(checkpoint.parent.glob(f"{checkpoint.name}.*"))
         try:
-            if len(files) < 2:  # The index and the data.
-                raise FileNotFoundError(source.checkpoint)
-            for file in files:
+            for file in _files(checkpoint):
                 try:
                     shutil.copyfile(file, self._incoming / file.name)
                 except OSError as error:
@@ -177,13 +194,14 @@ class MemberDirectory(RunDirectory):
           UserError: if a line is damaged.
         """
         try:
-            *lines, _ = self.lineage.read_text().split("\n")
+            *lines, _ = _read_text(self.lineage).split("\n")
+            return [Event(**json.loads(line)) for line in lines]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        try:
-            return [Event(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{self.lineage} is damaged ({error})") from error
+        except DAMAGE as error:
+            raise UserError(
+                f"{self.lineage} is damaged ({error}); delete the damaged line and repeat"
+            ) from error
 
 
 class PopulationDirectory:
@@ -204,10 +222,11 @@ class PopulationDirectory:
           UserError: if they cannot be read.
         """
         try:
-            return Config.from_flags(json.loads(self._settings.read_text())["flags"])
+            given = json.loads(_read_text(self._settings))["flags"]
+            return Config.from_flags({"level_name": given["level_name"], **given})
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (*DAMAGE, OSError, UserError) as error:
             raise UserError(
                 f"{self._settings} is damaged or not of this program ({error}); "
                 "give another --logdir"
@@ -222,9 +241,9 @@ class PopulationDirectory:
             return
         theirs, ours = begun.experiment, config.experiment
         differences = [
-            f"--{name} was {theirs.get(name)} and is {ours.get(name)}"
+            f"--{name} was {theirs[name]} and is {ours[name]}"
             for name in ours
-            if ours[name] != theirs.get(name) and name not in _MAY_DIFFER
+            if name in theirs and ours[name] != theirs[name] and name not in _MAY_DIFFER
         ]
         if differences:
             raise UserError(
@@ -238,17 +257,11 @@ class PopulationDirectory:
         if self._settings.exists():
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        own = self.path / f"population.{config.pbt_member}.{os.getpid()}.tmp"
-        write_atomically(own, {"flags": dataclasses.asdict(config)})
-        with contextlib.suppress(FileExistsError):  # Of several members the first one decides.
-            try:
-                os.link(own, self._settings)
-            except FileExistsError:
-                raise
-            except OSError:  # No links here.
-                own.replace(self._settings)
-        own.unlink(missing_ok=True)
-        self.check(config)
+        with open(self.path / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Of several members the first one decides.
+            self.check(config)
+            if not self._settings.exists():
+                write_atomically(self._settings, {"flags": dataclasses.asdict(config)})
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
         """A member's own configuration.
@@ -269,6 +282,18 @@ class PopulationDirectory:
         )
 
 
+def _files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint: its index, and its data.
+
+    Raises:
+      FileNotFoundError: if any is missing.
+    """
+    files = sorted(checkpoint.parent.glob(f"{checkpoint.name}.*"))
+    if not {".index", ".data"} <= {file.suffix.partition("-")[0] for file in files}:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(checkpoint))
+    return files
+
+
 def _duplicate(file: Path, target: Path) -> None:
     """A second name for a file that is never written again, or a copy where there are no links."""
     try:
@@ -277,3 +302,16 @@ def _duplicate(file: Path, target: Path) -> None:
         raise
     except OSError:
         shutil.copyfile(file, target)
+    with open(target, "rb") as written:  # Before anything names it.
+        os.fsync(written.fileno())
+
+
+def _read_text(path: Path) -> str:
+    """A file's content, which others may be replacing."""
+    for _ in range(_MOST_LOOKS):
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            if error.errno != errno.ESTALE:  # As NFS says of a file that was replaced.
+                raise
+    return path.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import InUseError, UserError
 
 # How a file of another content shows.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 # Lies in a directory that holds the runs of a population, and is none itself.
 POPULATION_FILE = "population.json"
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
@@ -68,7 +68,7 @@ class RunDirectory:
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (*_DAMAGE, OSError) as error:
+        except (*DAMAGE, OSError) as error:
             raise UserError(
                 f"{self._config_path} is damaged or not of this program ({error}); "
                 "give another --logdir"

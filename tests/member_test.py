@@ -344,7 +344,7 @@ def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> Non
     assert all(np.isfinite(weights).all() for weights in again.weights())
     event = again.directory.read_lineage()[-1]
     assert (event.fitness, event.copied, event.started_over) == (None, False, True)
-    drawn = pbt.draw(again.config.suite.search_space, [again.config.seed, 1])
+    drawn = pbt.draw(again.config.suite.search_space, [again.config.seed, 1, 1])
     assert again.tuned() == pytest.approx(drawn)
 
 

@@ -199,10 +199,12 @@ def test_what_is_published_is_all_there_wherever_a_member_dies(
         published = member.published()
         assert published is not None
         assert _content(published.checkpoint) == "again"
-        assert {*_files(3)} <= {*_snapshots(member)} <= {*_files(2, 3)}
+        kept = {name.partition(".")[0] for name in _snapshots(member)}
+        assert Path(published.checkpoint).name in kept
+        assert kept <= {"snapshot-2", "snapshot-3", "snapshot-3-again"}
+        assert len(kept) <= 2
 
 
-@pytest.mark.xfail(strict=True, reason="the snapshot that is in force is unlinked first")
 @pytest.mark.usefixtures("links")
 def test_a_member_that_went_back_may_die_publishing_a_comparison_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -381,10 +383,7 @@ def test_lineage_is_read_as_far_as_it_is_written(member: MemberDirectory) -> Non
     assert member.read_lineage() == []
 
 
-_NOT_TEXT = pytest.param("\xff", marks=pytest.mark.xfail(strict=True, reason="not decoded"))
-
-
-@pytest.mark.parametrize("damage", ["", "{", "{}", "[1]", '{"unknown": 1}', _NOT_TEXT])
+@pytest.mark.parametrize("damage", ["", "{", "{}", "[1]", '{"unknown": 1}', "\xff"])
 def test_damaged_lineage_is_refused_in_one_line(member: MemberDirectory, damage: str) -> None:
     line = json.dumps(_START._asdict())
     member.lineage.write_text(f"{line}\n{damage}\n{line}\n", encoding="latin-1")
