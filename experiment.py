@@ -211,6 +211,8 @@ def _run_to_test() -> config_lib.Config:
     directory = RunDirectory(_tested_logdir())
     directory.refuse_population()
     if flags.FLAGS.job_name == "evaluator":
+        if flags.FLAGS.mode == "pbt" and flags.FLAGS.pbt_member < 0:
+            raise UserError("an evaluator tests one member of a population: give --pbt_member")
         return directory.wait_for_config()  # Its learner may start later.
     trained = directory.read_config()
     if trained is None:

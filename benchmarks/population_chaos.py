@@ -3,9 +3,10 @@
   python benchmarks/population_chaos.py --logdir=runs/population_chaos
 
 Trains a population on `catch5`, each member in a process of its own, with a comparison every second
-or so. Each kill (`kill -9`) is of a random member at a random time, once it has trained for a
-moment; it is started again after its directory has been examined. Prints what became of it as
-JSON, and fails if a promise was broken. Flags after `--` go to every member.
+or so. Each kill (`kill -9`) is of a random member at a random time after its first progress; every
+second one waits for the member to publish its fitness, and comes within a moment, so that many
+fall into a comparison. What the dead member left is examined before it is started again. Prints
+what became of it as JSON, and fails if a promise was broken. Flags after `--` go to every member.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ flags.DEFINE_integer("seed", 1, "Of the population and of the kills.")
 _EXPERIMENT = Path(__file__).parent.parent / "experiment.py"
 _DEADLINE_SECONDS = 600.0
 _FACTORS = (1.0, 1.2, 1 / 1.2)
+# A comparison takes about so long.
+_MOMENT_SECONDS = 0.3
+# What a run keeps when it copies another one.
+_OWN = ("learner/frames", "learner/num_updates")
 
 
 class Members:
@@ -83,17 +89,20 @@ def lineage(logdir: Path, number: int, length: int | None = None) -> list[dict[s
     return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
 
-def examine(logdir: Path, number: int) -> None:
+def examine(logdir: Path, number: int) -> list[str]:
     """Fails unless the checkpoint is whole and agrees with the lineage, and so is what others see.
 
     The member must not be training.
-    """
-    import tensorflow as tf  # noqa: PLC0415 - not before the members are started.
 
+    Returns:
+      Where it was: `comparison` if it had published and its comparison was not saved; `copy` if
+      its checkpoint is that of a copy, which was then compared with its source, value by value.
+    """
     own = directory(logdir, number)
-    newest = tf.train.latest_checkpoint(str(own / "checkpoints"))
+    newest = newest_checkpoint(own / "checkpoints")
     if newest is None:
-        return  # It died before the first.
+        return []  # It died before the first.
+    found = []
     values = read(newest)
     events = lineage(logdir, number, int(values["lineage_length"]))
     assert [event["comparison"] for event in events] == list(range(len(events)))
@@ -104,9 +113,40 @@ def examine(logdir: Path, number: int) -> None:
         published = json.loads((own / "fitness.json").read_text())
         seen = read(str(own / "snapshots" / published["checkpoint"]))
         assert seen["learner/frames"] == published["frames"] <= values["learner/frames"]
+        if seen["num_comparisons"] == values["num_comparisons"]:
+            found.append("comparison")
         assert seen["num_comparisons"] == published["comparison"] - 1
         for name, value in published["hyperparameters"].items():
             assert seen[f"hyperparameters/{name}"] == value, (name, value)
+    if events[-1]["copied"] and values["learner/frames"] == events[-1]["frames"]:
+        source = snapshot(directory(logdir, events[-1]["partner"]), events[-1]["source_frames"])
+        if source is not None:
+            same = {name for name in values if name.startswith("learner/")} - set(_OWN)
+            assert len(same) > 20
+            assert all(values[name].tobytes() == source[name].tobytes() for name in same)
+            found.append("copy")
+    return found
+
+
+def snapshot(member: Path, frames: int) -> dict[str, Any] | None:
+    """What a member published at these frames, if it is still there."""
+    import tensorflow as tf  # noqa: PLC0415 - not before the members are started.
+
+    for index in (member / "snapshots").glob("*.index"):
+        try:
+            values = read(str(index.with_suffix("")))
+        except (tf.errors.OpError, ValueError):  # Gone while it was read: that member is alive.
+            continue
+        if values["learner/frames"] == frames:
+            return values
+    return None
+
+
+def newest_checkpoint(folder: Path) -> str | None:
+    """Path of the newest checkpoint."""
+    import tensorflow as tf  # noqa: PLC0415
+
+    return tf.train.latest_checkpoint(str(folder))
 
 
 def read(checkpoint: str) -> dict[str, Any]:
@@ -133,6 +173,7 @@ def examine_lineages(logdir: Path) -> dict[str, int]:
             base = before["hyperparameters"]
             if event["copied"]:
                 copies += 1
+                assert event["fitness"] is not None, "training diverged"
                 assert event["partner_fitness"] - event["fitness"] > 5
                 source = events[event["partner"]]
                 known = [e for e in source if e["frames"] < event["source_frames"]]
@@ -143,11 +184,16 @@ def examine_lineages(logdir: Path) -> dict[str, int]:
     return {"comparisons": sum(map(len, events.values())) - len(events), "copies": copies}
 
 
-def torment(members: Members, random_numbers: random.Random) -> list[int]:
-    """Kills members one after the other; returns how many frames each death lost."""
+def torment(members: Members, random_numbers: random.Random) -> tuple[list[int], Counter[str]]:
+    """Kills members one after the other.
+
+    Returns:
+      How many frames each death lost, and where the members were, as `examine` says it.
+    """
     reached = dict.fromkeys(range(FLAGS.population_size), 0)
     lost = []
-    for _ in range(FLAGS.kills):
+    found: Counter[str] = Counter()
+    for count in range(FLAGS.kills):
         victim = random_numbers.randrange(FLAGS.population_size)
         end = time.monotonic() + _DEADLINE_SECONDS
         # The log is cut back to the checkpoint when the member resumes, and grows again.
@@ -156,21 +202,32 @@ def torment(members: Members, random_numbers: random.Random) -> list[int]:
                 sys.exit(f"error: member {victim} does not come any further")
             time.sleep(0.05)
         time.sleep(random_numbers.uniform(0, FLAGS.longest_wait_seconds))
+        if count % 2:
+            wait_for_publication(directory(members.logdir, victim) / "fitness.json")
+            time.sleep(random_numbers.uniform(0, _MOMENT_SECONDS))
         members.kill(victim)
         reached[victim] = frames(members.logdir, victim)
-        examine(members.logdir, victim)
+        found.update(examine(members.logdir, victim))
         newest = saved_frames(members.logdir, victim)
         lost.append(reached[victim] - newest)
         reached[victim] = newest
         members.start(victim)
-    return lost
+    return lost, found
+
+
+def wait_for_publication(path: Path) -> None:
+    """Returns once the file is another one."""
+    before = path.stat().st_ino if path.exists() else None
+    end = time.monotonic() + _DEADLINE_SECONDS
+    while not path.exists() or path.stat().st_ino == before:
+        if time.monotonic() > end:
+            sys.exit(f"error: {path} is not replaced")
+        time.sleep(0.005)
 
 
 def saved_frames(logdir: Path, number: int) -> int:
     """Of the member's newest checkpoint."""
-    import tensorflow as tf  # noqa: PLC0415
-
-    newest = tf.train.latest_checkpoint(str(directory(logdir, number) / "checkpoints"))
+    newest = newest_checkpoint(directory(logdir, number) / "checkpoints")
     return int(read(newest)["learner/frames"]) if newest else 0
 
 
@@ -185,7 +242,7 @@ def main(argv: list[str]) -> None:
     begin = time.monotonic()
     members = Members(logdir, settings)
     try:
-        lost = torment(members, random.Random(FLAGS.seed))
+        lost, found = torment(members, random.Random(FLAGS.seed))
         codes = members.end()
     finally:
         members.close()
@@ -195,6 +252,8 @@ def main(argv: list[str]) -> None:
     reached = [frames(logdir, number) for number in numbers]
     result = {
         "kills": len(lost),
+        "killed_in_a_comparison": found["comparison"],
+        "copies_compared_with_their_source": found["copy"],
         "frames_lost": lost,
         "seconds": time.monotonic() - begin,
         "exit_codes": codes,

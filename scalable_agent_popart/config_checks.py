@@ -161,6 +161,9 @@ def _check_population(config: Config, suite: Suite) -> None:
         raise UserError(
             "--pbt_places is for members that share a machine; with --pbt_member leave it out"
         )
+    for name in suite.search_space:
+        if getattr(config, name) == 0:  # Which no factor changes.
+            raise UserError(f"--{name}=0 cannot be tuned; give a value above 0, or leave it out")
     if not set(suite.tasks) & set(suite.reference_scores):
         raise UserError(
             f"--mode=pbt compares human-normalised scores, which {config.level_name} has none of; "

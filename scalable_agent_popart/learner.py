@@ -47,7 +47,7 @@ class Learner(snt.Module):
     Attributes:
       hyperparameters: variables; no part of the checkpoint.
       frames: int64 variable, environment frames learned from.
-      num_updates: int64 variable, the version of the weights.
+      num_updates: int64 variable, the version of the weights; a copy of others' is one, too.
     """
 
     def __init__(

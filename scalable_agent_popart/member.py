@@ -4,24 +4,28 @@ When a member is due it saves a checkpoint and publishes it, with the fitness of
 led there. Then it is compared, which ends in another checkpoint: weights and hyperparameters,
 copied or not, the line in `lineage.jsonl` and the number of comparisons made become the run's
 together, or not at all. A member that dies in between is back at the first of the two, finds its
-fitness published and makes the comparison again. Its chance depends on the member and the
-comparison's number alone.
+fitness published and makes the comparison again. Its chance depends on the member, the
+comparison's number and who else has published alone.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from scalable_agent_popart import checkpoints, construction, pbt
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.logs import JsonLines
 from scalable_agent_popart.population_directory import Event, PopulationDirectory, Published
 
 # How often to look again for a checkpoint that is gone in favour of a newer one.
 _MOST_LOOKS = 5
+_FIRST_PAUSE_SECONDS = 0.1
 
 Save = Callable[[], str]
 
@@ -75,9 +79,8 @@ class Member:
         if not self._lineage.length:
             start = Event(0, 0, None, None, None, False, None, self._tuned())
             self._record(start)
-        if self._directory.divergence.exists():
+        if self._has_diverged():
             self._compare(None, save)
-            self._directory.divergence.unlink()
             return
         published = self._directory.published()
         if (
@@ -107,9 +110,20 @@ class Member:
         self._compare(fitness, save)
         return True
 
+    def note_divergence(self) -> None:
+        """Leaves word for the next start, whoever's that is."""
+        self._directory.divergence.write_text(str(int(self._num_comparisons)))
+
     def close(self) -> None:
         """Closes the lineage's log."""
         self._lineage.close()
+
+    def _has_diverged(self) -> bool:
+        """Whether the run diverged since its last comparison."""
+        try:
+            return self._directory.divergence.read_text() == str(int(self._num_comparisons))
+        except FileNotFoundError:
+            return False
 
     def _fitness(self) -> float | None:
         return pbt.fitness(self._returns, self._config.suite.reference_scores)
@@ -152,6 +166,10 @@ class Member:
         published = [n for n, directory in self._others.items() if directory.published()]
         partner = pbt.choose_partner(published, generator)
         theirs, copied = (None, False) if partner is None else self._meet(partner, fitness)
+        if fitness is None:  # Anyone will do.
+            for other in published:
+                if not copied:
+                    partner, (theirs, copied) = other, self._meet(other, fitness)
         starts_over = fitness is None and not copied
         if starts_over:
             self._start_over(number)
@@ -179,31 +197,50 @@ class Member:
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
         """What the partner published, and whether that was fitter and has been taken over."""
-        progress = (self._learner.frames, self._learner.num_updates)
-        for _ in range(_MOST_LOOKS):
+        for look in range(_MOST_LOOKS):
             source = self._others[partner].published()
             if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
                 return source, False
-            own = [variable.numpy() for variable in progress]
             try:
                 with self._directory.fetch(source) as checkpoint:
-                    checkpoints.load(
-                        checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
-                    )
-            except FileNotFoundError:
-                continue  # The partner has published again.
-            for variable, value in zip(progress, own, strict=True):
-                variable.assign(value)
-            return source, True
+                    self._take(checkpoint)
+            except FileNotFoundError:  # The partner has published again.
+                time.sleep(_FIRST_PAUSE_SECONDS * 2**look)  # File systems may be slow to show it.
+            except UserError as error:
+                logging.warning("member %d's %s: %s", partner, source.checkpoint, error)
+                return source, False
+            else:
+                return source, True
         return None, False
 
+    def _take(self, checkpoint: str) -> None:
+        """Loads all that is copied, or if that fails nothing."""
+        tuned = [getattr(self._learner.hyperparameters, name) for name in self._config.tuned]
+        own = [(variable, variable.numpy()) for variable in (*self._learner.variables, *tuned)]
+        try:
+            checkpoints.load(
+                checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
+            )
+        except UserError:
+            for variable, value in own:
+                variable.assign(value)
+            raise
+        progress = {self._learner.frames.ref(), self._learner.num_updates.ref()}
+        for variable, value in own:
+            if variable.ref() in progress:
+                variable.assign(value)
+        self._learner.num_updates.assign_add(1)  # For actors, these weights are new.
+
     def _start_over(self, number: int) -> None:
-        """Draws everything anew but the count of frames: nobody is there to copy."""
+        """Draws everything anew but the count of frames: nobody can be copied."""
+        seeds = np.random.SeedSequence([self._config.seed, number, 2])
+        tf.random.set_seed(int(seeds.generate_state(1)[0]))
         spec = construction.make_rollout_spec(self._config)
         fresh = construction.make_learner(self._config, spec)
         progress = {self._learner.frames.ref(), self._learner.num_updates.ref()}
         for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
             if variable.ref() not in progress:
                 variable.assign(new)
+        self._learner.num_updates.assign_add(1)
         drawn = pbt.draw(self._config.suite.search_space, [self._config.seed, number, 1])
         self._learner.hyperparameters.assign(drawn)

@@ -28,8 +28,9 @@ from scalable_agent_popart.signals import StopOnSignal
 
 _PLACE = "from scalable_agent_popart.places import take_place; take_place()"
 _POLL_SECONDS = 0.5
-# Deaths of places, one after the other, in which no member came any further.
+# Deaths of a place in a row, each before it was so old.
 _MOST_DEATHS = 8
+_HEALTHY_SECONDS = 60.0
 # How long places may take to save and end when they are asked to.
 _GRACE_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
@@ -45,6 +46,7 @@ class _Task(NamedTuple):
 
     config: Config
     start: Mapping[str, float]
+    most_turns: int
     parent: int  # process
     last_words: int  # file descriptor
 
@@ -54,6 +56,8 @@ class _Place(NamedTuple):
 
     process: subprocess.Popen
     last_words: int  # file descriptor
+    since: float
+    quick_deaths: int  # Of the processes before it, in a row.
 
 
 def train(config: Config, start: Mapping[str, float]) -> int | None:
@@ -75,7 +79,7 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
             while places.taken and stop.signal_number is None:
                 time.sleep(_POLL_SECONDS)
                 view.refresh()
-                places.look_after(view.frames)
+                places.look_after()
         view.refresh()
     return stop.signal_number
 
@@ -87,12 +91,14 @@ class _Places:
         self._config = config
         self._start = start
         self._places: list[_Place] = []
-        self._deaths = 0  # Since a member came any further.
-        self._frames_at_death = -1
 
     def __enter__(self) -> "_Places":
-        for _ in range(min(self._config.pbt_places, self._config.population_size)):
-            self._places.append(self._open())
+        try:
+            for _ in range(min(self._config.pbt_places, self._config.population_size)):
+                self._places.append(self._open())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -114,12 +120,8 @@ class _Places:
         """Whether anyone trains."""
         return bool(self._places)
 
-    def look_after(self, frames: int) -> None:
-        """Takes leave of places that are done, and starts those again that were killed.
-
-        Args:
-          frames: how far all members together are.
-        """
+    def look_after(self) -> None:
+        """Takes leave of places that are done, and starts those again that were killed."""
         for place in list(self._places):
             code = place.process.poll()
             if code is None:
@@ -131,23 +133,21 @@ class _Places:
                 raise UserError(message)
             if code == 0:
                 continue
-            if code < 0 or code > 128:
-                self._count_death(frames)
-            elif code != _MORE_TURNS:
+            if code == _MORE_TURNS:
+                self._places.append(self._open())
+            elif code < 0 or code > 128:
+                quick = time.monotonic() - place.since < _HEALTHY_SECONDS
+                self._places.append(self._open(place.quick_deaths + 1 if quick else 0))
+            else:
                 raise UserError(f"a process that trains members ended with exit code {code}")
-            self._places.append(self._open())
 
-    def _count_death(self, frames: int) -> None:
-        self._deaths = 1 if frames > self._frames_at_death else self._deaths + 1
-        self._frames_at_death = frames
-        if self._deaths == _MOST_DEATHS:
+    def _open(self, quick_deaths: int = 0) -> _Place:
+        if quick_deaths == _MOST_DEATHS:
             raise UserError(
-                f"processes that train members were killed {_MOST_DEATHS} times before any member "
-                "came further: is there too little memory for --pbt_places="
+                f"a process that trains members was killed {_MOST_DEATHS} times in a row soon "
+                "after its start: is there too little memory for --pbt_places="
                 f"{self._config.pbt_places}?"
             )
-
-    def _open(self) -> _Place:
         ours, theirs = os.pipe()
         path = os.pathsep.join(filter(None, sys.path))
         process = subprocess.Popen(
@@ -160,8 +160,10 @@ class _Places:
         os.close(theirs)
         assert process.stdin
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            pickle.dump(_Task(self._config, self._start, os.getpid(), theirs), process.stdin)
-        return _Place(process, ours)
+            pickle.dump(
+                _Task(self._config, self._start, _MOST_TURNS, os.getpid(), theirs), process.stdin
+            )
+        return _Place(process, ours, time.monotonic(), quick_deaths)
 
 
 def take_place() -> None:
@@ -179,7 +181,7 @@ def take_place() -> None:
         for count, signal_number in enumerate(population.turns(task.config, task.start), start=1):
             if signal_number is not None:
                 sys.exit(128 + signal_number)
-            if count == _MOST_TURNS:
+            if count == task.most_turns:
                 sys.exit(_MORE_TURNS)
     except Exception as error:
         line = errors.explain(error)
@@ -202,6 +204,7 @@ class _View:
         self._members = {number: population.member(number) for number in numbers}
         self._frames = dict.fromkeys(numbers, 0)
         self._seen = {n: len(member.read_lineage()) for n, member in self._members.items()}
+        self._fitness: dict[int, float] = {}
         self.frames = 0
 
     def __enter__(self) -> "_View":
@@ -222,18 +225,20 @@ class _View:
         self._progress.close()
 
     def refresh(self) -> None:
-        """Looks what is new in the members' directories."""
+        """Looks what is new in the members' directories, and passes over what cannot be read."""
         self._count()
         for number, member in self._members.items():
-            events = member.read_lineage()
-            for event in events[self._seen[number] :]:
-                self._progress.write(event.describe(number), file=sys.stderr)
-            self._seen[number] = len(events)
-        known = [p.fitness for m in self._members.values() if (p := m.published())]
-        if known:
-            self._progress.set_postfix(
-                {"fitness": f"{max(known):.1f}", "of": len(known)}, refresh=False
-            )
+            with contextlib.suppress(UserError, OSError):
+                events = member.read_lineage()
+                for event in events[self._seen[number] :]:
+                    self._progress.write(event.describe(number), file=sys.stderr)
+                self._seen[number] = len(events)
+                if published := member.published():
+                    self._fitness[number] = published.fitness
+        if self._fitness:
+            best = f"{max(self._fitness.values()):.1f}"
+            shown = {"best fitness": best, "of": len(self._fitness)}
+            self._progress.set_postfix(shown, refresh=False)
         self._progress.update(self.frames - self._progress.n)
 
     def _count(self) -> None:

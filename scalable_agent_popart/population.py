@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Iterator, Mapping
 
 from absl import logging
@@ -16,6 +17,7 @@ from scalable_agent_popart.run_directory import RunDirectory
 
 # How often one that diverges is given something else to try, before this is thought hopeless.
 _MOST_RESCUES = 20
+_POLL_SECONDS = 2.0
 
 
 def train_member(
@@ -43,33 +45,44 @@ def train_member(
     population = PopulationDirectory(config.logdir)
     population.check(config)
     number = config.pbt_member
-    drawn = pbt.draw(config.suite.search_space, [config.seed, number])
-    own = population.member_config(config, number, {**drawn, **start})
+    own = population.member_config(config, number, _start(config, population, start))
     RunDirectory(own.logdir).check(own)
     population.join(config)
     make_tuner = functools.partial(Member, own, population, takes_turns=takes_turns)
-    message = ""
-    for _ in range(_MOST_RESCUES):
+    rescues, reached = 0, -1
+    while True:
         try:
             if config.learner_address:
                 return training.train(own, cluster.RemoteActors, make_tuner)
             return training.train(own, make_tuner=make_tuner, show_progress=show_progress)
         except DivergenceError as error:
-            population.member(number).divergence.touch()
             message = f"member {number}: {str(error).partition(';')[0]}"
             if config.learner_address:  # Whose port this process cannot open again.
                 raise UserError(
                     f"{message}; started again, it goes on from another member's checkpoint"
                 ) from error
             logging.warning("%s; it goes on from another member's checkpoint", message)
-    raise UserError(
-        f"{message}, for the {_MOST_RESCUES}th time in a row, whatever it tries; "
-        "look at the other flags, such as --reward_clipping"
-    )
+            before, reached = reached, _frames(population, number)
+            rescues = rescues + 1 if reached <= before else 1
+            if rescues == _MOST_RESCUES:
+                raise UserError(
+                    f"{message}, for the {_MOST_RESCUES}th time in a row, whatever it tries; "
+                    "look at the other flags, such as --reward_clipping"
+                ) from error
+
+
+def _start(
+    config: Config, population: PopulationDirectory, given: Mapping[str, float]
+) -> dict[str, float]:
+    """The hyperparameters that a member starts with, or once did."""
+    recorded = population.member(config.pbt_member).read_config()
+    if recorded is not None:
+        return {name: getattr(recorded, name) for name in config.tuned}
+    return {**pbt.draw(config.suite.search_space, [config.seed, config.pbt_member]), **given}
 
 
 def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
-    """Trains whoever is furthest behind, a turn at a time, until nobody is left.
+    """Trains whoever is furthest behind, a turn at a time, until all members are finished.
 
     Others may do the same at the same time, with the same population.
 
@@ -78,8 +91,8 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
       start: as in `train_member`.
 
     Yields:
-      What `train_member` returned, after each turn. Ends once all other members are finished or
-      being trained by others.
+      What `train_member` returned, after each turn. While others train all members that are not
+      finished, it waits: those may die.
 
     Raises:
       UserError: see `train_member`.
@@ -89,6 +102,8 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
     while True:
         reached = {n: _frames(population, n) for n in range(config.population_size)}
         left = [n for n, frames in reached.items() if frames < config.total_environment_frames]
+        if not left:
+            return
         for number in sorted(left, key=lambda n: reached[n]):
             member = dataclasses.replace(config, pbt_member=number, pbt_places=1)
             try:
@@ -98,7 +113,7 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
             yield signal_number
             break
         else:
-            return
+            time.sleep(_POLL_SECONDS)
 
 
 def _frames(population: PopulationDirectory, number: int) -> int:

@@ -6,8 +6,8 @@
     fitness.json              what the member published last
     snapshots/snapshot-N.*    the checkpoint that earned this fitness
 
-A member writes to its own directory only, but for `population.json`, which the first one writes. No
-reader ever sees a part of a file: `fitness.json` is replaced as a whole, once all of the snapshot
+A member writes to its own directory only, but for `population.json`, which the first one writes.
+Nobody copies a part of anything: `fitness.json` is replaced as a whole, once all of the snapshot
 that it names is there, and a snapshot is removed only after the next one has taken its place.
 """
 
@@ -29,6 +29,7 @@ from scalable_agent_popart.run_directory import (
     DAMAGE,
     POPULATION_FILE,
     RunDirectory,
+    flock,
     write_atomically,
 )
 
@@ -71,7 +72,7 @@ class Event(NamedTuple):
       frames: of the member's run.
       fitness: the member's; None at the start, and where training had diverged.
       partner: the member it was compared with; None if no other had published anything.
-      partner_fitness: likewise.
+      partner_fitness: what that had published; None if it could not be read.
       copied: whether weights, statistics, optimiser and hyperparameters are now the partner's.
       source_frames: of the partner's run, at the checkpoint that was copied; else None.
       started_over: whether weights and hyperparameters were drawn anew, since training had diverged
@@ -109,7 +110,8 @@ class MemberDirectory(RunDirectory):
 
     Attributes:
       lineage: path of `lineage.jsonl`.
-      divergence: path of a file that is there while the run diverged and has found nothing else.
+      divergence: path of a file that says that the run diverged, and after how many comparisons;
+        with another number it is out of date.
     """
 
     def __init__(self, path: str):
@@ -161,7 +163,7 @@ class MemberDirectory(RunDirectory):
             self._fitness, dataclasses.asdict(dataclasses.replace(record, checkpoint=name))
         )
         kept = {name, in_force}
-        for file in self._snapshots.iterdir():
+        for file in self._snapshots.glob("snapshot-*"):
             if file.stem not in kept:
                 file.unlink(missing_ok=True)
 
@@ -239,7 +241,8 @@ class PopulationDirectory:
         begun = self.read_config()
         if begun is None:
             return
-        theirs, ours = begun.experiment, config.experiment
+        theirs = {"seed": begun.seed, **begun.experiment}
+        ours = {"seed": config.seed, **config.experiment}
         differences = [
             f"--{name} was {theirs[name]} and is {ours[name]}"
             for name in ours
@@ -254,11 +257,9 @@ class PopulationDirectory:
     def join(self, config: Config) -> None:
         """Begins the population unless another member has; else checks as `check` does."""
         self.check(config)
-        if self._settings.exists():
-            return
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # Of several members the first one decides.
+            flock(lock, fcntl.LOCK_EX)  # Of several members the first one decides.
             self.check(config)
             if not self._settings.exists():
                 write_atomically(self._settings, {"flags": dataclasses.asdict(config)})

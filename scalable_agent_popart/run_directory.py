@@ -119,9 +119,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
         try:
-            # Released by the kernel when the process ends, however it ends.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise InUseError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
@@ -180,6 +179,24 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def flock(file: IO[str], operation: int) -> None:
+    """Locks a file until it is closed or the process ends, however it ends.
+
+    Raises:
+      BlockingIOError: if the operation is not to wait, and another process holds it.
+      UserError: if the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{file.name} cannot be locked ({error.strerror}); give a --logdir on a file system "
+            "with locks (Lustre has them if it is mounted with -o flock)"
+        ) from error
 
 
 def write_atomically(path: Path, record: Any) -> None:

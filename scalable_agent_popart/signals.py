@@ -5,7 +5,10 @@ from types import FrameType
 
 
 class StopOnSignal:
-    """While entered, the first SIGINT or SIGTERM is noted; a second one acts as usual.
+    """While entered, SIGINT and SIGTERM are noted; a second SIGINT acts as usual.
+
+    A second SIGTERM does not: who stops a group of processes and one of them stops another would
+    else cut short the saving that the first signal asked for.
 
     Attributes:
       signal_number: the signal received, or None.
@@ -27,4 +30,4 @@ class StopOnSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal_number = number
-        self.__exit__()
+        signal.signal(signal.SIGINT, self._previous[signal.SIGINT])

@@ -180,6 +180,9 @@ def _train_in(
             tuner.begin(checkpoints.save)
         experience = make_experience(config, spec, learner)
         return _learn(config, learner, log, checkpoints, experience, tuner)
+    except DivergenceError:
+        tuner.note_divergence()
+        raise
     finally:
         log.close()
         tuner.close()
@@ -216,9 +219,14 @@ def _learn(
                 _record(config, learner, log, metrics, experience)
                 if not tuner.tune(checkpoints.save):
                     break
+                experience.publish(int(learner.num_updates))
         if metrics is not None:  # Before the threads are waited for, and still safe from signals.
-            _record(config, learner, log, metrics, experience)
-            checkpoints.save()
+            try:
+                _record(config, learner, log, metrics, experience)
+                checkpoints.save()
+            except DivergenceError:
+                if stop.signal_number is None:
+                    raise
     return stop.signal_number
 
 

@@ -31,6 +31,10 @@ class Tuner(Protocol):
         """Does its work; returns whether training goes on."""
         ...
 
+    def note_divergence(self) -> None:
+        """Is told that the loss is no longer a finite number, and that training ends."""
+        ...
+
     def close(self) -> None:
         """Ends its records."""
         ...
@@ -54,6 +58,9 @@ class FixedHyperparameters:
 
     def tune(self, save: Callable[[], str]) -> bool:
         raise AssertionError("never due")
+
+    def note_divergence(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

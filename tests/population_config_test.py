@@ -262,7 +262,7 @@ def test_of_members_that_begin_at_once_the_first_one_decides(
             return str(error)
         return "joined"
 
-    configs = [_population(pbt_member=n, seed=n, batch_size=(8, other)[n % 2]) for n in range(4)]
+    configs = [_population(pbt_member=n, batch_size=(8, other)[n % 2]) for n in range(4)]
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
     with ThreadPoolExecutor(len(configs)) as pool:
         outcomes = pool.map(join, configs)
@@ -303,6 +303,7 @@ def test_a_member_never_writes_over_what_another_one_began(
         {"discounting": 0.5},
         {"max_grad_norm": 7.0},
         {"pbt_episodes": 7},
+        {"seed": 7},
     ],
 )
 def test_another_population_is_refused_with_the_difference(
@@ -333,7 +334,7 @@ def test_another_suites_population_is_refused(tmp_path: Path) -> None:
         {"total_environment_frames": 10**9},
         {"learning_rate": 1.0, "entropy_cost": 1.0, "epsilon": 1.0},
         {"pbt_member": 3, "num_actors": 9, "actor_threads": 1},
-        {"pbt_places": 4, "logdir": "/elsewhere", "seed": 7},
+        {"pbt_places": 4, "logdir": "/elsewhere"},
     ],
 )
 def test_members_may_differ_in_what_is_their_own(tmp_path: Path, given: dict[str, Any]) -> None:

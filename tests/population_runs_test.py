@@ -15,6 +15,7 @@ import tensorflow as tf
 from main_program import run
 from programs import DEADLINE_SECONDS, ROOT, Programs, wait_until
 
+from scalable_agent_popart import places
 from scalable_agent_popart.population_directory import Event, PopulationDirectory
 
 _TINY = {
@@ -186,7 +187,6 @@ def test_member_that_diverges_starts_over(tmp_path: Path) -> None:
     assert events[1].started_over
     assert events[1].hyperparameters["learning_rate"] <= 5e-3
     _whole(tmp_path, 0)
-    assert not (_member(tmp_path, 0) / "diverged").exists()
 
 
 class Populations(Programs):
@@ -231,6 +231,23 @@ def _gone(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_place_is_replaced_after_some_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = [], subprocess.Popen
+
+    def count(*arguments: Any, **named: Any) -> Any:
+        started.append(arguments)
+        return start(*arguments, **named)
+
+    monkeypatch.setattr(places, "_MOST_TURNS", 1)
+    monkeypatch.setattr(subprocess, "Popen", count)
+    _train(tmp_path, total_environment_frames=40)
+    assert len([command for (command, *_) in started if places._PLACE in command]) == 3
+    for number in range(2):
+        assert _saved(tmp_path, number)["learner/frames"] >= 40
 
 
 def test_place_that_is_killed_is_taken_again(populations: Populations) -> None:
