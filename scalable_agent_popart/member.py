@@ -21,7 +21,8 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.logs import JsonLines
-from scalable_agent_popart.population_directory import Event, PopulationDirectory, Published
+from scalable_agent_popart.member_directory import Event, Published
+from scalable_agent_popart.population_directory import PopulationDirectory
 
 # How often to look again for a checkpoint that is gone in favour of a newer one.
 _MOST_LOOKS = 5

@@ -25,6 +25,7 @@ _LIGHT = (
     f"{_PACKAGE}.errors",
     f"{_PACKAGE}.evaluation_summary",
     f"{_PACKAGE}.intervals",
+    f"{_PACKAGE}.member_directory",
     f"{_PACKAGE}.population_directory",
     f"{_PACKAGE}.report",
     f"{_PACKAGE}.report.ancestry",

@@ -14,7 +14,8 @@ from scalable_agent_popart import construction, member, pbt
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.member import Member
-from scalable_agent_popart.population_directory import MemberDirectory, PopulationDirectory
+from scalable_agent_popart.member_directory import MemberDirectory
+from scalable_agent_popart.population_directory import PopulationDirectory
 
 _SIZE = 3
 _BURN_IN = 1000
@@ -244,7 +245,7 @@ def _dying(monkeypatch: pytest.MonkeyPatch, run: Run, moment: str) -> Callable[[
 
     targets = {
         "link": ("os.link", _die),
-        "fitness": ("scalable_agent_popart.population_directory.write_atomically", _die),
+        "fitness": ("scalable_agent_popart.member_directory.write_atomically", _die),
         "copy": ("shutil.copyfile", _die),
         "load": ("scalable_agent_popart.checkpoints.load", _die),
         "explore": ("scalable_agent_popart.pbt.explore", _die),

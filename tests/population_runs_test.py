@@ -16,7 +16,8 @@ from main_program import run
 from programs import DEADLINE_SECONDS, ROOT, Programs, wait_until
 
 from scalable_agent_popart import places
-from scalable_agent_popart.population_directory import Event, PopulationDirectory
+from scalable_agent_popart.member_directory import Event
+from scalable_agent_popart.population_directory import PopulationDirectory
 
 _TINY = {
     "mode": "pbt",

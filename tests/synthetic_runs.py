@@ -9,7 +9,8 @@ import numpy as np
 
 from scalable_agent_popart import evaluation_summary
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.population_directory import Event, MemberDirectory, PopulationDirectory
+from scalable_agent_popart.member_directory import Event, MemberDirectory
+from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
 
 FRAMES_PER_EPISODE = 1000

@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.population_directory import Event
-from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.member_directory import Event
+from scalable_agent_popart.run_directory import DAMAGE, RunDirectory
 
 # A task's score while training is the mean over its latest episodes, as in the run's own log.
 RECENT_EPISODES = 100
-# How data that is not what it should be shows.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 # No frame count or return comes near; beyond it sums would lose their precision.
 _LARGEST = 1e15
 # Lines that are decoded in one go, and lines of metrics that are enough for a curve.
@@ -115,7 +113,7 @@ def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eval
             found.append(Evaluation(str(record["starts"]), _count(record["frames"]), returns))
         except FileNotFoundError:
             continue  # Not every run is tested.
-        except (OSError, *_DAMAGE) as error:
+        except (OSError, *DAMAGE) as error:
             problems.append(f"{path} skipped: no evaluation ({_say(error)})")
     return tuple(found)
 
@@ -173,11 +171,11 @@ def _convert_lines(
             if len(records) != len(chunk):
                 raise ValueError
             rows += [convert(record) for record in records]
-        except _DAMAGE:
+        except DAMAGE:
             for line in chunk:
                 try:
                     rows.append(convert(json.loads(line)))
-                except _DAMAGE:
+                except DAMAGE:
                     damaged += 1
     if damaged:
         problems.append(

@@ -16,12 +16,8 @@ import pytest
 from environments import EnvironmentLostError
 from scalable_agent_popart import errors
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population_directory import (
-    Event,
-    MemberDirectory,
-    PopulationDirectory,
-    Published,
-)
+from scalable_agent_popart.member_directory import Event, MemberDirectory, Published
+from scalable_agent_popart.population_directory import PopulationDirectory
 
 _ENDINGS = ("index", "data-00000-of-00001")
 _VALUES = {"entropy_cost": 1e-3 / 3, "epsilon": 1e-7}
