@@ -9,6 +9,7 @@ fall into a comparison. What the dead member left is examined before it is start
 what became of it as JSON, and fails if a promise was broken. Flags after `--` go to every member.
 """
 
+import functools
 import itertools
 import json
 import random
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +53,16 @@ class Members:
         command = [sys.executable, str(_EXPERIMENT), *self._settings, f"--pbt_member={number}"]
         return subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
 
+    def training(self) -> list[int]:
+        """Those that have not come to their end."""
+        alive = [n for n, process in enumerate(self._processes) if process.poll() is None]
+        if not alive:
+            sys.exit("error: the population came to its end; give more frames or fewer kills")
+        return alive
+
     def kill(self, number: int) -> None:
-        process = self._processes[number]
-        if process.poll() is not None:
-            sys.exit(f"error: member {number} ended by itself; give more frames or fewer kills")
-        process.kill()
-        process.wait()
+        self._processes[number].kill()
+        self._processes[number].wait()
 
     def start(self, number: int) -> None:
         self._processes[number] = self._start(number)
@@ -191,20 +197,19 @@ def torment(members: Members, random_numbers: random.Random) -> tuple[list[int],
       How many frames each death lost, and where the members were, as `examine` says it.
     """
     reached = dict.fromkeys(range(FLAGS.population_size), 0)
-    lost = []
+    lost: list[int] = []
     found: Counter[str] = Counter()
-    for count in range(FLAGS.kills):
-        victim = random_numbers.randrange(FLAGS.population_size)
-        end = time.monotonic() + _DEADLINE_SECONDS
+    while len(lost) < FLAGS.kills:
+        victim = random_numbers.choice(members.training())
+        folder = directory(members.logdir, victim)
         # The log is cut back to the checkpoint when the member resumes, and grows again.
-        while frames(members.logdir, victim) <= reached[victim]:
-            if time.monotonic() > end:
-                sys.exit(f"error: member {victim} does not come any further")
-            time.sleep(0.05)
+        wait_for(functools.partial(is_beyond, members.logdir, victim, reached[victim]))
         time.sleep(random_numbers.uniform(0, FLAGS.longest_wait_seconds))
-        if count % 2:
-            wait_for_publication(directory(members.logdir, victim) / "fitness.json")
+        if len(lost) % 2:
+            wait_for(functools.partial(publishes, members, victim, inode(folder / "fitness.json")))
             time.sleep(random_numbers.uniform(0, _MOMENT_SECONDS))
+        if victim not in members.training():
+            continue  # It came to its end.
         members.kill(victim)
         reached[victim] = frames(members.logdir, victim)
         found.update(examine(members.logdir, victim))
@@ -215,13 +220,28 @@ def torment(members: Members, random_numbers: random.Random) -> tuple[list[int],
     return lost, found
 
 
-def wait_for_publication(path: Path) -> None:
-    """Returns once the file is another one."""
-    before = path.stat().st_ino if path.exists() else None
+def is_beyond(logdir: Path, number: int, reached: int) -> bool:
+    """Whether a member has come further than that."""
+    return frames(logdir, number) > reached
+
+
+def publishes(members: Members, number: int, known: int | None) -> bool:
+    """Whether a member's `fitness.json` is another one than was known, or none will come."""
+    path = directory(members.logdir, number) / "fitness.json"
+    return inode(path) != known or number not in members.training()
+
+
+def inode(path: Path) -> int | None:
+    """Another number once the file is replaced."""
+    return path.stat().st_ino if path.exists() else None
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits for what members are to bring about."""
     end = time.monotonic() + _DEADLINE_SECONDS
-    while not path.exists() or path.stat().st_ino == before:
+    while not condition():
         if time.monotonic() > end:
-            sys.exit(f"error: {path} is not replaced")
+            sys.exit("error: a member does not come any further")
         time.sleep(0.005)
 
 
