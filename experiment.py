@@ -22,6 +22,7 @@ from scalable_agent_popart import config_checks, errors, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.suites.search_space import PAPER_ATARI
 
 MODES = (*config_checks.MODES, "report")
 
@@ -42,16 +43,24 @@ def _define_enum(name: str, choices: tuple[str, ...], text: str) -> str:
 
 
 def _explain(name: str, text: str) -> str:
-    by_suite = config_lib.flag_default(name) is None and name not in _NOT_BY_SUITE
-    return f"{text} Default: set by the suite." if by_suite else text
+    if config_lib.flag_default(name) is not None or name in _NOT_BY_SUITE:
+        return text
+    drawn = "; with --mode=pbt each member draws its own" if name in PAPER_ATARI else ""
+    return f"{text} Default: set by the suite{drawn}."
 
 
 _FLAGS = (
-    _define("string", "logdir", "Run directory. The same command resumes the run in it."),
-    _define_enum(
-        "mode", MODES, "Train; train a population; test the run in --logdir; report on --runs."
+    _define(
+        "string",
+        "logdir",
+        "Run directory, or with --mode=pbt the population's. The same command resumes.",
     ),
-    _define("string", "level_name", "A suite (atari57, dmlab30, catch5), a level or levels."),
+    _define_enum(
+        "mode", MODES, "Train; test the run in --logdir; train a population; report on --runs."
+    ),
+    _define(
+        "string", "level_name", "A suite (atari57, dmlab30, catch5, clutter), a level or levels."
+    ),
     _define("integer", "seed", "Random seed."),
     # Cluster.
     _define_enum(
@@ -68,7 +77,11 @@ _FLAGS = (
         "make the learner run anything: close it to all but the run's own machines.",
     ),
     # Training.
-    _define("integer", "total_environment_frames", "Total environment frames to train for."),
+    _define(
+        "integer",
+        "total_environment_frames",
+        "Total environment frames, of each member if several.",
+    ),
     _define("integer", "num_actors", "Environments, dealt round robin over the levels."),
     _define("integer", "actor_threads", "Threads that step them, each a batch of its own."),
     _define("integer", "batch_size", "Rollouts per batch."),
@@ -135,13 +148,14 @@ _FLAGS = (
     _define(
         "integer",
         "pbt_member",
-        "Number of the one member to train, from 0. Without it this machine trains all of them.",
+        "Number of the one member to train or test, from 0. Without it this machine trains all.",
     ),
     _define("integer", "pbt_places", "How many members this machine trains at a time."),
     _define(
         "integer",
         "pbt_episodes",
-        "Episodes, of all levels together, from one comparison with another member to the next.",
+        "Episodes from one comparison with another member to the next, of all levels together; "
+        "one at least of each level that has a score.",
     ),
     _define("integer", "pbt_burn_in_frames", "Frames of each member before the first comparison."),
     # Records.

@@ -5,8 +5,9 @@
 Trains populations on `catch5`, with comparisons and, from the same hyperparameters, without. The
 last half of the members begin with a learning rate that teaches nothing in so few frames, the
 others with the suite's; the other hyperparameters are drawn. All members of a population train at
-the same time, each in a process of its own. Prints tables in Markdown, of the end and of points on
-the way there: as learning rates are not annealed, these are what shorter runs would have come to.
+the same time, each in a process of its own. Prints a table in Markdown, of the end and of points on
+the way there: as learning rates are not annealed, these are what shorter runs would have come to,
+up to the few seconds between two lines of a log.
 Populations that are finished are not trained again; `--mode=report` draws their curves. Flags
 after `--` go to every member.
 """
@@ -64,7 +65,8 @@ def scores(logdir: Path, frames: float) -> list[float]:
     for member in range(FLAGS.population_size):
         log = (logdir / f"member-{member:02d}" / "metrics.jsonl").read_text()
         lines = [json.loads(line) for line in log.splitlines()]
-        found.append([line["mean"] for line in lines if line["frames"] <= frames][-1])
+        known = [line["mean"] for line in lines if line["frames"] <= frames and "mean" in line]
+        found.append(known[-1])
     return found
 
 

@@ -119,7 +119,8 @@ def examine(logdir: Path, number: int) -> list[str]:
         published = json.loads((own / "fitness.json").read_text())
         seen = read(str(own / "snapshots" / published["checkpoint"]))
         assert seen["learner/frames"] == published["frames"] <= values["learner/frames"]
-        if seen["num_comparisons"] == values["num_comparisons"]:
+        unfinished = values["learner/frames"] < FLAGS.total_environment_frames
+        if seen["num_comparisons"] == values["num_comparisons"] and unfinished:
             found.append("comparison")
         assert seen["num_comparisons"] == published["comparison"] - 1
         for name, value in published["hyperparameters"].items():
@@ -203,7 +204,7 @@ def torment(members: Members, random_numbers: random.Random) -> tuple[list[int],
         victim = random_numbers.choice(members.training())
         folder = directory(members.logdir, victim)
         # The log is cut back to the checkpoint when the member resumes, and grows again.
-        wait_for(functools.partial(is_beyond, members.logdir, victim, reached[victim]))
+        wait_for(functools.partial(is_beyond, members, victim, reached[victim]))
         time.sleep(random_numbers.uniform(0, FLAGS.longest_wait_seconds))
         if len(lost) % 2:
             wait_for(functools.partial(publishes, members, victim, inode(folder / "fitness.json")))
@@ -220,9 +221,9 @@ def torment(members: Members, random_numbers: random.Random) -> tuple[list[int],
     return lost, found
 
 
-def is_beyond(logdir: Path, number: int, reached: int) -> bool:
-    """Whether a member has come further than that."""
-    return frames(logdir, number) > reached
+def is_beyond(members: Members, number: int, reached: int) -> bool:
+    """Whether a member has come further than that, or to its end."""
+    return frames(members.logdir, number) > reached or number not in members.training()
 
 
 def publishes(members: Members, number: int, known: int | None) -> bool:

@@ -4,7 +4,7 @@ When a member is due it saves a checkpoint and publishes it, with the fitness of
 led there. Then it is compared, which ends in another checkpoint: weights and hyperparameters,
 copied or not, the line in `lineage.jsonl` and the number of comparisons made become the run's
 together, or not at all. A member that dies in between is back at the first of the two, finds its
-fitness published and makes the comparison again. Its chance depends on the member, the
+fitness published and makes the comparison again. Its chance depends on the member's seed, the
 comparison's number and who else has published alone.
 """
 
@@ -75,7 +75,10 @@ class Member:
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
-        """Makes the comparison that the last turn ended before, or was cut off from."""
+        """Makes the comparison that the last turn ended before, or was cut off from.
+
+        Where training had diverged, goes on from elsewhere.
+        """
         self._lineage.open()
         if not self._lineage.length:
             start = Event(0, 0, None, None, None, False, None, self._tuned())
@@ -164,7 +167,7 @@ class Member:
         """
         frames, number = int(self._learner.frames), int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
-        published = [n for n, directory in self._others.items() if directory.published()]
+        published = [number for number in self._others if self._published(number)]
         partner = pbt.choose_partner(published, generator)
         theirs, copied = (None, False) if partner is None else self._meet(partner, fitness)
         if fitness is None:  # Anyone will do.
@@ -199,7 +202,7 @@ class Member:
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
         """What the partner published, and whether that was fitter and has been taken over."""
         for look in range(_MOST_LOOKS):
-            source = self._others[partner].published()
+            source = self._published(partner)
             if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
                 return source, False
             try:
@@ -213,6 +216,14 @@ class Member:
             else:
                 return source, True
         return None, False
+
+    def _published(self, number: int) -> Published | None:
+        """What another member published, if that can be read."""
+        try:
+            return self._others[number].published()
+        except UserError as error:
+            logging.warning("%s", error)
+            return None
 
     def _take(self, checkpoint: str) -> None:
         """Loads all that is copied, or if that fails nothing."""

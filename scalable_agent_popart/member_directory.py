@@ -4,7 +4,9 @@ An ordinary run directory, in which there are also
 
   lineage.jsonl             a line at the start, and one for each comparison with another member
   fitness.json              what the member published last
-  snapshots/snapshot-N.*    the checkpoint that earned this fitness
+  snapshots/snapshot-N.*    the checkpoint that earned this fitness, and the one before
+  diverged                  what the member knows of its divergence, if that ever happened
+  incoming/                 a copy of another's checkpoint, while it is loaded
 
 Nobody copies a part of anything: `fitness.json` is replaced as a whole, once all of the snapshot
 that it names is there, and a snapshot is removed only after the next one has taken its place.
@@ -65,7 +67,7 @@ class Event(NamedTuple):
       copied: whether weights, statistics, optimiser and hyperparameters are now the partner's.
       source_frames: of the partner's run, at the checkpoint that was copied; else None.
       started_over: whether weights and hyperparameters were drawn anew, since training had diverged
-        and nobody was there to copy.
+        and nobody could be copied.
       hyperparameters: flag to value, from here on.
     """
 
@@ -85,11 +87,14 @@ class Event(NamedTuple):
         if not self.comparison:
             return f"member {member} starts with {values}"
         own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
-        other = "starts over" if self.started_over else "nobody to compare with"
-        if self.partner is not None:
+        verb = "copies" if self.copied else "compared with"
+        if self.started_over:
+            other = "starts over"
+        elif self.partner is None:
+            other = "nobody to compare with"
+        elif self.partner_fitness is None:
             other = f"member {self.partner} could not be read"
-        if self.partner_fitness is not None:
-            verb = "copies" if self.copied else "compared with"
+        else:
             other = f"{verb} member {self.partner} ({self.partner_fitness:.1f})"
         return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
 

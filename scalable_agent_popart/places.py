@@ -28,7 +28,7 @@ from scalable_agent_popart.signals import StopOnSignal
 
 _PLACE = "from scalable_agent_popart.places import take_place; take_place()"
 _POLL_SECONDS = 0.5
-# Deaths of a place in a row, each before it was so old.
+# Deaths of a place in a row, each before it was so old or before any member came further.
 _MOST_DEATHS = 8
 _HEALTHY_SECONDS = 60.0
 # How long places may take to save and end when they are asked to.
@@ -57,6 +57,7 @@ class _Place(NamedTuple):
     process: subprocess.Popen
     last_words: int  # file descriptor
     since: float
+    frames: int  # Of all members together, when it was started.
     quick_deaths: int  # Of the processes before it, in a row.
 
 
@@ -71,7 +72,7 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
       None at the end, or the number of the signal that asked to stop; all is saved either way.
 
     Raises:
-      UserError: if a place ends with one, or places are killed again and again.
+      UserError: if a place fails, or is killed again and again.
     """
     population = PopulationDirectory(config.logdir)
     with StopOnSignal() as stop, _View(config, population) as view:
@@ -79,7 +80,7 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
             while places.taken and stop.signal_number is None:
                 time.sleep(_POLL_SECONDS)
                 view.refresh()
-                places.look_after()
+                places.look_after(view.frames)
         view.refresh()
     return stop.signal_number
 
@@ -109,7 +110,7 @@ class _Places:
             for place in self._places:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     place.process.wait(max(0.0, end - time.monotonic()))
-        finally:  # Also at a second signal, which does not wait.
+        finally:  # Also at a second Ctrl-C, which does not wait.
             for place in self._places:
                 place.process.kill()
                 place.process.wait()
@@ -120,8 +121,12 @@ class _Places:
         """Whether anyone trains."""
         return bool(self._places)
 
-    def look_after(self) -> None:
-        """Takes leave of places that are done, and starts those again that were killed."""
+    def look_after(self, frames: int) -> None:
+        """Takes leave of places that are done, and starts those again that were killed.
+
+        Args:
+          frames: how far all members together are.
+        """
         for place in list(self._places):
             code = place.process.poll()
             if code is None:
@@ -134,14 +139,15 @@ class _Places:
             if code == 0:
                 continue
             if code == _MORE_TURNS:
-                self._places.append(self._open())
+                self._places.append(self._open(frames))
             elif code < 0 or code > 128:
-                quick = time.monotonic() - place.since < _HEALTHY_SECONDS
-                self._places.append(self._open(place.quick_deaths + 1 if quick else 0))
+                young = time.monotonic() - place.since < _HEALTHY_SECONDS
+                in_vain = young or frames <= place.frames
+                self._places.append(self._open(frames, place.quick_deaths + 1 if in_vain else 0))
             else:
                 raise UserError(f"a process that trains members ended with exit code {code}")
 
-    def _open(self, quick_deaths: int = 0) -> _Place:
+    def _open(self, frames: int = 0, quick_deaths: int = 0) -> _Place:
         if quick_deaths == _MOST_DEATHS:
             raise UserError(
                 f"a process that trains members was killed {_MOST_DEATHS} times in a row soon "
@@ -163,7 +169,7 @@ class _Places:
             pickle.dump(
                 _Task(self._config, self._start, _MOST_TURNS, os.getpid(), theirs), process.stdin
             )
-        return _Place(process, ours, time.monotonic(), quick_deaths)
+        return _Place(process, ours, time.monotonic(), frames, quick_deaths)
 
 
 def take_place() -> None:
@@ -203,7 +209,10 @@ class _View:
         self._total = config.population_size * config.total_environment_frames
         self._members = {number: population.member(number) for number in numbers}
         self._frames = dict.fromkeys(numbers, 0)
-        self._seen = {n: len(member.read_lineage()) for n, member in self._members.items()}
+        self._seen = dict.fromkeys(numbers, 0)
+        for number, member in self._members.items():
+            with contextlib.suppress(UserError, OSError):
+                self._seen[number] = len(member.read_lineage())
         self._fitness: dict[int, float] = {}
         self.frames = 0
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -12,6 +12,7 @@ from scalable_agent_popart.checkpoints import frames_of, newest_checkpoint
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.member import Member
+from scalable_agent_popart.member_directory import Event
 from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
 
@@ -38,8 +39,8 @@ def train_member(
       None at the end, of the run or of the turn; or the number of the signal that asked to stop.
 
     Raises:
-      UserError: if the directory is another population's; or if a run whose actors are other
-        processes diverged, which can only go on in a new process.
+      UserError: if the directory is another population's; if the run diverges again and again;
+        or if one whose actors are other processes does, which can only go on in a new process.
       InUseError: if another process trains the member.
     """
     population = PopulationDirectory(config.logdir)
@@ -49,36 +50,52 @@ def train_member(
     RunDirectory(own.logdir).check(own)
     population.join(config)
     make_tuner = functools.partial(Member, own, population, takes_turns=takes_turns)
-    rescues, reached = 0, -1
     while True:
         try:
             if config.learner_address:
                 return training.train(own, cluster.RemoteActors, make_tuner)
             return training.train(own, make_tuner=make_tuner, show_progress=show_progress)
         except DivergenceError as error:
+            if error.signal_number is not None:
+                return error.signal_number
             message = f"member {number}: {str(error).partition(';')[0]}"
+            if _rescues(population.member(number).read_lineage()) >= _MOST_RESCUES:
+                raise UserError(
+                    f"{message}, {_MOST_RESCUES} times without a comparison in between, whatever "
+                    "it tries; look at the other flags, such as --reward_clipping"
+                ) from error
             if config.learner_address:  # Whose port this process cannot open again.
                 raise UserError(
-                    f"{message}; started again, it goes on from another member's checkpoint"
+                    f"{message}; started again, it goes on from what another member published"
                 ) from error
-            logging.warning("%s; it goes on from another member's checkpoint", message)
-            before, reached = reached, _frames(population, number)
-            rescues = rescues + 1 if reached <= before else 1
-            if rescues == _MOST_RESCUES:
-                raise UserError(
-                    f"{message}, for the {_MOST_RESCUES}th time in a row, whatever it tries; "
-                    "look at the other flags, such as --reward_clipping"
-                ) from error
+            logging.warning("%s; it goes on from what another member published", message)
 
 
 def _start(
     config: Config, population: PopulationDirectory, given: Mapping[str, float]
 ) -> dict[str, float]:
     """The hyperparameters that a member starts with, or once did."""
-    recorded = population.member(config.pbt_member).read_config()
-    if recorded is not None:
-        return {name: getattr(recorded, name) for name in config.tuned}
-    return {**pbt.draw(config.suite.search_space, [config.seed, config.pbt_member]), **given}
+    directory = population.member(config.pbt_member)
+    recorded = directory.read_config()
+    if recorded is None or newest_checkpoint(directory.checkpoints) is None:
+        return {**pbt.draw(config.suite.search_space, [config.seed, config.pbt_member]), **given}
+    once = {name: getattr(recorded, name) for name in config.tuned}
+    for name in given:
+        if given[name] != once[name]:
+            logging.warning(
+                "member %d has begun: --%s only says where one begins", config.pbt_member, name
+            )
+    return once
+
+
+def _rescues(lineage: Sequence[Event]) -> int:
+    """How often in a row, up to now, the member went on from elsewhere because it diverged."""
+    count = 0
+    for event in reversed(lineage):
+        if event.fitness is not None or not event.comparison:
+            break
+        count += 1
+    return count
 
 
 def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
@@ -99,6 +116,7 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
     """
     population = PopulationDirectory(config.logdir)
     takes_turns = config.population_size > config.pbt_places
+    waits = False
     while True:
         reached = {n: _frames(population, n) for n in range(config.population_size)}
         left = [n for n, frames in reached.items() if frames < config.total_environment_frames]
@@ -111,8 +129,12 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
             except InUseError:
                 continue
             yield signal_number
+            waits = False
             break
         else:
+            if not waits:
+                logging.warning("all members that are not finished are trained elsewhere: waiting")
+                waits = True
             time.sleep(_POLL_SECONDS)
 
 

@@ -1,7 +1,7 @@
 """A population's directory: the runs of its members, `member-00` and so on, and what they share.
 
 A member writes to its own directory only, but for `population.json`, the flags that all share,
-which the first one writes.
+which the first one writes, and `lock`, which is held for that.
 """
 
 import dataclasses

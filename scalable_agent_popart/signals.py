@@ -5,10 +5,10 @@ from types import FrameType
 
 
 class StopOnSignal:
-    """While entered, SIGINT and SIGTERM are noted; a second SIGINT acts as usual.
+    """While entered, the first SIGINT or SIGTERM is noted; a SIGINT after that acts as usual.
 
-    A second SIGTERM does not: who stops a group of processes and one of them stops another would
-    else cut short the saving that the first signal asked for.
+    A second SIGTERM changes nothing. In a group of processes that are all stopped, of which one
+    stops another, it would cut short the saving that the first signal asked for.
 
     Attributes:
       signal_number: the signal received, or None.

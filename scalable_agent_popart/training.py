@@ -197,37 +197,50 @@ def _learn(
     tuner: Tuner,
 ) -> int | None:
     """Feeds batches to the learner and records what becomes of them; returns as `train` does."""
+    stop = StopOnSignal()
+    try:
+        with stop, experience:
+            _feed(config, learner, log, checkpoints, experience, tuner, stop)
+    except DivergenceError as error:
+        error.signal_number = stop.signal_number
+        raise
+    return stop.signal_number
+
+
+def _feed(
+    config: Config,
+    learner: Learner,
+    log: RunLog,
+    checkpoints: Checkpoints,
+    experience: Experience,
+    tuner: Tuner,
+    stop: StopOnSignal,
+) -> None:
     log_due = checkpoint_due = time.monotonic()
     metrics = None
-    with StopOnSignal() as stop, experience:
-        for batch in _batches(experience, learner, config, stop):
-            metrics = learner.update(batch)
+    for batch in _batches(experience, learner, config, stop):
+        metrics = learner.update(batch)
+        experience.publish(int(learner.num_updates))
+        log.record_batch(
+            int(learner.frames),
+            batch.task_id.numpy(),
+            tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
+        )
+        now = time.monotonic()
+        if now >= min(log_due, checkpoint_due):
+            _record(config, learner, log, metrics, experience)
+            log_due = now + config.log_seconds
+        if now >= checkpoint_due:
+            checkpoints.save()
+            checkpoint_due = now + config.checkpoint_seconds
+        if tuner.due():
+            _record(config, learner, log, metrics, experience)
+            if not tuner.tune(checkpoints.save):
+                break
             experience.publish(int(learner.num_updates))
-            log.record_batch(
-                int(learner.frames),
-                batch.task_id.numpy(),
-                tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
-            )
-            now = time.monotonic()
-            if now >= min(log_due, checkpoint_due):
-                _record(config, learner, log, metrics, experience)
-                log_due = now + config.log_seconds
-            if now >= checkpoint_due:
-                checkpoints.save()
-                checkpoint_due = now + config.checkpoint_seconds
-            if tuner.due():
-                _record(config, learner, log, metrics, experience)
-                if not tuner.tune(checkpoints.save):
-                    break
-                experience.publish(int(learner.num_updates))
-        if metrics is not None:  # Before the threads are waited for, and still safe from signals.
-            try:
-                _record(config, learner, log, metrics, experience)
-                checkpoints.save()
-            except DivergenceError:
-                if stop.signal_number is None:
-                    raise
-    return stop.signal_number
+    if metrics is not None:  # Before the threads are waited for, and still safe from signals.
+        _record(config, learner, log, metrics, experience)
+        checkpoints.save()
 
 
 def _record(

@@ -20,7 +20,11 @@ class Tuner(Protocol):
         ...
 
     def begin(self, save: Callable[[], str]) -> None:
-        """Called once everything is restored. `save` writes a checkpoint; gives its path."""
+        """Called before training goes on, unless it is finished, with everything restored.
+
+        Args:
+          save: writes a checkpoint and returns its path; here and in `tune`.
+        """
         ...
 
     def due(self) -> bool:

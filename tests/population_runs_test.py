@@ -16,6 +16,7 @@ from main_program import run
 from programs import DEADLINE_SECONDS, ROOT, Programs, wait_until
 
 from scalable_agent_popart import places
+from scalable_agent_popart import population as population_lib
 from scalable_agent_popart.member_directory import Event
 from scalable_agent_popart.population_directory import PopulationDirectory
 
@@ -188,6 +189,18 @@ def test_member_that_diverges_starts_over(tmp_path: Path) -> None:
     assert events[1].started_over
     assert events[1].hyperparameters["learning_rate"] <= 5e-3
     _whole(tmp_path, 0)
+
+
+def test_member_that_always_diverges_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(population_lib, "_MOST_RESCUES", 2)
+    # Whatever the hyperparameters, the loss is not finite.
+    given = {**_TINY, "logdir": str(tmp_path), "pbt_member": 0, "baseline_cost": 1e38}
+    message = _refusal(**given, log_seconds=1e-6)
+    assert "diverged" in message
+    assert "2 times without a comparison" in message
+    assert [event.started_over for event in _lineage(tmp_path, 0)] == [False, True, True]
 
 
 class Populations(Programs):

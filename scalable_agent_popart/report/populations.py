@@ -72,7 +72,7 @@ class Population:
     Attributes:
       path: of the population's directory.
       members: those that have begun, by number.
-      best: the one with the highest score; of two, one that has played more tasks.
+      best: of those that have finished episodes of the most tasks, the one with the highest score.
       shown: the one whose ancestry it is: the best, unless another was asked for.
       whole: whether none was asked for.
       segments: the ancestry, oldest first.
