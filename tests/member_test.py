@@ -8,127 +8,37 @@ from typing import Any
 import numpy as np
 import pytest
 import small_learner
-import tensorflow as tf
+from member_runs import BURN_IN, EPISODES, Run, explored, publish, same
 
-from scalable_agent_popart import construction, member, pbt
-from scalable_agent_popart.checkpoints import Checkpoints
-from scalable_agent_popart.config import Config
-from scalable_agent_popart.member import Member
+from scalable_agent_popart import member, pbt
 from scalable_agent_popart.member_directory import MemberDirectory
-from scalable_agent_popart.population_directory import PopulationDirectory
-
-_SIZE = 3
-_BURN_IN = 1000
-_EPISODES = 10
-_FLAGS = {
-    "mode": "pbt",
-    "level_name": "catch5",
-    "use_popart": True,
-    "population_size": _SIZE,
-    "pbt_burn_in_frames": _BURN_IN,
-    "pbt_episodes": _EPISODES,
-}
-
-
-class Run:
-    """A member's run with made-up weights and episodes."""
-
-    def __init__(self, root: Path, number: int, takes_turns: bool = False, begin: bool = True):
-        population = PopulationDirectory(str(root))
-        config = Config.from_flags({**_FLAGS, "logdir": str(root)})
-        start = {"learning_rate": 0.001 * (number + 1), "entropy_cost": 0.01, "epsilon": 0.1}
-        self.config = population.member_config(config, number, start)
-        self.directory = population.member(number)
-        self.directory.path.mkdir(parents=True, exist_ok=True)
-        spec = construction.make_rollout_spec(self.config)
-        self.learner = construction.make_learner(self.config, spec)
-        self.member = Member(self.config, population, self.learner, takes_turns)
-        self.checkpoints = Checkpoints(
-            self.directory.checkpoints, learner=self.learner, **self.member.tracked
-        )
-        self.resumed = self.checkpoints.restore()
-        if begin:
-            self.member.begin(self.checkpoints.save)
-
-    def learn(self, frames: int, seed: int) -> "Run":
-        """Moves everything that learning moves."""
-        rng = np.random.default_rng(seed)
-        for variable in self._copied():
-            variable.assign(rng.normal(size=variable.shape))
-        self.learner.frames.assign(frames)
-        self.learner.num_updates.assign(frames // 10)
-        return self
-
-    def play(self, percent: float, episodes: int = _EPISODES) -> "Run":
-        """Finishes games with this human-normalised score."""
-        tasks = self.config.suite.tasks
-        for i in range(episodes):
-            low, high = self.config.suite.reference_scores[tasks[i % len(tasks)]]
-            raw = low + (high - low) * percent / 100
-            self.member.hear(tasks[i % len(tasks)], raw, int(self.learner.frames))
-        return self
-
-    def tune(self) -> bool:
-        return self.member.tune(self.checkpoints.save)
-
-    def weights(self) -> list[np.ndarray]:
-        return small_learner.snapshot(self._copied())
-
-    def _copied(self) -> list[tf.Variable]:
-        """All variables of the learner but the run's own progress."""
-        own = {self.learner.frames.ref(), self.learner.num_updates.ref()}
-        return [variable for variable in self.learner.variables if variable.ref() not in own]
-
-    def progress(self) -> tuple[int, int]:
-        return int(self.learner.frames), int(self.learner.num_updates)
-
-    def tuned(self) -> dict[str, float]:
-        values = self.learner.hyperparameters.values()
-        return {name: values[name] for name in self.config.tuned}
-
-
-def _same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
-
-
-def _publish(root: Path, number: int, percent: float, frames: int = 2000, seed: int = 7) -> Run:
-    """A member that has published, and has gone on learning since."""
-    run = Run(root, number, takes_turns=True).learn(frames, seed).play(percent)
-    assert not run.tune()
-    return run
-
-
-def _explored(values: dict[str, float], base: dict[str, float]) -> bool:
-    """Whether values are what `explore` may make of others."""
-    ratios = [values[name] / base[name] for name in base]
-    return all(np.isclose(r, (1.0, 1.2, 1 / 1.2), rtol=1e-6).any() for r in ratios)
 
 
 def test_is_due_after_burn_in_with_enough_episodes_of_every_task(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(_BURN_IN - 1, seed=1).play(50.0, 100)
+    run = Run(tmp_path, 0).learn(BURN_IN - 1, seed=1).play(50.0, 100)
     assert not run.member.due()
-    run.learner.frames.assign(_BURN_IN)
+    run.learner.frames.assign(BURN_IN)
     assert run.member.due()
-    run = Run(tmp_path, 1).learn(_BURN_IN, seed=1).play(50.0, _EPISODES - 1)
+    run = Run(tmp_path, 1).learn(BURN_IN, seed=1).play(50.0, EPISODES - 1)
     assert not run.member.due()
     run.play(50.0, 1)
     assert run.member.due()
-    run = Run(tmp_path, 2).learn(_BURN_IN, seed=1)
+    run = Run(tmp_path, 2).learn(BURN_IN, seed=1)
     for _ in range(100):
-        run.member.hear("catch_1", 1.0, _BURN_IN)
+        run.member.hear("catch_1", 1.0, BURN_IN)
     assert not run.member.due()
 
 
 def test_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -> None:
-    source = _publish(tmp_path, 1, 60.0)
+    source = publish(tmp_path, 1, 60.0)
     published, hyperparameters = source.weights(), source.tuned()
     source.learn(3000, seed=8)  # What it did since is nobody's business.
     source.learner.hyperparameters.assign({"learning_rate": 9.0})
     run = Run(tmp_path, 0).learn(1500, seed=3).play(54.9)
     assert run.tune()
-    assert _same(run.weights(), published)
+    assert same(run.weights(), published)
     assert run.progress() == (1500, 151)  # To actors, other weights are newer ones.
-    assert _explored(run.tuned(), hyperparameters)
+    assert explored(run.tuned(), hyperparameters)
     event = run.directory.read_lineage()[-1]
     assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
     assert event.fitness == pytest.approx(54.9)
@@ -140,23 +50,23 @@ def test_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -
 def test_member_that_is_as_fit_keeps_its_weights_and_explores(
     tmp_path: Path, percent: float
 ) -> None:
-    _publish(tmp_path, 1, 60.0)
+    publish(tmp_path, 1, 60.0)
     run = Run(tmp_path, 0).learn(1500, seed=3).play(percent)
     before, hyperparameters = run.weights(), run.tuned()
     assert run.tune()
-    assert _same(run.weights(), before)
-    assert _explored(run.tuned(), hyperparameters)
+    assert same(run.weights(), before)
+    assert explored(run.tuned(), hyperparameters)
     event = run.directory.read_lineage()[-1]
     assert (event.partner, event.copied, event.source_frames) == (1, False, None)
 
 
 def test_run_ends_with_what_it_published(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 90.0)
+    publish(tmp_path, 1, 90.0)
     run = Run(tmp_path, 0)
     run.learn(run.config.total_environment_frames, seed=3).play(10.0)
     before, hyperparameters = run.weights(), run.tuned()
     assert not run.tune()
-    assert _same(run.weights(), before)
+    assert same(run.weights(), before)
     assert run.tuned() == hyperparameters
     assert len(run.directory.read_lineage()) == 1
     published = run.directory.published()
@@ -165,12 +75,12 @@ def test_run_ends_with_what_it_published(tmp_path: Path) -> None:
 
 
 def test_copy_is_of_what_earned_the_fitness_and_is_resumed_from(tmp_path: Path) -> None:
-    published = _publish(tmp_path, 1, 90.0).weights()
+    published = publish(tmp_path, 1, 90.0).weights()
     run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
     run.tune()
     again = Run(tmp_path, 0)
     assert again.resumed
-    assert _same(again.weights(), published)
+    assert same(again.weights(), published)
     assert again.tuned() == run.tuned()
     assert again.progress() == run.progress()
     assert len(again.directory.read_lineage()) == 2
@@ -178,7 +88,7 @@ def test_copy_is_of_what_earned_the_fitness_and_is_resumed_from(tmp_path: Path) 
 
 def test_whoever_has_published_may_be_the_partner_and_never_oneself(tmp_path: Path) -> None:
     for number in (0, 2):
-        _publish(tmp_path, number, 50.0)
+        publish(tmp_path, number, 50.0)
     run = Run(tmp_path, 1).learn(1500, seed=3)
     for _ in range(25):
         run.learner.frames.assign_add(100)
@@ -195,8 +105,8 @@ def test_alone_a_member_explores(tmp_path: Path) -> None:
     run = Run(tmp_path, 1).learn(1500, seed=3).play(50.0)
     before, hyperparameters = run.weights(), run.tuned()
     run.tune()
-    assert _same(run.weights(), before)
-    assert _explored(run.tuned(), hyperparameters)
+    assert same(run.weights(), before)
+    assert explored(run.tuned(), hyperparameters)
     assert run.directory.read_lineage()[-1].partner is None
 
 
@@ -211,17 +121,17 @@ def test_fitness_is_of_the_episodes_since_the_last_comparison(tmp_path: Path) ->
     published = run.directory.published()
     assert published is not None
     assert published.fitness == pytest.approx(80.0)
-    assert (published.comparison, published.episodes, published.frames) == (2, _EPISODES, 2500)
+    assert (published.comparison, published.episodes, published.frames) == (2, EPISODES, 2500)
 
 
 def test_taking_turns_the_comparison_is_made_when_the_next_turn_begins(tmp_path: Path) -> None:
     run = Run(tmp_path, 0, takes_turns=True).learn(1500, seed=3).play(10.0)
     assert not run.tune()
     assert len(run.directory.read_lineage()) == 1
-    published = _publish(tmp_path, 1, 90.0).weights()
+    published = publish(tmp_path, 1, 90.0).weights()
     again = Run(tmp_path, 0, takes_turns=True)
     assert again.directory.read_lineage()[-1].copied
-    assert _same(again.weights(), published)
+    assert same(again.weights(), published)
     assert not again.member.due()
 
 
@@ -262,8 +172,8 @@ def test_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     root = tmp_path / "dies"
-    source = _publish(root, 1, 90.0)
-    _publish(root, 2, 91.0, seed=9)
+    source = publish(root, 1, 90.0)
+    publish(root, 2, 91.0, seed=9)
     first = Run(root, 0).learn(1500, seed=3)
     first.checkpoints.save()
     shutil.copytree(root, tmp_path / "lives")
@@ -284,7 +194,7 @@ def test_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     again.play(10.0)  # What its log says of the time since the last comparison.
     again.member.begin(again.checkpoints.save)
     assert again.directory.read_lineage() == expected
-    assert _same(again.weights(), undisturbed.weights())
+    assert same(again.weights(), undisturbed.weights())
     assert again.tuned() == undisturbed.tuned()
     assert not (again.directory.path / "incoming").exists()
     assert source.directory.published() is not None
@@ -293,7 +203,7 @@ def test_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
 def test_partner_that_publishes_meanwhile_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = _publish(tmp_path, 1, 90.0)
+    source = publish(tmp_path, 1, 90.0)
     run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
     fetch, asked = MemberDirectory.fetch, []
 
@@ -309,13 +219,13 @@ def test_partner_that_publishes_meanwhile_is_looked_at_again(
     run.tune()
     assert asked == [2000, 4000]
     assert run.directory.read_lineage()[-1].source_frames == 4000
-    assert not _same(run.weights(), source.weights())
+    assert not same(run.weights(), source.weights())
 
 
 def test_damaged_checkpoint_of_another_is_named_and_nothing_of_it_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = _publish(tmp_path, 1, 90.0)
+    source = publish(tmp_path, 1, 90.0)
     (data,) = (source.directory.path / "snapshots").glob("*.data-*")
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 255
@@ -325,19 +235,19 @@ def test_damaged_checkpoint_of_another_is_named_and_nothing_of_it_taken(
     mine, hyperparameters, progress = run.weights(), run.tuned(), run.progress()
     assert run.tune()
     assert str(data.with_suffix("")) in caplog.text
-    assert _same(run.weights(), mine)
-    assert _explored(run.tuned(), hyperparameters)
+    assert same(run.weights(), mine)
+    assert explored(run.tuned(), hyperparameters)
     assert run.progress() == progress
     assert not run.directory.read_lineage()[-1].copied
 
 
 def test_diverged_run_goes_on_from_anybody(tmp_path: Path) -> None:
-    published = _publish(tmp_path, 1, -50.0).weights()
+    published = publish(tmp_path, 1, -50.0).weights()
     run = Run(tmp_path, 0).learn(1500, seed=3)
     run.checkpoints.save()
     run.member.note_divergence()
     again = Run(tmp_path, 0)
-    assert _same(again.weights(), published)
+    assert same(again.weights(), published)
     event = again.directory.read_lineage()[-1]
     assert (event.fitness, event.copied, event.started_over) == (None, True, False)
     assert again.progress() == (1500, 151)
@@ -349,7 +259,7 @@ def test_diverged_run_asks_everybody_before_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        _publish(tmp_path, number, 50.0, seed=number)
+        publish(tmp_path, number, 50.0, seed=number)
     fetch, expected = MemberDirectory.fetch, Run(tmp_path, 2, begin=False).weights()
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
 
@@ -365,7 +275,7 @@ def test_diverged_run_asks_everybody_before_it_starts_over(
         run.member.begin(run.checkpoints.save)
         event = run.directory.read_lineage()[-1]
         assert (event.partner, event.copied, event.started_over) == (2, True, False)
-        assert _same(run.weights(), expected)
+        assert same(run.weights(), expected)
 
 
 def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:
@@ -395,7 +305,7 @@ def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> Non
 def test_partner_that_is_always_gone_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _publish(tmp_path, 1, 90.0)
+    publish(tmp_path, 1, 90.0)
     run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
     mine = run.weights()
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
@@ -405,6 +315,6 @@ def test_partner_that_is_always_gone_is_left_alone(
 
     monkeypatch.setattr(MemberDirectory, "fetch", gone)
     assert run.tune()
-    assert _same(run.weights(), mine)
+    assert same(run.weights(), mine)
     event = run.directory.read_lineage()[-1]
     assert not event.copied
