@@ -167,7 +167,7 @@ class Member:
         """
         frames, number = int(self._learner.frames), int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
-        published = [number for number in self._others if self._published(number)]
+        published = [other for other in self._others if self._published(other)]
         partner = pbt.choose_partner(published, generator)
         theirs, copied = (None, False) if partner is None else self._meet(partner, fitness)
         if fitness is None:  # Anyone will do.
