@@ -161,6 +161,11 @@ _FLAGS = (
     # Records.
     _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
     _define("float", "log_seconds", "Seconds between lines of metrics."),
+    _define(
+        "boolean",
+        "log_task_gradients",
+        "Whether they say how large each level's policy gradient is; takes another update's time.",
+    ),
     # Test.
     _define("integer", "test_num_episodes", "Number of episodes per level to test."),
     _define_enum("starts", config_checks.STARTS, "Up to 30 no-ops, or recorded human starts."),

@@ -27,6 +27,7 @@ _OF_OCCASION = (
     "xla",
     "checkpoint_seconds",
     "log_seconds",
+    "log_task_gradients",
 )
 
 # What a run directory's checkpoints and statistics are bound to.
@@ -112,6 +113,7 @@ class Config:
     # Run directory.
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
+    log_task_gradients: bool = False
     # Test.
     test_num_episodes: int
     starts: str = "noop"

@@ -1,6 +1,6 @@
 """The learner: batches of rollouts in, one gradient step and one PopArt update each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +97,26 @@ class Learner(snt.Module):
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
             jit_compile=xla or None,
         )
+        self._compiled_policy_gradient = tf.function(
+            self._policy_gradient,
+            input_signature=[rollouts.batch_spec(spec, None)],
+            autograph=False,
+        )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
+
+    def policy_gradient(self, batch: Rollout) -> Sequence[tf.Tensor]:
+        """The gradient of the policy's loss alone, to the agent's weights; changes nothing.
+
+        Args:
+          batch: `[T + 1, B, ...]`, of any size B.
+
+        Returns:
+          A tensor for each of `agent.trainable_variables`, as it is before gradients are clipped.
+        """
+        return self._compiled_policy_gradient(batch)
 
     @property
     def num_traces(self) -> int:
@@ -153,6 +169,18 @@ class Learner(snt.Module):
             "learning_rate": learning_rate,
             "policy_lag": lag,
         }
+
+    def _policy_gradient(self, batch: Rollout) -> list[tf.Tensor]:
+        weights = self.agent.trainable_variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            unroll = self._unroll(batch)
+            head_ids = self._head_ids(batch)  # [T + 1, B]
+            value = self.head(unroll.features, head_ids)
+            returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
+            shift, scale = self.head.statistics(head_ids[0])  # [B]
+            parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
+        return tape.gradient(parts["policy_gradient_loss"], weights)
 
     def _unroll(self, batch: Rollout) -> Any:
         return self.agent.unroll(

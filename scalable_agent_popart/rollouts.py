@@ -79,8 +79,8 @@ def rollout_spec(
     )
 
 
-def batch_spec(spec: Rollout, batch_size: int) -> Rollout:
-    """`tf.TensorSpec`s of a batch, for the specs of one rollout."""
+def batch_spec(spec: Rollout, batch_size: int | None) -> Rollout:
+    """`tf.TensorSpec`s of a batch, of any size if None, for the specs of one rollout."""
 
     def at_front(leaf: tf.TensorSpec) -> tf.TensorSpec:
         return tf.TensorSpec((batch_size, *leaf.shape), leaf.dtype)
@@ -121,6 +121,24 @@ def time_major(rollouts: Rollout) -> Rollout:
     return rollouts._replace(
         env_outputs=tf.nest.map_structure(swap, rollouts.env_outputs),
         agent_outputs=tf.nest.map_structure(swap, rollouts.agent_outputs),
+    )
+
+
+def select(batch: Rollout, ids: np.ndarray) -> Rollout:
+    """The rollouts `ids` `[M]` of a batch `[T + 1, B, ...]`, as a batch `[T + 1, M, ...]`."""
+
+    def at_front(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tensor, ids, axis=0)
+
+    def after_time(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tensor, ids, axis=1)
+
+    return Rollout(
+        task_id=at_front(batch.task_id),
+        agent_state=tf.nest.map_structure(at_front, batch.agent_state),
+        env_outputs=tf.nest.map_structure(after_time, batch.env_outputs),
+        agent_outputs=tf.nest.map_structure(after_time, batch.agent_outputs),
+        policy_version=at_front(batch.policy_version),
     )
 
 

@@ -20,6 +20,7 @@ from scalable_agent_popart.logs import RunLog
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.task_gradients import TaskGradients
 from scalable_agent_popart.tuning import FixedHyperparameters, MakeTuner, Tuner
 from scalable_agent_popart.weights import WeightStore
 
@@ -112,6 +113,8 @@ class ActorPool:
         self._feed.raise_error()
 
 
+# Name of a measurement to its values by task.
+ByTask = Mapping[str, Mapping[str, float]]
 MakeExperience = Callable[[Config, rollouts.Rollout, Learner], Experience]
 
 
@@ -216,9 +219,14 @@ def _feed(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
+    task_gradients = TaskGradients(learner, config.suite.tasks)
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     for batch in _batches(experience, learner, config, stop):
+        now = time.monotonic()
+        gradients: ByTask = {}
+        if config.log_task_gradients and now >= log_due:  # With the weights that the update meets.
+            gradients = task_gradients.measure(batch)
         metrics = learner.update(batch)
         experience.publish(int(learner.num_updates))
         log.record_batch(
@@ -226,9 +234,8 @@ def _feed(
             batch.task_id.numpy(),
             tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
         )
-        now = time.monotonic()
         if now >= min(log_due, checkpoint_due):
-            _record(config, learner, log, metrics, experience)
+            _record(config, learner, log, metrics, experience, gradients)
             log_due = now + config.log_seconds
         if now >= checkpoint_due:
             checkpoints.save()
@@ -249,8 +256,9 @@ def _record(
     log: RunLog,
     metrics: Mapping[str, tf.Tensor],
     experience: Experience,
+    gradients: ByTask | None = None,
 ) -> None:
-    """Logs an update and how the actors fare.
+    """Logs an update and how the actors fare; with gradients, also those by task.
 
     Raises:
       DivergenceError: if the loss is no longer a finite number.
@@ -264,7 +272,7 @@ def _record(
             "lower --learning_rate or --max_grad_norm and give another --logdir"
         )
     restarts = experience.restarts()
-    by_task: dict[str, Mapping[str, float]] = {"restarts": restarts} if restarts else {}
+    by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))

@@ -33,6 +33,7 @@ _LIGHT = (
     f"{_PACKAGE}.report.curves",
     f"{_PACKAGE}.report.figures",
     f"{_PACKAGE}.report.finals",
+    f"{_PACKAGE}.report.gradients",
     f"{_PACKAGE}.report.page",
     f"{_PACKAGE}.report.population_figures",
     f"{_PACKAGE}.report.population_tables",

@@ -15,6 +15,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import (
     curves,
     figures,
+    gradients,
     page,
     population_figures,
     population_tables,
@@ -121,6 +122,7 @@ def _section(comparison: Comparison, name: str, writer: _Writer) -> str:
     trained_on = next(found for c, found in scores.items() if c.trained_on)
     parts += _learning_curves(comparison, trained_on, name, styles, writer)
     parts += _statistics(comparison, name, styles, writer)
+    parts += _gradients(comparison, name, writer)
     for column, found in scores.items():
         parts += _breakdown(comparison, column, found.breakdown(), name, styles, writer)
     parts += _populations(comparison, name, writer)
@@ -168,6 +170,20 @@ def _statistics(
         *parts,
         "Above, each task's shift with the scale shaded around it; below, the mean of its last "
         f"{RECENT_EPISODES} returns (raw). {writer.table(table, f'{name}-statistics')}",
+    ]
+
+
+def _gradients(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
+    table = gradients.gradients(comparison)
+    if not len(table):
+        return []
+    figure = figures.gradients(gradients.over_frames(table))
+    says = f"{comparison.title}: size and share of each task's policy gradient"
+    return [
+        "### Policy gradients by task",
+        writer.figure(figure, f"{name}-gradients", says),
+        page.gradients_section(gradients.by_agent(table)),
+        writer.table(table, f"{name}-gradients"),
     ]
 
 

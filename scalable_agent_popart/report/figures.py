@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
@@ -29,6 +30,8 @@ _STATISTICS_A_ROW = 6
 _LETTERS_AN_INCH = 12
 # Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
 _LINEAR_PERCENT = 10
+# Of a logarithmic axis for sizes: a policy that chooses as if by rule has next to no gradient.
+_ORDERS_IN_VIEW = 6
 
 
 class Styles:
@@ -145,6 +148,34 @@ def _draw_statistics(
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.yaxis.set_major_formatter(FuncFormatter(_short))
         axes.grid(alpha=0.3)
+
+
+def gradients(table: pd.DataFrame) -> Figure:
+    """Size and share of each task's policy gradient, a column an agent and a line a task."""
+    agents, tasks = list(dict.fromkeys(table["agent"])), list(dict.fromkeys(table["task"]))
+    colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
+    figure = Figure(figsize=(3.4 * len(agents) + 0.8, 5.6), layout="constrained")
+    grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
+    unit, name = frames_unit(table["frames"].max())
+    for (above, below), agent in zip(grid.T, agents, strict=True):
+        own = table[table["agent"] == agent]
+        for task, colour in zip(tasks, colours, strict=True):
+            line = own[own["task"] == task]
+            above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
+            below.plot(line["frames"] / unit, line["share"], color=colour)
+        above.set_yscale("log")
+        above.set_title(agent, fontsize=9)
+        below.axhline(0, color="black", lw=0.8)
+        for axes in (above, below):
+            axes.grid(alpha=0.3)
+    largest = float(table["norm"].max())
+    smallest = max(float(table["norm"].min()), largest / 10**_ORDERS_IN_VIEW)
+    grid[0, 0].set_ylim(smallest / 2, largest * 2)
+    grid[0, 0].set_ylabel("size of the policy gradient")
+    grid[1, 0].set_ylabel("share of the policy gradient")
+    figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")
+    _legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
+    return figure
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:

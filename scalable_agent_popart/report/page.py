@@ -200,6 +200,26 @@ def levels_table(table: pd.DataFrame) -> str:
     )
 
 
+def gradients_section(table: pd.DataFrame) -> str:
+    """What each task adds to the policy gradient, a row an agent and measure."""
+    rows = []
+    for agent, own in table.groupby("agent", sort=False):
+        of_task = own.set_index("task")
+        sizes = {task: f"{of_task['norm'][task]:.3g}" for task in of_task.index}
+        shares = {task: f"{100 * of_task['share'][task]:.1f}%" for task in of_task.index}
+        rows += [{"Agent": agent, "": "median size", **sizes}]
+        rows += [{"Agent": agent, "": "mean share", **shares}]
+    return "\n\n".join(
+        [
+            _table(rows),
+            "The gradient of a batch's policy loss is the sum of its tasks' parts, here before "
+            "any clipping. Size: the length of a task's part. Share: of the whole gradient's "
+            "squared length, what is due to the task; shares sum to 100%, and are negative where a "
+            "task pulls against the rest. All records of all runs count.",
+        ]
+    )
+
+
 def as_html(text: str, figures: Path) -> str:
     """The Markdown as a page that needs no other file, with its images from `figures` inside."""
 

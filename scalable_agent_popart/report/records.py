@@ -79,22 +79,43 @@ def read_recent_episodes(path: Path, tasks: Collection[str]) -> pd.DataFrame:
         tail *= 8
 
 
-def read_statistics(path: Path, config: Config, problems: list[str]) -> pd.DataFrame:
-    """PopArt's frames, task, shift and scale, at so many points that they make a curve."""
-    columns = ["frames", "task", "shift", "scale"]
+@dataclass(frozen=True)
+class Metrics:
+    """What the learner measured of each task, at so many points that they make a curve.
+
+    Attributes:
+      statistics: PopArt's frames, task, shift and scale; empty without it.
+      gradients: frames, task, norm and share of policy gradients, where those were measured.
+    """
+
+    statistics: pd.DataFrame
+    gradients: pd.DataFrame
+
+
+def read_metrics(path: Path, config: Config, problems: list[str]) -> Metrics:
+    """Reads a learner's log."""
     tasks = config.suite.tasks
 
-    def rows(record: Any) -> list[tuple[int, str, float, float]]:
-        frames, shift, scale = _count(record["frames"]), record["shift"], record["scale"]
-        return [(frames, task, _number(shift[task]), _number(scale[task])) for task in tasks]
+    def rows(record: Any, first: str, second: str) -> list[tuple[int, str, float, float]]:
+        frames, one, other = _count(record["frames"]), record[first], record[second]
+        return [(frames, t, _number(one[t]), _number(other[t])) for t in tasks if t in one]
 
-    if not config.use_popart:
-        return pd.DataFrame(columns=columns)
+    def both(record: Any) -> tuple[list, list]:
+        statistics = rows(record, "shift", "scale") if config.use_popart else []
+        measured = "policy_gradient_norm" in record  # Not in the last line of a program.
+        names = ("policy_gradient_norm", "policy_gradient_share")
+        return statistics, rows(record, *names) if measured else []
+
     lines = _lines(path, problems)
     chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MOST_METRICS, len(lines))).astype(int))
-    found = _convert_lines([lines[i] for i in chosen], rows, path, problems)
-    table = pd.DataFrame([row for line in found for row in line], columns=columns)
-    return table.sort_values("frames", kind="stable", ignore_index=True)
+    found = _convert_lines([lines[i] for i in chosen], both, path, problems)
+
+    def table(place: int, *columns: str) -> pd.DataFrame:
+        every = [row for line in found for row in line[place]]
+        whole = pd.DataFrame(every, columns=["frames", "task", *columns])
+        return whole.sort_values("frames", kind="stable", ignore_index=True)
+
+    return Metrics(table(0, "shift", "scale"), table(1, "norm", "share"))
 
 
 def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Evaluation, ...]:

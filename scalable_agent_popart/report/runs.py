@@ -26,6 +26,7 @@ class Run:
       episodes: task, frames (of the run, at its end) and episode_return (raw) of each episode of
         training, in the order of frames.
       statistics: frames, task, shift and scale of PopArt; empty without it.
+      gradients: frames, task, norm and share of policy gradients; empty if they were not measured.
       evaluations: all results of `--mode=test`.
       problems: what could not be read, a line each.
       population: what the run is the best of, or a member of. Frames are then those that the
@@ -36,6 +37,7 @@ class Run:
     config: Config
     episodes: pd.DataFrame
     statistics: pd.DataFrame
+    gradients: pd.DataFrame
     evaluations: tuple[Evaluation, ...]
     problems: list[str] = field(default_factory=list)
     population: Population | None = None
@@ -78,7 +80,14 @@ def read_run(path: str) -> Run:
     if not len(logs.episodes) and not len(logs.statistics) and not logs.evaluations:
         raise UserError(f"{path} has nothing to report yet: {'; '.join(problems)}")
     return Run(
-        Path(path), config, logs.episodes, logs.statistics, logs.evaluations, problems, population
+        Path(path),
+        config,
+        logs.episodes,
+        logs.statistics,
+        logs.gradients,
+        logs.evaluations,
+        problems,
+        population,
     )
 
 
@@ -88,15 +97,15 @@ class _Logs:
 
     episodes: pd.DataFrame
     statistics: pd.DataFrame
+    gradients: pd.DataFrame
     evaluations: tuple[Evaluation, ...]
 
     @classmethod
     def read(cls, directory: RunDirectory, config: Config, problems: list[str]) -> "_Logs":
-        return cls(
-            records.read_episodes(directory.episodes, config.suite.tasks, problems),
-            records.read_statistics(directory.metrics, config, problems),
-            records.read_evaluations(directory, problems),
-        )
+        episodes = records.read_episodes(directory.episodes, config.suite.tasks, problems)
+        metrics = records.read_metrics(directory.metrics, config, problems)
+        evaluations = records.read_evaluations(directory, problems)
+        return cls(episodes, metrics.statistics, metrics.gradients, evaluations)
 
 
 def _follow(population: Population, problems: list[str]) -> _Logs:
@@ -113,6 +122,7 @@ def _follow(population: Population, problems: list[str]) -> _Logs:
     return _Logs(
         _join(segments, {number: own.episodes for number, own in logs.items()}),
         _join(segments, {number: own.statistics for number, own in logs.items()}),
+        _join(segments, {number: own.gradients for number, own in logs.items()}),
         tuple(
             replace(evaluation, frames=evaluation.frames + segment.offset)
             for segment in segments

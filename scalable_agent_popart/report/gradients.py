@@ -1,0 +1,42 @@
+"""Which tasks move the policy: the policy gradients that `--log_task_gradients` measures."""
+
+import pandas as pd
+
+from scalable_agent_popart.report.comparison import Comparison
+from scalable_agent_popart.report.curves import RUN_COLUMNS, run_columns
+
+_COLUMNS = ("task", "frames", "norm", "share")
+_NUM_BINS = 40
+
+
+def gradients(comparison: Comparison) -> pd.DataFrame:
+    """Each task's policy gradient over training, a row a run, task and record that has it.
+
+    `norm` is the length of the task's part of a batch's policy gradient, `share` the part of the
+    whole gradient's squared length that is due to it; see `task_gradients.py`.
+    """
+    parts = []
+    for agent in comparison.agents:
+        for run in agent.runs:
+            own = run.gradients[run.gradients["task"].isin(comparison.suite.tasks)]
+            if len(own):
+                parts.append(own.assign(**run_columns(agent, run)))
+    columns = [*RUN_COLUMNS, *_COLUMNS]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def by_agent(table: pd.DataFrame) -> pd.DataFrame:
+    """A row an agent and task: the median norm and the mean share over all records of all runs."""
+    groups = table.groupby(["agent", "task"], sort=False)
+    return groups.agg(norm=("norm", "median"), share=("share", "mean")).reset_index()
+
+
+def over_frames(table: pd.DataFrame) -> pd.DataFrame:
+    """The same for stretches of training, all as long; `frames` are those of their middles."""
+    width = table["frames"].max() / _NUM_BINS
+    place = ((table["frames"] - 1) // width).clip(0, _NUM_BINS - 1)
+    groups = table.assign(frames=(place + 0.5) * width).groupby(
+        ["agent", "task", "frames"], sort=False
+    )
+    means = groups.agg(norm=("norm", "median"), share=("share", "mean")).reset_index()
+    return means.sort_values("frames", kind="stable", ignore_index=True)

@@ -1,0 +1,129 @@
+"""What each task adds to a batch's policy gradient."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_learner import (
+    NUM_ACTIONS,
+    UNROLL_LENGTH,
+    bellman_returns,
+    make_batch,
+    make_learner,
+    on_policy,
+    snapshot,
+    unroll,
+    values,
+    with_rewards,
+)
+
+from scalable_agent_popart.learner import Learner
+from scalable_agent_popart.rollouts import Rollout, select
+from scalable_agent_popart.task_gradients import TaskGradients
+
+_TASKS = ("a", "b", "c", "d", "e")
+
+
+def _measure(learner: Learner, batch: Rollout) -> Mapping[str, Mapping[str, float]]:
+    return TaskGradients(learner, _TASKS).measure(batch)
+
+
+def _expected(learner: Learner, batch: Rollout, task: int, scale: np.ndarray) -> np.ndarray:
+    """The gradient of sum -A log pi over a task's rollouts, all weights in one row."""
+    value = np.float64(values(learner, batch).unnormalised)
+    advantages = (bellman_returns(learner, batch, value) - value[:-1]) / scale[batch.task_id]
+    own = np.where(batch.task_id.numpy() == task, advantages, 0.0)
+    taken = tf.one_hot(batch.agent_outputs.action[1:], NUM_ACTIONS)
+    weights = learner.agent.trainable_variables
+    with tf.GradientTape() as tape:
+        log_probs = tf.nn.log_softmax(unroll(learner, batch).policy_logits[:-1])
+        loss = -tf.reduce_sum(tf.constant(own, tf.float32)[..., tf.newaxis] * taken * log_probs)
+    return np.concatenate([np.ravel(gradient) for gradient in tape.gradient(loss, weights)])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_norms_and_shares_are_those_of_the_tasks_parts(normalise: bool) -> None:
+    learner = make_learner(normalise=normalise)
+    batch = on_policy(learner, make_batch())
+    scale = learner.head.scale.numpy()
+    parts = {task: _expected(learner, batch, task, scale) for task in (0, 2, 4)}
+    whole = sum(parts.values())
+    found = _measure(learner, batch)
+    for measure in found.values():
+        assert list(measure) == ["a", "c", "e"]
+    for task, part in parts.items():
+        name = _TASKS[task]
+        norm, share = np.linalg.norm(part), part @ whole / (whole @ whole)
+        np.testing.assert_allclose(found["policy_gradient_norm"][name], norm, rtol=1e-4)
+        np.testing.assert_allclose(found["policy_gradient_share"][name], share, atol=1e-4)
+    assert sum(found["policy_gradient_share"].values()) == pytest.approx(1.0)
+
+
+def test_measuring_changes_nothing() -> None:
+    learner = make_learner()
+    before = snapshot(learner.variables)
+    _measure(learner, make_batch())
+    for variable, value in zip(learner.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_task_alone_has_all_of_it() -> None:
+    found = _measure(make_learner(), make_batch((3, 3, 3, 3)))
+    assert found["policy_gradient_share"] == {"d": pytest.approx(1.0)}
+
+
+def test_where_nothing_is_to_be_learned_nobody_has_a_share() -> None:
+    learner = make_learner(normalise=False)
+    learner.head.weights.assign(tf.zeros_like(learner.head.weights))
+    learner.head.bias.assign(tf.zeros_like(learner.head.bias))
+    zeros = np.zeros((UNROLL_LENGTH + 1, 4), np.float32)
+    found = _measure(learner, with_rewards(make_batch(), zeros))
+    assert found["policy_gradient_norm"] == {"a": 0.0, "c": 0.0, "e": 0.0}
+    assert found["policy_gradient_share"] == {"a": 0.0, "c": 0.0, "e": 0.0}
+
+
+def test_only_with_popart_is_a_task_no_louder_for_larger_rewards() -> None:
+    """Values, rewards and statistics of a task times 100: with them its advantages."""
+    for normalise, factor in ((True, 1.0), (False, 100.0)):
+        learner = make_learner(normalise=normalise)
+        batch = make_batch((0, 2, 2, 4))
+        quiet = _measure(learner, batch)["policy_gradient_norm"]
+        _times_100(learner, task=2, normalise=normalise)
+        rewards = batch.env_outputs.reward.numpy()  # At least one in size, so seen alike clipped.
+        rewards[:, 1:3] *= 100
+        loud = _measure(learner, with_rewards(batch, rewards))["policy_gradient_norm"]
+        assert loud["c"] == pytest.approx(factor * quiet["c"], rel=1e-3)
+        assert loud["a"] == pytest.approx(quiet["a"], rel=1e-3)
+
+
+def _times_100(learner: Learner, task: int, normalise: bool) -> None:
+    """Makes the values of a task a hundred times as large."""
+    head = learner.head
+    if normalise:
+        for variable, factor in ((head.shift, 100), (head.second_moment, 100**2)):
+            value = variable.numpy()
+            value[task] *= factor
+            variable.assign(value)
+        return
+    weights, bias = head.weights.numpy(), head.bias.numpy()
+    place = list(weights.shape).index(len(_TASKS))
+    weights[(slice(None),) * place + (task,)] *= 100
+    bias[task] *= 100
+    head.weights.assign(weights)
+    head.bias.assign(bias)
+
+
+def test_rollouts_are_selected_whole() -> None:
+    batch = make_batch(use_lstm=True)
+    some = select(batch, np.array([2, 0]))
+    np.testing.assert_array_equal(some.task_id, [2, 0])
+    np.testing.assert_array_equal(some.policy_version, [0, 0])
+    for leaf, chosen in zip(
+        tf.nest.flatten((batch.env_outputs, batch.agent_outputs)),
+        tf.nest.flatten((some.env_outputs, some.agent_outputs)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(chosen, leaf.numpy()[:, [2, 0]])
+    for leaf, chosen in zip(batch.agent_state, some.agent_state, strict=True):
+        np.testing.assert_array_equal(chosen, leaf.numpy()[[2, 0]])
