@@ -1,0 +1,65 @@
+"""What made a run, and how far it is: for the records beside a report."""
+
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+
+def note_process(path: Path, seconds: float, memory: int) -> None:
+    """Adds a process that trained a run to the record of these; its largest memory is in KiB."""
+    with open(path / "processes.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"seconds": round(seconds, 1), "memory_kib": memory}) + "\n")
+
+
+def is_tested(path: Path) -> bool:
+    """Whether the newest test of a run is of the end of its log."""
+    evaluation = path / "evaluation.json"
+    if not evaluation.is_file():
+        return False
+    return (
+        json.loads(evaluation.read_text())["frames"] == _lines(path / "metrics.jsonl")[-1]["frames"]
+    )
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """A run's seed, frames, rate, time, memory, flags, packages and revision."""
+    config = json.loads((path / "config.json").read_text())
+    metrics = _lines(path / "metrics.jsonl")
+    processes = _lines(path / "processes.jsonl")
+    return {
+        "run": str(path),
+        "agent": config["agent"],
+        "seed": config["flags"]["seed"],
+        "frames": metrics[-1]["frames"] if metrics else 0,
+        "median_frames_per_second": round(
+            statistics.median(line["frames_per_second"] for line in metrics) if metrics else 0.0
+        ),
+        "seconds": round(sum(process["seconds"] for process in processes)),
+        "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
+        "git_revision": config["git_revision"],
+        "versions": config["versions"],
+        "flags": {name: v for name, v in config["flags"].items() if name != "logdir"},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """This machine: processor, the cores there are for this process, and memory."""
+    about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log; none if there is none."""
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
