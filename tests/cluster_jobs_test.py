@@ -96,6 +96,15 @@ def test_all_experiments_of_the_paper_are_declared(rules: _Rules) -> None:
 
 
 @pytest.mark.parametrize("job", [*_JOBS, *_POPULATIONS])
+def test_a_job_is_the_experiment_of_the_flag_file_of_its_name(rules: _Rules, job: str) -> None:
+    declared = _config(_run_flags(rules, job))
+    arguments = [f"--flagfile={_BAZEL.parent / 'configs' / job}.flags"]
+    if declared.dataset_path:
+        arguments.append(f"--dataset_path={declared.dataset_path}")
+    assert _config(arguments).experiment == declared.experiment
+
+
+@pytest.mark.parametrize("job", [*_JOBS, *_POPULATIONS])
 def test_flags_make_the_experiment_that_the_name_says(rules: _Rules, job: str) -> None:
     config = _config(_run_flags(rules, job))
     suite, _, agent = job.removesuffix("-pbt").rpartition("-")

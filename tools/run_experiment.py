@@ -38,8 +38,8 @@ flags.DEFINE_float(
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
-# Of a process that a signal asked to stop, once it has saved everything.
-_STOPPED = 128 + signal.SIGTERM
+# Of a process that was asked to stop: once it has saved everything, or before it had begun.
+_STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 class Run(NamedTuple):
@@ -64,10 +64,10 @@ class Trainer:
     def __init__(self, runs: Sequence[Run], places: int, more_flags: Sequence[str]):
         self._waiting = collections.deque(runs)
         self._more_flags = more_flags
-        self._processes: set[subprocess.Popen] = set()
+        self._processes: set[int] = set()  # Those that are not waited for yet.
         self._lock = threading.Lock()
         self._stopped = False
-        self._error: FailedError | None = None
+        self._error: BaseException | None = None
         cores = sorted(os.sched_getaffinity(0))
         shares = [cores[i::places] or cores for i in range(places)]
         self._threads = [threading.Thread(target=self._work, args=[share]) for share in shares]
@@ -94,22 +94,23 @@ class Trainer:
         with self._lock:
             self._stopped = True
             for process in self._processes:
-                process.terminate()
+                os.kill(process, signal.SIGTERM)
 
     def _work(self, cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)  # Of this thread, and of the processes that it starts.
         try:
-            while not self._stopped and self._waiting:
-                run = self._waiting.popleft()
+            while (run := self._next()) is not None:
                 if not self._train(run):
                     self._waiting.append(run)
-                elif not self._stopped and not run_records.is_tested(run.path):
+                elif not run_records.is_tested(run.path):
                     self._call(run, ["--mode=test", f"--logdir={run.path}"])
-        except IndexError:
-            return  # Another thread has taken the last one.
-        except FailedError as error:
+        except BaseException as error:
             self._error = error
             self._stop()
+
+    def _next(self) -> Run | None:
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and not self._stopped else None
 
     def _train(self, run: Run) -> bool:
         """Trains for a turn; returns whether there is nothing left to train."""
@@ -131,20 +132,29 @@ class Trainer:
         with open(output, "ab") as file:
             with self._lock:
                 if self._stopped:
-                    return _STOPPED, 0
+                    return _STOPPED[0], 0
                 command = [sys.executable, _EXPERIMENT, *arguments]
                 process = subprocess.Popen(command, stdout=file, stderr=file)
-                self._processes.add(process)
-            timer = threading.Timer(seconds or threading.TIMEOUT_MAX, process.terminate)
+                self._processes.add(process.pid)
+            timer = threading.Timer(
+                threading.TIMEOUT_MAX if seconds is None else seconds,
+                lambda: self._interrupt(process.pid),
+            )
             timer.start()
-            _, status, usage = os.wait4(process.pid, 0)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             timer.cancel()
-            with self._lock:
+            with self._lock:  # Until here its number is nobody else's.
+                _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
-                self._processes.remove(process)
-        if process.returncode not in (0, _STOPPED):
+                self._processes.remove(process.pid)
+        if process.returncode not in (0, *_STOPPED):
             raise FailedError(f"{run.path} failed (exit code {process.returncode}); see {output}")
         return process.returncode, usage.ru_maxrss
+
+    def _interrupt(self, process: int) -> None:
+        with self._lock:
+            if process in self._processes:
+                os.kill(process, signal.SIGTERM)
 
 
 def main(argv: list[str]) -> None:
@@ -157,10 +167,13 @@ def main(argv: list[str]) -> None:
     runs = [Run(path, seed) for seed in FLAGS.seeds for path in flag_files]
     if FLAGS.train:
         places = FLAGS.places or len(os.sched_getaffinity(0))
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         try:
             Trainer(runs, min(places, len(runs)), more_flags).train()
         except FailedError as error:
             sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
     _report([run for run in runs if run.path.is_dir()])
 
 
