@@ -23,6 +23,7 @@ _SLOW = (
     "member_test",
     "experiment_test",
     "evaluation_test",
+    "run_experiment_test",
     "pixel_control_runs_test",
     "cluster_test",
     "dmlab30_runs_test",

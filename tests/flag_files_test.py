@@ -85,7 +85,7 @@ def test_agents_of_an_experiment_differ_in_nothing_else() -> None:
         experiments.setdefault(_parts(path)[0], []).append(own)
     for name, configs in experiments.items():
         assert all(config == configs[0] for config in configs), name
-    for name in ("catch5-raw", "catch5-clipped", "atari57-unclipped", "dmlab30-pbt"):
+    for name in ("catch5-raw", "catch5-clipped", "atari4", "atari57-unclipped", "dmlab30-pbt"):
         assert len(experiments[name]) == 3
 
 

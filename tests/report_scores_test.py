@@ -11,7 +11,7 @@ from synthetic_runs import make_run, write_test
 
 from scalable_agent_popart import intervals, scores, suites
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.report import curves, published
+from scalable_agent_popart.report import curves, gradients, published
 from scalable_agent_popart.report.comparison import Comparison, compare
 from scalable_agent_popart.report.finals import columns, final_returns
 from scalable_agent_popart.report.runs import read_run
@@ -325,6 +325,37 @@ def test_a_curve_begins_where_every_task_has_a_score(tmp_path: Path) -> None:
     never = [line for line in lines if "catch_10" not in line]
     directory.episodes.write_text("\n".join(never) + "\n")
     assert len(curves.learning_curves(_compare(tmp_path / "run"))) == 0
+
+
+def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
+    flags = {"level_name": "catch_1,catch_10", "log_task_gradients": True, "tests": {}}
+    for seed in (1, 2):
+        make_run(tmp_path / f"popart-{seed}", use_popart=True, seed=seed, **flags)
+    directory = make_run(tmp_path / "impala", **flags)
+    make_run(tmp_path / "not measured", level_name="catch_1,catch_10", seed=3)
+    names = ("popart-1", "popart-2", "impala", "not measured")
+    table = gradients.gradients(_compare(*(tmp_path / name for name in names)))
+    own = table[table["agent"] == "IMPALA"]
+    lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()[:-1]]
+    for line, (frames, rows) in zip(lines, own.groupby("frames"), strict=True):
+        assert frames == line["frames"]
+        by_task = dict(zip(rows["task"], rows["norm"], strict=True))
+        assert by_task == line["policy_gradient_norm"]
+    assert set(table["run"]) == {str(tmp_path / name) for name in names[:3]}
+    # By hand: task k of 2 has sizes k/10, 2k/10, ..., 49k/10 in both runs, and shares k/3.
+    summary = gradients.by_agent(table).set_index(["agent", "task"])
+    assert summary.loc[("PopArt-IMPALA", "catch_10"), "norm"] == pytest.approx(5.0)
+    assert summary.loc[("PopArt-IMPALA", "catch_10"), "share"] == pytest.approx(2 / 3)
+    assert summary.loc[("IMPALA", "catch_1"), "norm"] == pytest.approx(2.5)
+
+
+def test_gradients_over_frames_are_of_even_stretches() -> None:
+    rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
+    table = pd.DataFrame(rows, columns=["frames", "norm", "share"]).assign(agent="a", task="t")
+    found = gradients.over_frames(table)
+    assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
+    np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
+    np.testing.assert_allclose(found["share"], 0.5)
 
 
 def test_statistics_are_the_runs_own_beside_its_returns(tmp_path: Path) -> None:

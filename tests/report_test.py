@@ -16,7 +16,7 @@ from PIL import Image
 from synthetic_runs import make_run
 
 import experiment
-from scalable_agent_popart.report import figures, published
+from scalable_agent_popart.report import figures, gradients, published
 
 _ROOT = Path(__file__).resolve().parents[1]
 _THREE = "pong,boxing,crazy_climber"
@@ -331,6 +331,28 @@ def test_statistics_are_drawn_as_their_table_says(written: Path) -> None:
     corners = above.collections[0].get_paths()[0].vertices[:, 1]
     assert corners.max() == pytest.approx((own["shift"] + own["scale"]).max())
     assert corners.min() == pytest.approx((own["shift"] - own["scale"]).min())
+
+
+def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None:
+    for flags in ({}, {"use_popart": True}):
+        path = tmp_path / ("popart" if flags else "impala")
+        make_run(path, level_name="catch_1,catch_10", log_task_gradients=True, tests={}, **flags)
+    text = report(tmp_path / "report", tmp_path / "impala", tmp_path / "popart")
+    assert "| PopArt-IMPALA | mean share | 33.3% | 66.7% |" in text
+    assert "| PopArt-IMPALA | median size | 2.5 | 5 |" in text
+    (name,) = re.findall(r"figures/(\S+-gradients.png)", text)
+    assert Image.open(tmp_path / "report" / "figures" / name).size[0] > 500
+    (table,) = (tmp_path / "report" / "tables").glob("*-gradients.csv")
+    whole = pd.read_csv(table)
+    own = whole[(whole["agent"] == "IMPALA") & (whole["task"] == "catch_10")]
+    smooth = gradients.over_frames(whole)
+    grid = figures.gradients(smooth).axes
+    assert [axes.get_title() for axes in grid[:2]] == ["IMPALA", "PopArt-IMPALA"]
+    drawn = {line.get_label(): line for line in grid[0].lines}["catch_10"]
+    assert set(drawn.get_ydata()) <= set(own["norm"])
+    # What is next to nothing does not stretch the axis.
+    smooth.loc[0, "norm"] = 1e-30
+    assert figures.gradients(smooth).axes[0].get_ylim()[0] > 1e-7
 
 
 def test_colours_can_be_told_apart_and_variants_by_their_lines() -> None:

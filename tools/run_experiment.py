@@ -35,6 +35,7 @@ flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.")
 flags.DEFINE_float(
     "turn_minutes", None, "How long a run trains before it waits. Default: no turns."
 )
+flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by the suite.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
@@ -103,7 +104,7 @@ class Trainer:
                 if not self._train(run):
                     self._waiting.append(run)
                 elif not run_records.is_tested(run.path):
-                    self._call(run, ["--mode=test", f"--logdir={run.path}"])
+                    self._test(run)
         except BaseException as error:
             self._error = error
             self._stop()
@@ -121,6 +122,11 @@ class Trainer:
         if run.path.is_dir():
             run_records.note_process(run.path, time.monotonic() - before, memory)
         return code == 0
+
+    def _test(self, run: Run) -> None:
+        episodes = FLAGS.test_num_episodes
+        more = [] if episodes is None else [f"--test_num_episodes={episodes}"]
+        self._call(run, ["--mode=test", f"--logdir={run.path}", *more])
 
     def _call(
         self, run: Run, arguments: Sequence[str], seconds: float | None = None

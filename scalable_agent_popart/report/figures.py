@@ -179,7 +179,7 @@ def gradients(table: pd.DataFrame) -> Figure:
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Figures 7 and 8: a bar a level and agent; the last of our agents' best levels come first."""
+    """Figures 8 and 9: a bar a level and agent; the last of our agents' best levels come first."""
     agents = list(dict.fromkeys(table["agent"]))
     scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
     ours = [agent for agent in agents if agent != published.IMPALA]

@@ -1,4 +1,4 @@
-"""The tables behind the paper's Table 1 and its Figures 7 and 8."""
+"""The tables behind the paper's Table 1 and its Figures 8 and 9."""
 
 from collections.abc import Sequence
 from typing import Any

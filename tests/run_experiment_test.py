@@ -1,0 +1,138 @@
+"""tools/run_experiment.py, as a program: agents and seeds trained, tested and reported on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import ROOT, metrics, wait_until
+
+_SETTINGS = [
+    "--level_name=catch_1,catch_10",
+    "--total_environment_frames=4000",
+    "--num_actors=4",
+    "--batch_size=4",
+    "--log_seconds=0.1",
+    "--log_task_gradients",
+]
+_AGENTS = {"small-impala": [], "small-popart": ["--use_popart"]}
+
+
+def _flag_files(folder: Path, *more: str) -> list[str]:
+    paths = [folder / f"{name}.flags" for name in _AGENTS]
+    for path in paths:
+        lines = [f"# {path.stem}", *_SETTINGS, *_AGENTS[path.stem], *more]
+        path.write_text("\n".join(lines) + "\n")
+    return [str(path) for path in paths]
+
+
+def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "tools/run_experiment.py", f"--logdir={folder / 'runs'}"]
+    command += [f"--report_dir={folder / 'report'}", "--test_num_episodes=2", *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def _run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = _start(folder, *arguments)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which two agents were trained, tested and reported on."""
+    folder = tmp_path_factory.mktemp("experiment")
+    code, _, err = _run(folder, *_flag_files(folder), "--", "--seed=7")
+    assert code == 0, err
+    return folder
+
+
+def test_every_agent_is_trained_tested_and_reported_on(done: Path) -> None:
+    for name in _AGENTS:
+        run = done / "runs" / f"{name}-1"
+        assert metrics(run)[-1]["frames"] >= 4000
+        evaluation = json.loads((run / "evaluation.json").read_text())
+        assert evaluation["frames"] == metrics(run)[-1]["frames"]
+        assert len(evaluation["tasks"]["catch_10"]["returns"]) == 2
+    report = (done / "report" / "report.md").read_text()
+    assert "PopArt-IMPALA" in report
+    assert "### Policy gradients by task" in report
+
+
+def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
+    record = json.loads((done / "report" / "runs.json").read_text())
+    assert record["machine"]["cores"] == len(os.sched_getaffinity(0))
+    impala, popart = record["runs"]
+    assert (impala["agent"], popart["agent"]) == ("IMPALA", "PopArt-IMPALA")
+    assert impala["flag_file"] == "small-impala.flags"
+    assert impala["frames"] == metrics(done / "runs" / "small-impala-1")[-1]["frames"]
+    assert impala["seed"] == 7, "flags after -- win"
+    assert impala["seconds"] > 1
+    assert impala["largest_memory_mib"] > 100
+    assert impala["versions"]["tensorflow"]
+    assert impala["flags"]["total_environment_frames"] == 4000
+
+
+def test_what_is_finished_is_not_done_again(done: Path) -> None:
+    runs = [done / "runs" / f"{name}-1" for name in _AGENTS]
+    before = [len(metrics(run)) for run in runs]
+    code, _, err = _run(done, *_flag_files(done), "--", "--seed=7")
+    assert code == 0, err
+    assert [len(metrics(run)) for run in runs] == before
+    for run in runs:
+        assert len(list((run / "evaluations").glob("*.json"))) == 1
+
+
+def test_a_signal_saves_what_trains_and_the_rest_goes_on_later(tmp_path: Path) -> None:
+    files = _flag_files(tmp_path, "--total_environment_frames=100000000")
+    process = _start(tmp_path, "--places=2", *files)
+    runs = [tmp_path / "runs" / f"{name}-1" for name in _AGENTS]
+    wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    for run in runs:
+        assert list((run / "checkpoints").glob("*.index"))
+        assert len((run / "processes.jsonl").read_text().splitlines()) == 1
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not any(str(tmp_path).encode() in command for command in commands)
+    # Reported on as they are.
+    code, _, err = _run(tmp_path, "--notrain", *files)
+    assert code == 0, err
+    assert "none yet" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_with_turns_all_runs_are_about_equally_far(tmp_path: Path) -> None:
+    files = _flag_files(tmp_path, "--total_environment_frames=100000000")
+    process = _start(tmp_path, "--places=1", "--turn_minutes=0.2", *files)
+    second = tmp_path / "runs" / "small-popart-1"
+    wait_until(lambda: len(metrics(second)) > 1, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    first = tmp_path / "runs" / "small-impala-1"
+    assert 0 < metrics(first)[-1]["frames"] < 100_000_000
+    assert "failed" not in (tmp_path / "runs" / "small-impala-1.log").read_text()
+
+
+def test_a_run_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
+    good, bad = _flag_files(tmp_path, "--total_environment_frames=100000000")
+    with open(bad, "a") as file:
+        file.write("--learning_rate=-1\n")
+    code, _, err = _run(tmp_path, "--places=2", good, bad)
+    assert code == 1
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    log = tmp_path / "runs" / "small-popart-1.log"
+    assert str(log) in line
+    assert "--learning_rate" in log.read_text()
+
+
+def test_a_flag_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    code, _, err = _run(tmp_path, str(tmp_path / "no.flags"))
+    assert code == 1
+    assert f"error: no such flag file: {tmp_path / 'no.flags'}" in err
+    assert not (tmp_path / "runs").exists()
