@@ -340,7 +340,7 @@ def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None
     text = report(tmp_path / "report", tmp_path / "impala", tmp_path / "popart")
     assert "| PopArt-IMPALA | mean share | 33.3% | 66.7% |" in text
     assert "| PopArt-IMPALA | median size | 2.5 | 5 |" in text
-    (name,) = re.findall(r"figures/(\S+-gradients.png)", text)
+    (name,) = re.findall(r"figures/(\S+-gradients-none.png)", text)
     assert Image.open(tmp_path / "report" / "figures" / name).size[0] > 500
     (table,) = (tmp_path / "report" / "tables").glob("*-gradients.csv")
     smooth = gradients.over_frames(pd.read_csv(table))

@@ -28,6 +28,7 @@ from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.suites import Suite
 
 _DOTS_PER_INCH = 110
+_NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
 
 
 class _Writer:
@@ -45,7 +46,8 @@ class _Writer:
         return f"![{says}]({self.figures.name}/{name}.png)"
 
     def table(self, table: pd.DataFrame, name: str) -> str:
-        table.to_csv(self._tables / f"{name}.csv", index=False, errors="replace")
+        path = self._tables / f"{name}.csv"
+        table.to_csv(path, index=False, errors="replace", float_format=_NUMBER)
         return f"`{self._tables.name}/{name}.csv`"
 
     def text(self, text: str) -> None:
@@ -177,11 +179,13 @@ def _gradients(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
     table = gradients.gradients(comparison)
     if not len(table):
         return []
-    figure = figures.gradients(gradients.over_frames(table))
-    says = f"{comparison.title}: size and share of each task's policy gradient"
+    parts = ["### Policy gradients by task"]
+    for clipping, own in table.groupby("reward_clipping", sort=False):
+        figure = figures.gradients(gradients.over_frames(own))
+        says = f"{comparison.title}, rewards {clipping}: size and share of tasks' policy gradients"
+        parts.append(writer.figure(figure, f"{name}-gradients-{clipping}", says))
     return [
-        "### Policy gradients by task",
-        writer.figure(figure, f"{name}-gradients", says),
+        *parts,
         page.gradients_section(gradients.by_agent(table)),
         writer.table(table, f"{name}-gradients"),
     ]
