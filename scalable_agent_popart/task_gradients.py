@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
@@ -13,7 +12,8 @@ class TaskGradients:
     """Measures, apart from the update, what each task adds to the policy gradient.
 
     The policy gradient g of a batch, that of the policy's loss to the agent's weights, is the sum
-    of those of its rollouts, and so of its tasks: g = sum_k g_k.
+    of those of its rollouts, and so of its tasks: g = sum_k g_k. Advantages are divided by the
+    scale as it is before the update, also where that comes to change the statistics first.
     """
 
     def __init__(self, learner: Learner, tasks: Sequence[str]):
@@ -25,26 +25,27 @@ class TaskGradients:
         """The parts of a batch `[T + 1, B, ...]` with the present weights, which stay as they are.
 
         Returns:
-          By the names of the tasks that have rollouts in the batch: `policy_gradient_norm`, |g_k|,
-          as it would be before any clipping; and `policy_gradient_share`, g_k.g / |g|^2, the share
-          of g that is due to the task. Shares sum to one, and one below zero is of a task that
-          pulls against the others.
+          By the names of the K tasks that have rollouts in the batch: `policy_gradient_norm`,
+          |g_k|, as it would be before any clipping; and `policy_gradient_share`, g_k.g / |g|^2, the
+          share of g that is due to the task. Shares sum to one, and one below zero is of a task
+          that pulls against the others.
         """
         task_ids = batch.task_id.numpy()  # [B]
         present = np.unique(task_ids)
-        parts = np.stack([self._gradient(batch, task_ids == i) for i in present])  # [K, P]
-        whole = parts.sum(axis=0)
+        num_weights = sum(int(np.prod(v.shape)) for v in self._learner.agent.trainable_variables)
+        parts = np.empty((len(present), num_weights), np.float32)  # [K, P]
+        for part, i in zip(parts, present, strict=True):
+            part[:] = self._gradient(batch, task_ids == i)
+        whole = parts.sum(axis=0, dtype=np.float64)  # [P]
         squared = np.dot(whole, whole)
-        shares = parts @ whole / squared if squared > 0 else np.zeros(len(present))
-        names = [self._tasks[i] for i in present]
-        norms = np.linalg.norm(parts, axis=1)
-        return {
-            "policy_gradient_norm": dict(zip(names, norms.tolist(), strict=True)),
-            "policy_gradient_share": dict(zip(names, shares.tolist(), strict=True)),
-        }
+        norms, shares = {}, {}
+        for part, i in zip(parts, present, strict=True):
+            exact = part.astype(np.float64)
+            norms[self._tasks[i]] = float(np.linalg.norm(exact))
+            shares[self._tasks[i]] = float(np.dot(exact, whole) / squared) if squared > 0 else 0.0
+        return {"policy_gradient_norm": norms, "policy_gradient_share": shares}
 
     def _gradient(self, batch: Rollout, chosen: np.ndarray) -> np.ndarray:
         """Of the rollouts `chosen` `[B]` alone; `[P]`, all weights in one row."""
         gradients = self._learner.policy_gradient(select(batch, np.flatnonzero(chosen)))
-        flat = [tf.reshape(gradient, [-1]) for gradient in gradients]  # [...] -> [P_i]
-        return tf.concat(flat, axis=0).numpy().astype(np.float64)
+        return np.concatenate([np.ravel(gradient) for gradient in gradients])

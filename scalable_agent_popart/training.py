@@ -223,10 +223,9 @@ def _feed(
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     for batch in _batches(experience, learner, config, stop):
-        now = time.monotonic()
-        gradients: ByTask = {}
-        if config.log_task_gradients and now >= log_due:  # With the weights that the update meets.
-            gradients = task_gradients.measure(batch)
+        due = time.monotonic() >= min(log_due, checkpoint_due)
+        measures = due and config.log_task_gradients  # With the weights that the update meets.
+        gradients = task_gradients.measure(batch) if measures else {}
         metrics = learner.update(batch)
         experience.publish(int(learner.num_updates))
         log.record_batch(
@@ -234,12 +233,12 @@ def _feed(
             batch.task_id.numpy(),
             tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
         )
-        if now >= min(log_due, checkpoint_due):
+        if due:
             _record(config, learner, log, metrics, experience, gradients)
-            log_due = now + config.log_seconds
-        if now >= checkpoint_due:
+            log_due = time.monotonic() + config.log_seconds
+        if due and time.monotonic() >= checkpoint_due:
             checkpoints.save()
-            checkpoint_due = now + config.checkpoint_seconds
+            checkpoint_due = time.monotonic() + config.checkpoint_seconds
         if tuner.due():
             _record(config, learner, log, metrics, experience)
             if not tuner.tune(checkpoints.save):

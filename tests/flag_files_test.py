@@ -74,7 +74,10 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(path: Path) -> None:
     assert first.startswith("# ")
     assert config.agent_name in first
     assert all(re.fullmatch(r"# .+|--\w+(=[\w.,+-]+)?", line) for line in lines)
-    assert not {"logdir", "seed"} & _given(path).keys(), "a run's own, not the experiment's"
+    given = _given(path)
+    assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
+    assert not set(config.tuned) & given.keys(), "drawn by each member"
+    assert not any(line.startswith("--dataset_path") for line in lines)
 
 
 def test_agents_of_an_experiment_differ_in_nothing_else() -> None:

@@ -342,6 +342,18 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
         by_task = dict(zip(rows["task"], rows["norm"], strict=True))
         assert by_task == line["policy_gradient_norm"]
     assert set(table["run"]) == {str(tmp_path / name) for name in names[:3]}
+    # A batch may lack a task, which then has no share of it.
+    partly = json.loads((tmp_path / "popart-1" / "metrics.jsonl").read_text().splitlines()[0])
+    partly["policy_gradient_norm"] = {"catch_1": 3.0}
+    partly["policy_gradient_share"] = {"catch_1": 1.0}
+    lone = make_run(tmp_path / "lone", use_popart=True, **flags)
+    lone.metrics.write_text(
+        json.dumps(partly) + "\n" + json.dumps({**partly, "frames": 9999}) + "\n"
+    )
+    other = gradients.by_agent(gradients.gradients(_compare(tmp_path / "lone"))).set_index("task")
+    assert list(other["share"]) == [1.0, 0.0]
+    assert other["norm"]["catch_1"] == 3.0
+    assert np.isnan(other["norm"]["catch_10"])
     # By hand: task k of 2 has sizes k/10, 2k/10, ..., 49k/10 in both runs, and shares k/3.
     summary = gradients.by_agent(table).set_index(["agent", "task"])
     assert summary.loc[("PopArt-IMPALA", "catch_10"), "norm"] == pytest.approx(5.0)

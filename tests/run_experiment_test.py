@@ -1,5 +1,6 @@
 """tools/run_experiment.py, as a program: agents and seeds trained, tested and reported on."""
 
+import contextlib
 import json
 import os
 import signal
@@ -47,7 +48,7 @@ def _run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which two agents were trained, tested and reported on."""
     folder = tmp_path_factory.mktemp("experiment")
-    code, _, err = _run(folder, *_flag_files(folder), "--", "--seed=7")
+    code, _, err = _run(folder, *_flag_files(folder), "--", "--entropy_cost=0.007")
     assert code == 0, err
     return folder
 
@@ -71,7 +72,8 @@ def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
     assert (impala["agent"], popart["agent"]) == ("IMPALA", "PopArt-IMPALA")
     assert impala["flag_file"] == "small-impala.flags"
     assert impala["frames"] == metrics(done / "runs" / "small-impala-1")[-1]["frames"]
-    assert impala["seed"] == 7, "flags after -- win"
+    assert impala["seed"] == 1
+    assert impala["flags"]["entropy_cost"] == 0.007
     assert impala["seconds"] > 1
     assert impala["largest_memory_mib"] > 100
     assert impala["versions"]["tensorflow"]
@@ -81,46 +83,74 @@ def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
 def test_what_is_finished_is_not_done_again(done: Path) -> None:
     runs = [done / "runs" / f"{name}-1" for name in _AGENTS]
     before = [len(metrics(run)) for run in runs]
-    code, _, err = _run(done, *_flag_files(done), "--", "--seed=7")
+    code, _, err = _run(done, *_flag_files(done), "--", "--entropy_cost=0.007")
     assert code == 0, err
     assert [len(metrics(run)) for run in runs] == before
     for run in runs:
         assert len(list((run / "evaluations").glob("*.json"))) == 1
 
 
-def test_a_signal_saves_what_trains_and_the_rest_goes_on_later(tmp_path: Path) -> None:
-    files = _flag_files(tmp_path, "--total_environment_frames=100000000")
+def _endless(folder: Path) -> tuple[list[str], list[Path]]:
+    """Flag files of runs that do not end by themselves, and where they will be."""
+    files = _flag_files(folder, "--total_environment_frames=100000000")
+    return files, [folder / "runs" / f"{name}-1" for name in _AGENTS]
+
+
+def _left_behind(folder: Path) -> bool:
+    """Whether a process still runs that was told of the folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if str(folder).encode() in path.read_bytes():
+                return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_what_trains_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    files, runs = _endless(tmp_path)
     process = _start(tmp_path, "--places=2", *files)
-    runs = [tmp_path / "runs" / f"{name}-1" for name in _AGENTS]
     wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
+    process.send_signal(number)
     process.send_signal(signal.SIGTERM)
     process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
+    assert not _left_behind(tmp_path)
     for run in runs:
         assert list((run / "checkpoints").glob("*.index"))
         assert len((run / "processes.jsonl").read_text().splitlines()) == 1
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    assert not any(str(tmp_path).encode() in command for command in commands)
-    # Reported on as they are.
-    code, _, err = _run(tmp_path, "--notrain", *files)
-    assert code == 0, err
-    assert "none yet" in (tmp_path / "report" / "report.md").read_text()
+    if number == signal.SIGTERM:  # Reported on as they are.
+        code, _, err = _run(tmp_path, "--notrain", *files)
+        assert code == 0, err
+        assert len(json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]) == 2
 
 
-def test_with_turns_all_runs_are_about_equally_far(tmp_path: Path) -> None:
-    files = _flag_files(tmp_path, "--total_environment_frames=100000000")
-    process = _start(tmp_path, "--places=1", "--turn_minutes=0.2", *files)
-    second = tmp_path / "runs" / "small-popart-1"
+def test_a_signal_while_programs_start_leaves_nothing(tmp_path: Path) -> None:
+    files, runs = _endless(tmp_path)
+    process = _start(tmp_path, "--places=2", *files)
+    logs = [run.parent / f"{run.name}.log" for run in runs]
+    wait_until(lambda: all(log.exists() for log in logs), process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in err
+    assert not _left_behind(tmp_path)
+
+
+def test_with_turns_each_run_gets_on_again_and_again(tmp_path: Path) -> None:
+    files, (first, second) = _endless(tmp_path)
+    process = _start(tmp_path, "--places=1", "--turn_minutes=0.4", *files)
     wait_until(lambda: len(metrics(second)) > 1, process)
+    frames = metrics(first)[-1]["frames"]
+    assert frames > 0
+    wait_until(lambda: metrics(first)[-1]["frames"] > frames, process)
     process.send_signal(signal.SIGTERM)
     process.communicate()
-    first = tmp_path / "runs" / "small-impala-1"
-    assert 0 < metrics(first)[-1]["frames"] < 100_000_000
-    assert "failed" not in (tmp_path / "runs" / "small-impala-1.log").read_text()
+    assert len((first / "processes.jsonl").read_text().splitlines()) == 2
+    assert len((second / "processes.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_run_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
-    good, bad = _flag_files(tmp_path, "--total_environment_frames=100000000")
+    (good, bad), _ = _endless(tmp_path)
     with open(bad, "a") as file:
         file.write("--learning_rate=-1\n")
     code, _, err = _run(tmp_path, "--places=2", good, bad)
@@ -129,10 +159,26 @@ def test_a_run_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
     log = tmp_path / "runs" / "small-popart-1.log"
     assert str(log) in line
     assert "--learning_rate" in log.read_text()
+    assert not _left_behind(tmp_path)
 
 
-def test_a_flag_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    code, _, err = _run(tmp_path, str(tmp_path / "no.flags"))
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["no.flags"], "there is no flag file no.flags"),
+        ([], "there is nothing to run"),
+        (["--seeds=1,1", "configs/catch5-raw-impala.flags"], "each file and each seed once"),
+        (["configs/atari57-clipped-impala-pbt.flags"], "is a population's"),
+        (["configs/catch5-raw-impala.flags", "--", "--seed=3"], "give --seeds"),
+        (["--notrain", "configs/catch5-raw-impala.flags"], "no run has begun"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    code, _, err = _run(tmp_path, *arguments)
     assert code == 1
-    assert f"error: no such flag file: {tmp_path / 'no.flags'}" in err
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert complaint in line
     assert not (tmp_path / "runs").exists()

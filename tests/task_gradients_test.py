@@ -1,6 +1,8 @@
 """What each task adds to a batch's policy gradient."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +20,11 @@ from small_learner import (
     with_rewards,
 )
 
+from scalable_agent_popart import training
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
+from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.task_gradients import TaskGradients
 
 _TASKS = ("a", "b", "c", "d", "e")
@@ -112,6 +117,35 @@ def _times_100(learner: Learner, task: int, normalise: bool) -> None:
     bias[task] *= 100
     head.weights.assign(weights)
     head.bias.assign(bias)
+
+
+def test_a_run_measures_with_the_weights_that_the_update_meets(tmp_path: Path) -> None:
+    flags = {"level_name": "catch_1,catch_10", "log_task_gradients": True, "logdir": str(tmp_path)}
+    sizes = {"total_environment_frames": 3000, "num_actors": 4, "batch_size": 4}
+    # Records are made for checkpoints as well, and are no less complete for that.
+    often = {"log_seconds": 1000.0, "checkpoint_seconds": 1e-6}
+    expected: list[Mapping[str, Mapping[str, float]]] = []
+
+    class Watched(training.ActorPool):
+        """Measures each batch before the learner has it."""
+
+        def __init__(self, config: Config, spec: Rollout, learner: Learner):
+            super().__init__(config, spec, learner)
+            self._measure = TaskGradients(learner, config.suite.tasks).measure
+
+        def next_batch(self) -> Rollout | None:
+            batch = super().next_batch()
+            if batch is not None:
+                expected.append(self._measure(batch))
+            return batch
+
+    config = Config.from_flags({**flags, **sizes, **often})
+    training.train(config, make_experience=Watched, show_progress=False)
+    lines = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
+    assert len(lines) == len(expected) > 5
+    for line, measured in zip(lines, expected, strict=True):
+        for name, by_task in measured.items():
+            assert line[name] == pytest.approx(by_task, rel=1e-5, abs=1e-7)
 
 
 def test_rollouts_are_selected_whole() -> None:

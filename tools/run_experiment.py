@@ -9,7 +9,8 @@ The same command goes on where it was stopped; what is finished is not done agai
 seeds, frames, time, memory, packages and machine.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
-`--notrain` reports on the runs as they are. Flags after `--` go to every training run.
+`--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations
+are not trained this way.
 """
 
 import collections
@@ -31,16 +32,20 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
-flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.")
+flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.", lower_bound=1)
 flags.DEFINE_float(
-    "turn_minutes", None, "How long a run trains before it waits. Default: no turns."
+    "turn_minutes",
+    None,
+    "How long a run trains before it waits, its start included. Default: no turns.",
+    lower_bound=0.0,
 )
 flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by the suite.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Of a process that was asked to stop: once it has saved everything, or before it had begun.
-_STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)
+_STOPPED = (*(128 + number for number in _SIGNALS), *(-number for number in _SIGNALS))
 
 
 class Run(NamedTuple):
@@ -54,9 +59,14 @@ class Run(NamedTuple):
         """The run directory."""
         return Path(FLAGS.logdir) / f"{self.flag_file.stem}-{self.seed}"
 
+    @property
+    def output(self) -> Path:
+        """What its processes printed."""
+        return self.path.parent / f"{self.path.name}.log"
+
 
 class FailedError(Exception):
-    """A process did not end well."""
+    """What a user can mend."""
 
 
 class Trainer:
@@ -79,15 +89,16 @@ class Trainer:
         Raises:
           FailedError: if one of them fails; the others have saved their checkpoints.
         """
-        for thread in self._threads:
-            thread.start()
         try:
             for thread in self._threads:
-                thread.join()
-        finally:  # Also after Ctrl-C.
-            self._stop()
+                thread.start()
             for thread in self._threads:
                 thread.join()
+        finally:  # Also after a signal.
+            self._stop()
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join()
         if self._error is not None:
             raise self._error
 
@@ -98,8 +109,8 @@ class Trainer:
                 os.kill(process, signal.SIGTERM)
 
     def _work(self, cores: Sequence[int]) -> None:
-        os.sched_setaffinity(0, cores)  # Of this thread, and of the processes that it starts.
         try:
+            os.sched_setaffinity(0, cores)  # Of this thread, and of the processes it starts.
             while (run := self._next()) is not None:
                 if not self._train(run):
                     self._waiting.append(run)
@@ -115,12 +126,14 @@ class Trainer:
 
     def _train(self, run: Run) -> bool:
         """Trains for a turn; returns whether there is nothing left to train."""
-        turn = FLAGS.turn_minutes * 60 if FLAGS.turn_minutes else None
+        turn = None if FLAGS.turn_minutes is None else FLAGS.turn_minutes * 60
         arguments = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *self._more_flags]
-        before = time.monotonic()
+        before, frames = time.monotonic(), run_records.frames(run.path)
         code, memory = self._call(run, [*arguments, f"--logdir={run.path}"], turn)
-        if run.path.is_dir():
+        if run_records.frames(run.path) != frames:
             run_records.note_process(run.path, time.monotonic() - before, memory)
+        elif code != 0 and not self._stopped:
+            raise FailedError(f"{run.path} got no further in its turn; raise --turn_minutes")
         return code == 0
 
     def _test(self, run: Run) -> None:
@@ -133,20 +146,17 @@ class Trainer:
     ) -> tuple[int, int]:
         """Runs a process, for so many seconds; returns its exit code and largest memory, in KiB."""
         print(f"{run.path}: {' '.join(arguments)}", flush=True)
-        output = run.path.with_suffix(".log")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with open(output, "ab") as file:
+        run.output.parent.mkdir(parents=True, exist_ok=True)
+        with open(run.output, "ab") as output:
             with self._lock:
                 if self._stopped:
                     return _STOPPED[0], 0
                 command = [sys.executable, _EXPERIMENT, *arguments]
-                process = subprocess.Popen(command, stdout=file, stderr=file)
+                process = subprocess.Popen(command, stdout=output, stderr=output)
                 self._processes.add(process.pid)
-            timer = threading.Timer(
-                threading.TIMEOUT_MAX if seconds is None else seconds,
-                lambda: self._interrupt(process.pid),
-            )
-            timer.start()
+            timer = threading.Timer(seconds or 0.0, lambda: self._interrupt(process.pid))
+            if seconds is not None:
+                timer.start()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             timer.cancel()
             with self._lock:  # Until here its number is nobody else's.
@@ -154,7 +164,9 @@ class Trainer:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 self._processes.remove(process.pid)
         if process.returncode not in (0, *_STOPPED):
-            raise FailedError(f"{run.path} failed (exit code {process.returncode}); see {output}")
+            raise FailedError(
+                f"{run.path} failed (exit code {process.returncode}); see {run.output}"
+            )
         return process.returncode, usage.ru_maxrss
 
     def _interrupt(self, process: int) -> None:
@@ -163,34 +175,59 @@ class Trainer:
                 os.kill(process, signal.SIGTERM)
 
 
-def main(argv: list[str]) -> None:
-    """Runs everything; a failure is one line and exit code 1."""
-    flag_files = [Path(name) for name in argv[1:] if not name.startswith("-")]
-    more_flags = [flag for flag in argv[1:] if flag.startswith("-")]
-    missing = [str(path) for path in flag_files if not path.is_file()]
-    if missing or not flag_files:
-        sys.exit(f"error: no such flag file: {missing[0] if missing else 'none is given'}")
+def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """The runs that are asked for, and the flags for all of them."""
+    flag_files = [Path(name) for name in arguments if not name.startswith("-")]
+    more_flags = [flag for flag in arguments if flag.startswith("-")]
+    if not flag_files or not FLAGS.seeds:
+        raise FailedError("there is nothing to run: give flag files, and --seeds")
+    for path in flag_files:
+        if not path.is_file():
+            raise FailedError(f"there is no flag file {path}")
+        if "--mode=pbt" in path.read_text().split():
+            raise FailedError(f"{path} is a population's: train it with experiment.py")
+    if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
+        raise FailedError("each run has a seed and a --logdir of its own: give --seeds")
     runs = [Run(path, seed) for seed in FLAGS.seeds for path in flag_files]
-    if FLAGS.train:
-        places = FLAGS.places or len(os.sched_getaffinity(0))
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-        try:
-            Trainer(runs, min(places, len(runs)), more_flags).train()
-        except FailedError as error:
-            sys.exit(f"error: {error}")
-        except KeyboardInterrupt:
-            sys.exit(128 + signal.SIGINT)
-    _report([run for run in runs if run.path.is_dir()])
+    if len({run.path for run in runs}) < len(runs):
+        raise FailedError("two runs would have one directory: give each file and each seed once")
+    return runs, more_flags
 
 
 def _report(runs: Sequence[Run]) -> None:
-    names = ",".join(str(run.path) for run in runs)
+    """Reports on the runs that have begun."""
+    begun = [run for run in runs if (run.path / "config.json").is_file()]
+    if not begun:
+        raise FailedError(f"no run has begun in {FLAGS.logdir}")
+    names = ",".join(str(run.path) for run in begun)
     command = ["--mode=report", f"--runs={names}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
-        sys.exit("error: the report could not be written")
-    records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in runs]
+        raise FailedError("the report could not be written")
+    records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
     table = {"machine": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _leave(number: int, frame: object) -> None:
+    """Ends the program once, however often it is asked."""
+    del frame
+    for further in _SIGNALS:
+        signal.signal(further, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def main(argv: list[str]) -> None:
+    """Runs everything; a failure is one line and exit code 1."""
+    for number in _SIGNALS:
+        signal.signal(number, _leave)
+    try:
+        runs, more_flags = _experiment(argv[1:])
+        if FLAGS.train:
+            places = FLAGS.places or len(os.sched_getaffinity(0))
+            Trainer(runs, min(places, len(runs)), more_flags).train()
+        _report(runs)
+    except FailedError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ def note_process(path: Path, seconds: float, memory: int) -> None:
 def is_tested(path: Path) -> bool:
     """Whether the newest test of a run is of the end of its log."""
     evaluation = path / "evaluation.json"
-    if not evaluation.is_file():
-        return False
-    return (
-        json.loads(evaluation.read_text())["frames"] == _lines(path / "metrics.jsonl")[-1]["frames"]
-    )
+    return evaluation.is_file() and json.loads(evaluation.read_text())["frames"] == frames(path)
+
+
+def frames(path: Path) -> int:
+    """How far a run is by its log; 0 if it has not begun."""
+    metrics = _lines(path / "metrics.jsonl")
+    return metrics[-1]["frames"] if metrics else 0
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def describe(path: Path) -> dict[str, Any]:
         "run": str(path),
         "agent": config["agent"],
         "seed": config["flags"]["seed"],
-        "frames": metrics[-1]["frames"] if metrics else 0,
+        "frames": frames(path),
         "median_frames_per_second": round(
             statistics.median(line["frames_per_second"] for line in metrics) if metrics else 0.0
         ),

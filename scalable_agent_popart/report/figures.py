@@ -154,7 +154,10 @@ def gradients(table: pd.DataFrame) -> Figure:
     """Size and share of each task's policy gradient, a column an agent and a line a task."""
     agents, tasks = list(dict.fromkeys(table["agent"])), list(dict.fromkeys(table["task"]))
     colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
-    figure = Figure(figsize=(3.4 * len(agents) + 0.8, 5.6), layout="constrained")
+    width = 3.4 * len(agents) + 0.8
+    columns = max(1, int(width * _LETTERS_AN_INCH / (8 + max(map(len, tasks)))))
+    height = 5.4 + 0.2 * -(-len(tasks) // columns)
+    figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
     unit, name = frames_unit(table["frames"].max())
     for (above, below), agent in zip(grid.T, agents, strict=True):
@@ -169,8 +172,9 @@ def gradients(table: pd.DataFrame) -> Figure:
         for axes in (above, below):
             axes.grid(alpha=0.3)
     largest = float(table["norm"].max())
-    smallest = max(float(table["norm"].min()), largest / 10**_ORDERS_IN_VIEW)
-    grid[0, 0].set_ylim(smallest / 2, largest * 2)
+    if largest > 0:
+        smallest = max(float(table["norm"].min()), largest / 10**_ORDERS_IN_VIEW)
+        grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
     grid[1, 0].set_ylabel("share of the policy gradient")
     figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")

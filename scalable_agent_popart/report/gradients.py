@@ -26,7 +26,10 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 
 
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """A row an agent and task: the median norm and the mean share over all records of all runs."""
+    """A row an agent and task: the median norm and the mean share over all records of all runs.
+
+    The median is over the batches that the task had rollouts in.
+    """
     groups = table.groupby(["agent", "task"], sort=False)
     return groups.agg(norm=("norm", "median"), share=("share", "mean")).reset_index()
 

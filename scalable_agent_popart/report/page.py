@@ -205,7 +205,8 @@ def gradients_section(table: pd.DataFrame) -> str:
     rows = []
     for agent, own in table.groupby("agent", sort=False):
         of_task = own.set_index("task")
-        sizes = {task: f"{of_task['norm'][task]:.3g}" for task in of_task.index}
+        norms = of_task["norm"].dropna()
+        sizes = {task: f"{norms[task]:.3g}" if task in norms else "" for task in of_task.index}
         shares = {task: f"{100 * of_task['share'][task]:.1f}%" for task in of_task.index}
         rows += [{"Agent": agent, "": "median size", **sizes}]
         rows += [{"Agent": agent, "": "mean share", **shares}]
@@ -213,9 +214,10 @@ def gradients_section(table: pd.DataFrame) -> str:
         [
             _table(rows),
             "The gradient of a batch's policy loss is the sum of its tasks' parts, here before "
-            "any clipping. Size: the length of a task's part. Share: of the whole gradient's "
-            "squared length, what is due to the task; shares sum to 100%, and are negative where a "
-            "task pulls against the rest. All records of all runs count.",
+            "any clipping. Size: the length of a task's part, in batches that it has rollouts in. "
+            "Share: of the whole gradient's squared length, what is due to the task; shares sum to "
+            "100%, and are negative where a task pulls against the rest. All records of all runs "
+            "count, whatever the whole gradient's size.",
         ]
     )
 

@@ -85,7 +85,8 @@ class Metrics:
 
     Attributes:
       statistics: PopArt's frames, task, shift and scale; empty without it.
-      gradients: frames, task, norm and share of policy gradients, where those were measured.
+      gradients: frames, task, norm and share of policy gradients, where those were measured. A task
+        that had no rollout in a batch had no share in it, and has no norm.
     """
 
     statistics: pd.DataFrame
@@ -96,15 +97,26 @@ def read_metrics(path: Path, config: Config, problems: list[str]) -> Metrics:
     """Reads a learner's log."""
     tasks = config.suite.tasks
 
-    def rows(record: Any, first: str, second: str) -> list[tuple[int, str, float, float]]:
-        frames, one, other = _count(record["frames"]), record[first], record[second]
-        return [(frames, t, _number(one[t]), _number(other[t])) for t in tasks if t in one]
+    def statistics(record: Any) -> list[tuple[int, str, float, float]]:
+        frames, shift, scale = _count(record["frames"]), record["shift"], record["scale"]
+        return [(frames, task, _number(shift[task]), _number(scale[task])) for task in tasks]
+
+    def gradients(record: Any) -> list[tuple[int, str, float, float]]:
+        norm, share = record["policy_gradient_norm"], record["policy_gradient_share"]
+        frames = _count(record["frames"])
+        return [
+            (frames, t, _number(norm[t]), _number(share[t]))
+            if t in norm
+            else (frames, t, np.nan, 0)
+            for t in tasks
+        ]
 
     def both(record: Any) -> tuple[list, list]:
-        statistics = rows(record, "shift", "scale") if config.use_popart else []
         measured = "policy_gradient_norm" in record  # Not in the last line of a program.
-        names = ("policy_gradient_norm", "policy_gradient_share")
-        return statistics, rows(record, *names) if measured else []
+        return (
+            statistics(record) if config.use_popart else [],
+            gradients(record) if measured else [],
+        )
 
     lines = _lines(path, problems)
     chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MOST_METRICS, len(lines))).astype(int))
