@@ -1,10 +1,8 @@
 """How far scores may be trusted: 95% intervals by bootstrap, over episodes or over seeds."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from rliable import library
 from scipy import stats
 
 from scalable_agent_popart.scores import Aggregate, ReferenceScore, Scores, normalise
@@ -56,23 +54,13 @@ def of_aggregates(
 def over_seeds(scores: Scores) -> Interval | None:
     """Interval of the mean of an aggregate score over runs; None if there are fewer than two.
 
-    Runs are resampled whole (`rliable`, with the aggregate as its only task): the tasks of one
-    multi-task agent share its weights, so resampling each by itself, as is right for runs of
-    single tasks, would make intervals that are too short.
+    Runs are resampled whole: the tasks of one multi-task agent share its weights, so resampling
+    each by itself, as is right for runs of single tasks, would make intervals that are too short.
     """
     if len(scores) < 2:
         return None
-    with warnings.catch_warnings():  # rliable hands its random state over in an older way.
-        warnings.simplefilter("ignore", FutureWarning)
-        _, intervals = library.get_interval_estimates(
-            {"agent": np.asarray(scores, np.float64)[:, np.newaxis]},
-            lambda resampled: np.array([np.mean(resampled)]),
-            reps=_RESAMPLES,
-            confidence_interval_size=CONFIDENCE,
-            random_state=np.random.RandomState(_SEED),
-        )
-    low, high = intervals["agent"][:, 0]
-    return float(low), float(high)
+    low, high = _bootstrap([scores], lambda means: means)
+    return float(low[0]), float(high[0])
 
 
 def _bootstrap(

@@ -86,6 +86,13 @@ def test_seeds_are_resampled_whole() -> None:
     assert intervals.over_seeds(many) == pytest.approx(intervals.of_mean(many), abs=0.02)
 
 
+def test_the_same_scores_have_the_same_interval() -> None:
+    scores = [-0.6, 26.0, 12.3, 8.1, 14.5]
+    found = intervals.over_seeds(scores)
+    assert intervals.over_seeds(scores) == found
+    assert intervals.over_seeds(scores[:2]) == (-0.6, 26.0)
+
+
 def test_one_seed_says_nothing_of_the_others() -> None:
     assert intervals.over_seeds([5.0]) is None
     assert intervals.over_seeds([5.0, 5.0]) == (5.0, 5.0)
