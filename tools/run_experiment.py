@@ -77,6 +77,7 @@ class Trainer:
         self._more_flags = more_flags
         self._processes: set[int] = set()  # Those that are not waited for yet.
         self._lock = threading.Lock()
+        self._ended = threading.Semaphore(0)  # Of the threads.
         self._stopped = False
         self._error: BaseException | None = None
         cores = sorted(os.sched_getaffinity(0))
@@ -92,8 +93,9 @@ class Trainer:
         try:
             for thread in self._threads:
                 thread.start()
-            for thread in self._threads:
-                thread.join()
+            for _ in self._threads:
+                # A `join` that a signal interrupts takes its thread for dead.
+                self._ended.acquire()
         finally:  # Also after a signal.
             self._stop()
             for thread in self._threads:
@@ -119,6 +121,8 @@ class Trainer:
         except BaseException as error:
             self._error = error
             self._stop()
+        finally:
+            self._ended.release()
 
     def _next(self) -> Run | None:
         with self._lock:
