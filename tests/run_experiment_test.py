@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,24 @@ def _flag_files(folder: Path, *more: str) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program; whatever becomes of the test, nothing of it is left."""
     command = [sys.executable, "tools/run_experiment.py", f"--logdir={folder / 'runs'}"]
     command += [f"--report_dir={folder / 'report'}", "--test_num_episodes=2", *arguments]
-    return subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def _run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    process = _start(folder, *arguments)
-    out, err = process.communicate()
+    with _running(folder, *arguments) as process:
+        out, err = process.communicate()
     return process.returncode, out, err
 
 
@@ -105,46 +113,46 @@ def _left_behind(folder: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_what_trains_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+def test_a_signal_saves_what_trains_and_leaves_nothing(tmp_path: Path) -> None:
     files, runs = _endless(tmp_path)
-    process = _start(tmp_path, "--places=2", *files)
-    wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
-    process.send_signal(number)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 128 + number
-    assert not _left_behind(tmp_path)
+    with _running(tmp_path, "--places=2", *files) as process:
+        wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        assert not _left_behind(tmp_path)
+    assert process.returncode == 128 + signal.SIGTERM
     for run in runs:
         assert list((run / "checkpoints").glob("*.index"))
         assert len((run / "processes.jsonl").read_text().splitlines()) == 1
-    if number == signal.SIGTERM:  # Reported on as they are.
-        code, _, err = _run(tmp_path, "--notrain", *files)
-        assert code == 0, err
-        assert len(json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]) == 2
+    # Reported on as they are.
+    code, _, err = _run(tmp_path, "--notrain", *files)
+    assert code == 0, err
+    assert len(json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]) == 2
 
 
-def test_a_signal_while_programs_start_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_programs_start_leaves_nothing(tmp_path: Path, number: int) -> None:
     files, runs = _endless(tmp_path)
-    process = _start(tmp_path, "--places=2", *files)
     logs = [run.parent / f"{run.name}.log" for run in runs]
-    wait_until(lambda: all(log.exists() for log in logs), process)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
+    with _running(tmp_path, "--places=2", *files) as process:
+        wait_until(lambda: all(log.exists() for log in logs), process)
+        process.send_signal(number)
+        _, err = process.communicate()
+        assert not _left_behind(tmp_path)
+    assert process.returncode == 128 + number
     assert "Traceback" not in err
-    assert not _left_behind(tmp_path)
 
 
 def test_with_turns_each_run_gets_on_again_and_again(tmp_path: Path) -> None:
     files, (first, second) = _endless(tmp_path)
-    process = _start(tmp_path, "--places=1", "--turn_minutes=0.4", *files)
-    wait_until(lambda: len(metrics(second)) > 1, process)
-    frames = metrics(first)[-1]["frames"]
-    assert frames > 0
-    wait_until(lambda: metrics(first)[-1]["frames"] > frames, process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+    with _running(tmp_path, "--places=1", "--turn_minutes=0.05", *files) as process:
+        wait_until(lambda: len(metrics(second)) > 1, process)
+        frames = metrics(first)[-1]["frames"]
+        assert frames > 0
+        wait_until(lambda: metrics(first)[-1]["frames"] > frames, process)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
     assert len((first / "processes.jsonl").read_text().splitlines()) == 2
     assert len((second / "processes.jsonl").read_text().splitlines()) == 1
 

@@ -16,6 +16,7 @@ are not trained this way.
 import collections
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -36,8 +37,8 @@ flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.", low
 flags.DEFINE_float(
     "turn_minutes",
     None,
-    "How long a run trains before it waits, its start included. Default: no turns.",
-    lower_bound=0.0,
+    "How long a run trains before it waits; longer if it has not got on. Default: no turns.",
+    lower_bound=0.01,
 )
 flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by the suite.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
@@ -130,14 +131,11 @@ class Trainer:
 
     def _train(self, run: Run) -> bool:
         """Trains for a turn; returns whether there is nothing left to train."""
-        turn = None if FLAGS.turn_minutes is None else FLAGS.turn_minutes * 60
         arguments = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *self._more_flags]
         before, frames = time.monotonic(), run_records.frames(run.path)
-        code, memory = self._call(run, [*arguments, f"--logdir={run.path}"], turn)
+        code, memory = self._call(run, [*arguments, f"--logdir={run.path}"], FLAGS.turn_minutes)
         if run_records.frames(run.path) != frames:
             run_records.note_process(run.path, time.monotonic() - before, memory)
-        elif code != 0 and not self._stopped:
-            raise FailedError(f"{run.path} got no further in its turn; raise --turn_minutes")
         return code == 0
 
     def _test(self, run: Run) -> None:
@@ -146,9 +144,9 @@ class Trainer:
         self._call(run, ["--mode=test", f"--logdir={run.path}", *more])
 
     def _call(
-        self, run: Run, arguments: Sequence[str], seconds: float | None = None
+        self, run: Run, arguments: Sequence[str], minutes: float | None = None
     ) -> tuple[int, int]:
-        """Runs a process, for so many seconds; returns its exit code and largest memory, in KiB."""
+        """Runs a process, for so many minutes; returns its exit code and largest memory, in KiB."""
         print(f"{run.path}: {' '.join(arguments)}", flush=True)
         run.output.parent.mkdir(parents=True, exist_ok=True)
         with open(run.output, "ab") as output:
@@ -158,11 +156,7 @@ class Trainer:
                 command = [sys.executable, _EXPERIMENT, *arguments]
                 process = subprocess.Popen(command, stdout=output, stderr=output)
                 self._processes.add(process.pid)
-            timer = threading.Timer(seconds or 0.0, lambda: self._interrupt(process.pid))
-            if seconds is not None:
-                timer.start()
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            timer.cancel()
+            self._wait(process.pid, run, minutes)
             with self._lock:  # Until here its number is nobody else's.
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
@@ -173,10 +167,18 @@ class Trainer:
             )
         return process.returncode, usage.ru_maxrss
 
-    def _interrupt(self, process: int) -> None:
-        with self._lock:
-            if process in self._processes:
-                os.kill(process, signal.SIGTERM)
+    def _wait(self, process: int, run: Run, minutes: float | None) -> None:
+        """Waits for a process's end, which it is asked for after a turn that got the run on."""
+        frames = run_records.frames(run.path)
+        ends = os.pidfd_open(process)
+        try:
+            timeout = None if minutes is None else minutes * 60
+            while not select.select([ends], [], [], timeout)[0]:
+                if run_records.frames(run.path) > frames:
+                    os.kill(process, signal.SIGTERM)  # Nobody else has its number yet.
+                    timeout = None
+        finally:
+            os.close(ends)
 
 
 def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
