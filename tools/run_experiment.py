@@ -74,7 +74,10 @@ class Trainer:
     """Threads that each train and test one run after the other, on cores of their own."""
 
     def __init__(self, runs: Sequence[Run], places: int, more_flags: Sequence[str]):
-        self._waiting = collections.deque(runs)
+        # Those that are behind come first.
+        self._waiting = collections.deque(
+            sorted(runs, key=lambda run: run_records.frames(run.path))
+        )
         self._more_flags = more_flags
         self._processes: set[int] = set()  # Those that are not waited for yet.
         self._lock = threading.Lock()

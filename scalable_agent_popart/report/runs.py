@@ -78,7 +78,7 @@ def read_run(path: str) -> Run:
         config = population.config
         logs = _follow(population, problems)
     if not len(logs.episodes) and not len(logs.statistics) and not logs.evaluations:
-        raise UserError(f"{path} has nothing to report yet: {'; '.join(problems)}")
+        raise UserError("; ".join([f"{path} has nothing to report yet", *problems]))
     return Run(
         Path(path),
         config,
