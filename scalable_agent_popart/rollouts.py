@@ -9,6 +9,7 @@ rollouts of one environment overlap by that step: the last of one is the first o
 environment that is lost on the way and starts again also starts a new rollout.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,12 +89,19 @@ def batch_spec(spec: Rollout, batch_size: int | None) -> Rollout:
     def after_time(leaf: tf.TensorSpec) -> tf.TensorSpec:
         return tf.TensorSpec((leaf.shape[0], batch_size, *leaf.shape[1:]), leaf.dtype)
 
+    return _map_batch(spec, at_front, after_time)
+
+
+def _map_batch(
+    rollout: Rollout, at_front: Callable[[Any], Any], after_time: Callable[[Any], Any]
+) -> Rollout:
+    """Applies one function to the leaves without a dimension of time, another to those with it."""
     return Rollout(
-        task_id=at_front(spec.task_id),
-        agent_state=tf.nest.map_structure(at_front, spec.agent_state),
-        env_outputs=tf.nest.map_structure(after_time, spec.env_outputs),
-        agent_outputs=tf.nest.map_structure(after_time, spec.agent_outputs),
-        policy_version=at_front(spec.policy_version),
+        task_id=at_front(rollout.task_id),
+        agent_state=tf.nest.map_structure(at_front, rollout.agent_state),
+        env_outputs=tf.nest.map_structure(after_time, rollout.env_outputs),
+        agent_outputs=tf.nest.map_structure(after_time, rollout.agent_outputs),
+        policy_version=at_front(rollout.policy_version),
     )
 
 
@@ -133,13 +141,7 @@ def select(batch: Rollout, ids: np.ndarray) -> Rollout:
     def after_time(tensor: tf.Tensor) -> tf.Tensor:
         return tf.gather(tensor, ids, axis=1)
 
-    return Rollout(
-        task_id=at_front(batch.task_id),
-        agent_state=tf.nest.map_structure(at_front, batch.agent_state),
-        env_outputs=tf.nest.map_structure(after_time, batch.env_outputs),
-        agent_outputs=tf.nest.map_structure(after_time, batch.agent_outputs),
-        policy_version=at_front(batch.policy_version),
-    )
+    return _map_batch(batch, at_front, after_time)
 
 
 class RolloutBuffer:
