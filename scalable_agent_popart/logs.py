@@ -18,7 +18,7 @@ import tensorflow as tf
 import tqdm
 
 from environments import StepOutputInfo
-from scalable_agent_popart import scores
+from scalable_agent_popart import hardware, scores
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.suites import Suite
@@ -115,6 +115,7 @@ class RunLog:
         self._returns: dict[str, collections.deque[float]] = {
             task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
         }
+        self._rollouts = np.zeros(len(suite.tasks), np.int64)  # By task, since the last record.
 
     def open(self, frames: int, total_frames: int, show_progress: bool = True) -> None:
         """Starts to record, at `frames` of `total_frames` environment frames."""
@@ -137,13 +138,14 @@ class RunLog:
         self._since = (time.monotonic(), frames)  # Of the last record.
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
-        """Writes the games that ended in a batch, and moves the terminal's progress.
+        """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
 
         Args:
           frames: of the run.
           task_ids: `[B]`.
           info: `[T + 1, B]`; step 0 was part of the rollouts before.
         """
+        self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):
             task = self._suite.tasks[task_ids[b]]
             episode_return = float(info.episode_return[step + 1, b])
@@ -167,6 +169,8 @@ class RunLog:
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
+        Adds the process's memory, and each task's share of the rollouts since the last line.
+
         Args:
           frames: of the run.
           learner_metrics: name to value.
@@ -182,9 +186,13 @@ class RunLog:
             "frames_per_second": (frames - since_frames) / max(now - since_time, 1e-9),
             **learner_metrics,
             **self._score(),
+            **hardware.memory(),
         }
+        shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
+        self._rollouts[:] = 0
         mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
-        by_task = {"episode_return": mean_returns, **by_task}
+        batch_share = dict(zip(self._suite.tasks, shares, strict=True))
+        by_task = {"episode_return": mean_returns, "batch_share": batch_share, **by_task}
         self.metrics.write({"time": time.time(), **record, **by_task})
         self.metrics.flush()
         self.episodes.flush()

@@ -30,6 +30,7 @@ _LIGHT = (
     f"{_PACKAGE}.report",
     f"{_PACKAGE}.report.ancestry",
     f"{_PACKAGE}.report.comparison",
+    f"{_PACKAGE}.report.course",
     f"{_PACKAGE}.report.curves",
     f"{_PACKAGE}.report.figures",
     f"{_PACKAGE}.report.finals",

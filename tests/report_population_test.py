@@ -59,7 +59,7 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     assert run.episodes["frames"].tolist() == [frames for frames, _ in expected]
     assert np.diff(run.episodes["frames"]).tolist() == [10] * (len(expected) - 1)
     assert run.frames == 1150
-    one = run.statistics[run.statistics["task"] == "catch_1"]
+    one = run.metrics.statistics[run.metrics.statistics["task"] == "catch_1"]
     assert list(zip(one["frames"], one["shift"].astype(int), strict=True)) == expected
     assert run.episodes["task"].cat.categories.tolist() == list(_TASKS)
 

@@ -28,8 +28,8 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert list(run.episodes[column]) == [line[column] for line in written]
     assert run.frames == 40 * 5 * FRAMES_PER_EPISODE
     metrics = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
-    assert len(run.statistics) == len(metrics) * len(_TASKS)
-    for line, rows in zip(metrics, run.statistics.groupby("frames"), strict=True):
+    assert len(run.metrics.statistics) == len(metrics) * len(_TASKS)
+    for line, rows in zip(metrics, run.metrics.statistics.groupby("frames"), strict=True):
         for name in ("shift", "scale"):
             assert dict(zip(rows[1]["task"], rows[1][name], strict=True)) == line[name]
     (of_evaluations, newest) = run.evaluations

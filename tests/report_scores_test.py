@@ -11,7 +11,7 @@ from synthetic_runs import make_run, write_test
 
 from scalable_agent_popart import intervals, scores, suites
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.report import curves, gradients, published
+from scalable_agent_popart.report import course, curves, gradients, published
 from scalable_agent_popart.report.comparison import Comparison, compare
 from scalable_agent_popart.report.finals import columns, final_returns
 from scalable_agent_popart.report.runs import read_run
@@ -325,6 +325,39 @@ def test_a_curve_begins_where_every_task_has_a_score(tmp_path: Path) -> None:
     never = [line for line in lines if "catch_10" not in line]
     directory.episodes.write_text("\n".join(never) + "\n")
     assert len(curves.learning_curves(_compare(tmp_path / "run"))) == 0
+
+
+def test_speed_memory_entropy_and_batches_are_each_runs_own(tmp_path: Path) -> None:
+    flags = {"level_name": "catch_1,catch_10", "tests": {}, "batch_size": 32, "unroll_length": 20}
+    make_run(tmp_path / "popart", use_popart=True, **flags)
+    directory = make_run(tmp_path / "impala", seed=2, **flags)
+    lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    shares = [(0.5, 0.5), (1.0, 0.0), (0.75, 0.25)]
+    with open(directory.metrics, "w") as file:
+        for line, speed, share in zip(lines, (10.0, 40.0, 20.0), shares, strict=False):
+            line["batch_share"] = dict(zip(line["batch_share"], share, strict=True))
+            # A batch of 32 rollouts of 20 steps, of one nat each.
+            line |= {"entropy_loss": -0.1 * 32 * 20, "entropy_cost": 0.1}
+            file.write(json.dumps({**line, "frames_per_second": speed}) + "\n")
+        # Of an earlier version's log.
+        for name in ("batch_share", "memory_mib", "entropy_loss", "entropy_cost"):
+            del line[name]
+        file.write(json.dumps({**line, "frames": line["frames"] + 1}) + "\n")
+    older = make_run(tmp_path / "older", seed=3, **flags)
+    older.metrics.write_text(json.dumps(line) + "\n")
+    compared = _compare(*(tmp_path / name for name in ("popart", "impala", "older")))
+    impala, old, popart = course.by_run(compared).to_dict("records")
+    assert (impala["agent"], impala["seed"], popart["agent"]) == ("IMPALA", 2, "PopArt-IMPALA")
+    assert impala["frames_per_second"] == np.median([10, 40, 20, line["frames_per_second"]])
+    assert (impala["memory_mib"], impala["tasks"]) == (503, 2)
+    assert (impala["least"], impala["most"]) == (0.25, 0.75)
+    assert (popart["memory_mib"], popart["least"], popart["most"]) == (550, 0.5, 0.5)
+    assert impala["entropy"] == pytest.approx(1)
+    assert np.isnan([old[name] for name in ("memory_mib", "tasks", "least", "entropy")]).all()
+    table = course.batches(compared).set_index(["agent", "task"])
+    assert list(table.loc[("IMPALA", "catch_10")][["share", "least", "most"]]) == [0.25, 0, 0.5]
+    assert set(table["run"]) == {str(tmp_path / "popart"), str(tmp_path / "impala")}
+    assert len(course.course(compared)) == 50 + 4 + 1
 
 
 def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:

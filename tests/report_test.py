@@ -333,6 +333,36 @@ def test_statistics_are_drawn_as_their_table_says(written: Path) -> None:
     assert corners.min() == pytest.approx((own["shift"] - own["scale"]).min())
 
 
+def test_the_course_of_training_is_reported(tmp_path: Path) -> None:
+    flags = {"level_name": "atari57", "use_popart": True}
+    make_run(tmp_path / "run", episodes=2, tests={}, **flags)
+    text = report(tmp_path / "report", tmp_path / "run")
+    assert "| PopArt-IMPALA | 1 | 1,000 | 550 | 0.5 | 57, 1.75% to 1.75% |" in text
+    tables = tmp_path / "report" / "tables"
+    assert list(pd.read_csv(tables / "atari57-course.csv")["memory_mib"]) == list(range(501, 551))
+    shares = pd.read_csv(tables / "atari57-batches.csv").set_index("task")
+    assert len(shares) == 57
+    np.testing.assert_allclose(shares.iloc[0][["least", "most"]].astype(float) * 57, [0.9, 1.1])
+
+
+def test_scales_of_all_tasks_share_an_axis(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        flags = {"level_name": "atari57", "use_popart": True, "reward_clipping": "none"}
+        make_run(tmp_path / f"run-{seed}", episodes=2, tests={}, seed=seed, **flags)
+    text = report(tmp_path / "report", tmp_path / "run-1", tmp_path / "run-2")
+    assert "figures/atari57-scales-none.png" in text
+    table = pd.read_csv(tmp_path / "report" / "tables" / "atari57-statistics.csv")
+    (axes,) = figures.scales(table).axes
+    assert axes.get_yscale() == "log"
+    lines = [line for line in axes.lines if len(line.get_ydata())]
+    assert len(lines) == 2 * 57
+    drawn = {tuple(line.get_ydata()) for line in lines}
+    assert drawn == {tuple(own["scale"]) for _, own in table.groupby(["run", "task"])}
+    last = table.groupby("task")["scale"].last().sort_values()
+    named = [text.get_text().split(":")[0] for text in axes.get_legend().get_texts()]
+    assert named == [*last.index[:-6:-1], *last.index[4::-1]]
+
+
 def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None:
     for agent in ("impala", "popart"):
         given = {"level_name": "catch_1,catch_10", "use_popart": agent == "popart"}

@@ -63,6 +63,15 @@ def make_run(
     with open(directory.metrics, "w") as file:
         for i in range(1, 51):
             record = {"frames": total * i // 50, "frames_per_second": 1000.0, "total_loss": 1.0}
+            record["memory_mib"] = 500.0 + i
+            record["entropy_cost"] = config.entropy_cost
+            steps = config.unroll_length * config.batch_size
+            record["entropy_loss"] = -config.entropy_cost * steps * 0.5
+            wobble = (-1) ** i / 10 / len(tasks)  # Between the first task and the last.
+            shares = np.full(len(tasks), 1 / len(tasks))
+            shares[0] += wobble
+            shares[-1] -= wobble
+            record["batch_share"] = dict(zip(tasks, shares.tolist(), strict=True))
             if config.use_popart:
                 spans = {task: references[task].human - references[task].random for task in tasks}
                 record["shift"] = {t: s * i / 100 for t, s in spans.items()}

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import (
+    course,
     curves,
     figures,
     gradients,
@@ -123,6 +124,7 @@ def _section(comparison: Comparison, name: str, writer: _Writer) -> str:
     parts.append(f"All aggregates, and the lowest and the highest run: {', '.join(files)}.")
     trained_on = next(found for c, found in scores.items() if c.trained_on)
     parts += _learning_curves(comparison, trained_on, name, styles, writer)
+    parts += _course(comparison, name, writer)
     parts += _statistics(comparison, name, styles, writer)
     parts += _gradients(comparison, name, writer)
     for column, found in scores.items():
@@ -157,6 +159,16 @@ def _learning_curves(
     ]
 
 
+def _course(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
+    table = course.by_run(comparison)
+    if not len(table):
+        return []
+    files = [writer.table(course.course(comparison), f"{name}-course")]
+    if table["tasks"].notna().any():
+        files.append(writer.table(course.batches(comparison), f"{name}-batches"))
+    return ["### Course of training", page.course_table(table), f"All of it: {', '.join(files)}."]
+
+
 def _statistics(
     comparison: Comparison, name: str, styles: figures.Styles, writer: _Writer
 ) -> list[str]:
@@ -168,11 +180,14 @@ def _statistics(
         says = f"{comparison.title}, rewards {clipping}: shift and scale by task, above returns"
         figure = figures.statistics(own, styles)
         parts.append(writer.figure(figure, f"{name}-statistics-{clipping}", says))
-    return [
-        *parts,
+    parts.append(
         "Above, each task's shift with the scale shaded around it; below, the mean of its last "
-        f"{RECENT_EPISODES} returns (raw). {writer.table(table, f'{name}-statistics')}",
-    ]
+        f"{RECENT_EPISODES} returns (raw). {writer.table(table, f'{name}-statistics')}"
+    )
+    for clipping, own in table.groupby("reward_clipping", sort=False):
+        says = f"{comparison.title}, rewards {clipping}: scales of all tasks beside each other"
+        parts.append(writer.figure(figures.scales(own), f"{name}-scales-{clipping}", says))
+    return parts
 
 
 def _gradients(comparison: Comparison, name: str, writer: _Writer) -> list[str]:

@@ -1,5 +1,7 @@
 """Scores and statistics over training: the tables behind Figures 1 to 5."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -42,14 +44,28 @@ def learning_curves(comparison: Comparison) -> pd.DataFrame:
 
 def statistics(comparison: Comparison) -> pd.DataFrame:
     """PopArt's statistics and the returns beside them, a row a run, task and record."""
+
+    def read(run: Run) -> pd.DataFrame:
+        parts = [
+            own.assign(episode_return=_recent_returns(run, str(task), own["frames"].to_numpy()))
+            for task, own in run.metrics.statistics.groupby("task", sort=False)
+            if task in comparison.suite.tasks
+        ]
+        return pd.concat(parts) if parts else pd.DataFrame()
+
+    return of_runs(comparison, ["task", "frames", "shift", "scale", "episode_return"], read)
+
+
+def of_runs(
+    comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
+) -> pd.DataFrame:
+    """One table of what `read` finds of each run, which has these columns, or none in vain."""
     parts = []
     for agent in comparison.agents:
         for run in agent.runs:
-            for task, own in run.statistics.groupby("task", sort=False):
-                if task in comparison.suite.tasks:
-                    returns = _recent_returns(run, str(task), own["frames"].to_numpy())
-                    parts.append(own.assign(**run_columns(agent, run), episode_return=returns))
-    columns = [*RUN_COLUMNS, "task", "frames", "shift", "scale", "episode_return"]
+            if len(own := read(run)):
+                parts.append(own.assign(**run_columns(agent, run)))
+    columns = [*RUN_COLUMNS, *columns]
     return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 

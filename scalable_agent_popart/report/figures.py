@@ -28,6 +28,8 @@ _AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
 _MOST_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
 _LETTERS_AN_INCH = 12
+# Tasks of the smallest scales, and of the largest, that are named.
+_NAMES = 5
 # Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
 _LINEAR_PERCENT = 10
 # Of a logarithmic axis for sizes: a policy that chooses as if by rule has next to no gradient.
@@ -148,6 +150,40 @@ def _draw_statistics(
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.yaxis.set_major_formatter(FuncFormatter(_short))
         axes.grid(alpha=0.3)
+
+
+def scales(table: pd.DataFrame) -> Figure:
+    """All tasks' scales on one axis, a column an agent and a line a run and task.
+
+    Of many tasks, those with the smallest and the largest scales at the end are named.
+    """
+    agents = list(dict.fromkeys(table["agent"]))
+    tasks = list(dict.fromkeys(table["task"]))
+    colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
+    figure = Figure(figsize=(5.2 * len(agents) + 0.8, 4.6), layout="constrained")
+    grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
+    unit, name = frames_unit(table["frames"].max())
+    for axes, agent in zip(grid, agents, strict=True):
+        own = table[table["agent"] == agent]
+        last = own.groupby(["task", "run"], sort=False)["scale"].last().groupby("task").mean()
+        order = list(last.sort_values().index)
+        for (task, _), line in own.groupby(["task", "run"], sort=False):
+            colour = colours[order.index(task)]
+            axes.plot(line["frames"] / unit, line["scale"], color=colour, lw=1)
+        axes.set_yscale("log")
+        axes.set_title(agent, fontsize=9)
+        axes.grid(alpha=0.3)
+        few = order if len(order) <= 2 * _NAMES else [*order[:_NAMES], *order[-_NAMES:]]
+        handles = [axes.plot([], [], color=colours[order.index(task)])[0] for task in few[::-1]]
+        labels = [f"{task}: {last[task]:.3g}" for task in few[::-1]]
+        title = "at the end" if few is order else f"{_NAMES} largest and smallest at the end"
+        axes.legend(
+            handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
+            bbox_to_anchor=(1, 1),
+        )  # fmt: skip
+    grid[0].set_ylabel(r"$\sigma$ of each task")
+    figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")
+    return figure
 
 
 def gradients(table: pd.DataFrame) -> Figure:

@@ -3,9 +3,9 @@
 import pandas as pd
 
 from scalable_agent_popart.report.comparison import Comparison
-from scalable_agent_popart.report.curves import RUN_COLUMNS, run_columns
+from scalable_agent_popart.report.curves import of_runs
+from scalable_agent_popart.report.runs import Run
 
-_COLUMNS = ("task", "frames", "norm", "share")
 _NUM_BINS = 40
 
 
@@ -15,14 +15,12 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
     `norm` is the length of the task's part of a batch's policy gradient, `share` the part of the
     whole gradient's squared length that is due to it; see `task_gradients.py`.
     """
-    parts = []
-    for agent in comparison.agents:
-        for run in agent.runs:
-            own = run.gradients[run.gradients["task"].isin(comparison.suite.tasks)]
-            if len(own):
-                parts.append(own.assign(**run_columns(agent, run)))
-    columns = [*RUN_COLUMNS, *_COLUMNS]
-    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+    def read(run: Run) -> pd.DataFrame:
+        table = run.metrics.gradients
+        return table[table["task"].isin(comparison.suite.tasks)]
+
+    return of_runs(comparison, ["task", "frames", "norm", "share"], read)
 
 
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:

@@ -188,6 +188,29 @@ def _notes(
     return notes
 
 
+def course_table(table: pd.DataFrame) -> str:
+    """Speed, memory, entropy and batches, a row a run."""
+
+    def known(value: float, text: str) -> str:
+        return text if pd.notna(value) else ""
+
+    return _table(
+        [
+            {
+                "Agent": row.agent,
+                "Seed": row.seed,
+                "Frames/s (median)": f"{row.frames_per_second:,.0f}",
+                "Memory, at most (MiB)": known(row.memory_mib, f"{row.memory_mib:,.0f}"),
+                "Entropy (median, nats)": known(row.entropy, f"{row.entropy:.3g}"),
+                "Tasks in its batches, and the share of each": known(
+                    row.tasks, f"{row.tasks:.0f}, {row.least:.2%} to {row.most:.2%}"
+                ),
+            }
+            for row in table.itertuples()
+        ]
+    )
+
+
 def levels_table(table: pd.DataFrame) -> str:
     """Normalised scores, a row a level and a column an agent."""
     scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,47 +87,69 @@ class Metrics:
       statistics: PopArt's frames, task, shift and scale; empty without it.
       gradients: frames, task, norm and share of policy gradients, where those were measured. A task
         that had no rollout in a batch had no share in it, and has no norm.
+      batches: frames, task and share of the rollouts that were learned from since the line before.
+      course: frames, frames_per_second, memory_mib of the learner's process, and entropy of the
+        policy, the mean in nats over a batch; NaN where a record does not tell.
     """
 
     statistics: pd.DataFrame
     gradients: pd.DataFrame
+    batches: pd.DataFrame
+    course: pd.DataFrame
+
+
+# Measurements by task: what they are called in a log, what in a table, and what a task has of them
+# that a record lacks; None if no record may.
+_STATISTICS = {"shift": ("shift", None), "scale": ("scale", None)}
+_GRADIENTS = {"norm": ("policy_gradient_norm", np.nan), "share": ("policy_gradient_share", 0.0)}
+_BATCHES = {"share": ("batch_share", None)}
 
 
 def read_metrics(path: Path, config: Config, problems: list[str]) -> Metrics:
     """Reads a learner's log."""
     tasks = config.suite.tasks
 
-    def statistics(record: Any) -> list[tuple[int, str, float, float]]:
-        frames, shift, scale = _count(record["frames"]), record["shift"], record["scale"]
-        return [(frames, task, _number(shift[task]), _number(scale[task])) for task in tasks]
+    def by_task(record: Any, columns: Mapping[str, tuple[str, float | None]]) -> list[tuple]:
+        def value(task: str, name: str, lacking: float | None) -> float:
+            values = record[name]
+            return _number(values[task]) if lacking is None or task in values else lacking
 
-    def gradients(record: Any) -> list[tuple[int, str, float, float]]:
-        norm, share = record["policy_gradient_norm"], record["policy_gradient_share"]
         frames = _count(record["frames"])
-        return [
-            (frames, t, _number(norm[t]), _number(share[t]))
-            if t in norm
-            else (frames, t, np.nan, 0)
-            for t in tasks
-        ]
+        return [(frames, t, *(value(t, *named) for named in columns.values())) for t in tasks]
 
-    def both(record: Any) -> tuple[list, list]:
+    def course(record: Any) -> list[tuple[int, float, float, float]]:
+        memory, entropy = np.nan, np.nan
+        if "memory_mib" in record:
+            memory = _number(record["memory_mib"])
+        if cost := record.get("entropy_cost"):
+            summed = -_number(record["entropy_loss"]) / cost  # Over a batch's steps.
+            entropy = summed / (config.unroll_length * config.batch_size)
+        return [(_count(record["frames"]), _number(record["frames_per_second"]), memory, entropy)]
+
+    def all_of_them(record: Any) -> tuple[list, ...]:
         measured = "policy_gradient_norm" in record  # Not in the last line of a program.
         return (
-            statistics(record) if config.use_popart else [],
-            gradients(record) if measured else [],
+            by_task(record, _STATISTICS) if config.use_popart else [],
+            by_task(record, _GRADIENTS) if measured else [],
+            by_task(record, _BATCHES) if "batch_share" in record else [],
+            course(record) if "frames_per_second" in record else [],
         )
 
     lines = _lines(path, problems)
     chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MOST_METRICS, len(lines))).astype(int))
-    found = _convert_lines([lines[i] for i in chosen], both, path, problems)
+    found = _convert_lines([lines[i] for i in chosen], all_of_them, path, problems)
 
     def table(place: int, *columns: str) -> pd.DataFrame:
         every = [row for line in found for row in line[place]]
-        whole = pd.DataFrame(every, columns=["frames", "task", *columns])
+        whole = pd.DataFrame(every, columns=["frames", *columns])
         return whole.sort_values("frames", kind="stable", ignore_index=True)
 
-    return Metrics(table(0, "shift", "scale"), table(1, "norm", "share"))
+    return Metrics(
+        table(0, "task", *_STATISTICS),
+        table(1, "task", *_GRADIENTS),
+        table(2, "task", *_BATCHES),
+        table(3, "frames_per_second", "memory_mib", "entropy"),
+    )
 
 
 def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Evaluation, ...]:

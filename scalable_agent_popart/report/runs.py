@@ -1,7 +1,7 @@
 """Runs as a report compares them, finished or not: logs, tests and what made them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.ancestry import Segment
 from scalable_agent_popart.report.populations import Population, read_population
-from scalable_agent_popart.report.records import Evaluation
+from scalable_agent_popart.report.records import Evaluation, Metrics
 from scalable_agent_popart.run_directory import RunDirectory
 
 
@@ -25,8 +25,7 @@ class Run:
       config: the run's.
       episodes: task, frames (of the run, at its end) and episode_return (raw) of each episode of
         training, in the order of frames.
-      statistics: frames, task, shift and scale of PopArt; empty without it.
-      gradients: frames, task, norm and share of policy gradients; empty if they were not measured.
+      metrics: what the learner measured.
       evaluations: all results of `--mode=test`.
       problems: what could not be read, a line each.
       population: what the run is the best of, or a member of. Frames are then those that the
@@ -36,8 +35,7 @@ class Run:
     path: Path
     config: Config
     episodes: pd.DataFrame
-    statistics: pd.DataFrame
-    gradients: pd.DataFrame
+    metrics: Metrics
     evaluations: tuple[Evaluation, ...]
     problems: list[str] = field(default_factory=list)
     population: Population | None = None
@@ -51,9 +49,8 @@ class Run:
     def frames(self) -> int:
         """Environment frames the run is known to have reached."""
         reached = [evaluation.frames for evaluation in self.evaluations]
-        reached += [
-            int(table["frames"].max()) for table in (self.episodes, self.statistics) if len(table)
-        ]
+        logs = (self.episodes, self.metrics.statistics, self.metrics.course)
+        reached += [int(table["frames"].max()) for table in logs if len(table)]
         return max(reached, default=0)
 
 
@@ -77,14 +74,13 @@ def read_run(path: str) -> Run:
     else:
         config = population.config
         logs = _follow(population, problems)
-    if not len(logs.episodes) and not len(logs.statistics) and not logs.evaluations:
+    if not len(logs.episodes) and not len(logs.metrics.statistics) and not logs.evaluations:
         raise UserError("; ".join([f"{path} has nothing to report yet", *problems]))
     return Run(
         Path(path),
         config,
         logs.episodes,
-        logs.statistics,
-        logs.gradients,
+        logs.metrics,
         logs.evaluations,
         problems,
         population,
@@ -96,8 +92,7 @@ class _Logs:
     """What one directory, or several, have of a run; attributes as those of Run."""
 
     episodes: pd.DataFrame
-    statistics: pd.DataFrame
-    gradients: pd.DataFrame
+    metrics: Metrics
     evaluations: tuple[Evaluation, ...]
 
     @classmethod
@@ -105,7 +100,7 @@ class _Logs:
         episodes = records.read_episodes(directory.episodes, config.suite.tasks, problems)
         metrics = records.read_metrics(directory.metrics, config, problems)
         evaluations = records.read_evaluations(directory, problems)
-        return cls(episodes, metrics.statistics, metrics.gradients, evaluations)
+        return cls(episodes, metrics, evaluations)
 
 
 def _follow(population: Population, problems: list[str]) -> _Logs:
@@ -121,8 +116,12 @@ def _follow(population: Population, problems: list[str]) -> _Logs:
     }
     return _Logs(
         _join(segments, {number: own.episodes for number, own in logs.items()}),
-        _join(segments, {number: own.statistics for number, own in logs.items()}),
-        _join(segments, {number: own.gradients for number, own in logs.items()}),
+        Metrics(
+            *(
+                _join(segments, {n: getattr(own.metrics, table.name) for n, own in logs.items()})
+                for table in fields(Metrics)
+            )
+        ),
         tuple(
             replace(evaluation, frames=evaluation.frames + segment.offset)
             for segment in segments
