@@ -32,6 +32,7 @@ _FIXED = {
     "popart_scale_lower_bound": 1e-4,
     "popart_scale_upper_bound": 1e6,
 }
+_TUNED = {"learning_rate", "entropy_cost", "epsilon", "max_grad_norm"}
 _OF_SUITE = {
     "atari57": {
         "unroll_length": 20,
@@ -72,7 +73,7 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(path: Path) -> None:
         assert getattr(config, name) == (name in _AGENTS[agent])
     first, *lines = path.read_text().splitlines()
     assert first.startswith("# ")
-    assert config.agent_name in first
+    assert re.search(rf"(?<![\w-]){config.agent_name} (on|with) ", first)
     assert all(re.fullmatch(r"# .+|--\w+(=[\w.,+-]+)?", line) for line in lines)
     given = _given(path)
     assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
@@ -98,7 +99,9 @@ def test_the_papers_experiments_have_its_hyperparameters(name: str, population: 
     agents = {"dmlab30-pixel": ["impala", "popart"], "dmlab30-original": ["impala"]}
     suite = name.partition("-")[0]
     for agent in agents.get(name, _AGENTS):
-        config = _config(_CONFIGS / f"{name}-{agent}{population}.flags")
+        path = _CONFIGS / f"{name}-{agent}{population}.flags"
+        config = _config(path)
+        assert not _TUNED & _given(path).keys(), "the suite's, or drawn"
         assert config.level_name == suite
         for flag, value in {**_FIXED, **_OF_SUITE[suite]}.items():
             assert getattr(config, flag) == value, flag
@@ -115,7 +118,20 @@ def test_the_papers_experiments_have_its_hyperparameters(name: str, population: 
         )
 
 
-@pytest.mark.parametrize("agent", ["impala", "popart"])
+def test_own_experiments_clip_rewards_as_they_say() -> None:
+    for path in _FILES:
+        expected = {"catch5-raw": "none", "catch5-clipped": "abs_one", "atari4": "none"}
+        clipping = expected.get(_parts(path)[0])
+        assert clipping in (None, _config(path).reward_clipping), path
+
+
+def test_the_papers_step_size_differs_in_nothing_else() -> None:
+    usual = _config(_CONFIGS / "catch5-raw-popart.flags")
+    papers = _config(_CONFIGS / "catch5-raw-paper-step-size-popart.flags")
+    assert papers == dataclasses.replace(usual, popart_step_size=_FIXED["popart_step_size"])
+
+
+@pytest.mark.parametrize("agent", ["impala", "popart", "original-impala"])
 def test_larger_populations_differ_from_the_others_in_their_size_alone(agent: str) -> None:
     large = _config(_CONFIGS / f"dmlab30-{agent}-large-pbt.flags")
     usual = _config(_CONFIGS / f"dmlab30-{agent}-pbt.flags")

@@ -375,32 +375,55 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
         by_task = dict(zip(rows["task"], rows["norm"], strict=True))
         assert by_task == line["policy_gradient_norm"]
     assert set(table["run"]) == {str(tmp_path / name) for name in names[:3]}
-    # A batch may lack a task, which then has no share of it.
+    # A batch may lack a task, which then has no part in it.
     partly = json.loads((tmp_path / "popart-1" / "metrics.jsonl").read_text().splitlines()[0])
     partly["policy_gradient_norm"] = {"catch_1": 3.0}
-    partly["policy_gradient_share"] = {"catch_1": 1.0}
     lone = make_run(tmp_path / "lone", use_popart=True, **flags)
     lone.metrics.write_text(
         json.dumps(partly) + "\n" + json.dumps({**partly, "frames": 9999}) + "\n"
     )
     other = gradients.by_agent(gradients.gradients(_compare(tmp_path / "lone"))).set_index("task")
-    assert list(other["share"]) == [1.0, 0.0]
+    assert list(other["part"]) == [1.0, 0.0]
     assert other["norm"]["catch_1"] == 3.0
     assert np.isnan(other["norm"]["catch_10"])
-    # By hand: task k of 2 has sizes k/10, 2k/10, ..., 49k/10 in both runs, and shares k/3.
+    # By hand: task k of 2 has sizes k/10, 2k/10, ..., 49k/10 in both runs, and parts k/3.
     summary = gradients.by_agent(table).set_index(["agent", "task"])
     assert summary.loc[("PopArt-IMPALA", "catch_10"), "norm"] == pytest.approx(5.0)
-    assert summary.loc[("PopArt-IMPALA", "catch_10"), "share"] == pytest.approx(2 / 3)
+    assert summary.loc[("PopArt-IMPALA", "catch_10"), "part"] == pytest.approx(2 / 3)
     assert summary.loc[("IMPALA", "catch_1"), "norm"] == pytest.approx(2.5)
+
+
+def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
+    columns = ["run", "task", "frames", "norm", "part"]
+    rows = [
+        *(("one", "a", frames, 10.0, 0.1) for frames in (1, 2, 3, 4)),
+        ("two", "a", 1, 30.0, 0.3),
+        ("two", "a", 4, 50.0, 0.5),
+        ("two", "a", 5, 9999.0, 1.0),  # Where the first is not yet.
+    ]
+    found = gradients.by_agent(pd.DataFrame(rows, columns=columns).assign(agent="x"))
+    (row,) = found.to_dict("records")
+    assert (row["norm"], row["part"]) == (pytest.approx(25.0), pytest.approx(0.25))
+    assert (row["least"], row["most"]) == (pytest.approx(0.1), pytest.approx(0.4))
+
+
+def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
+    flags = {"level_name": "catch_1,catch_10", "log_task_gradients": True, "tests": {}}
+    directory = make_run(tmp_path / "run", **flags)
+    lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    lines[0]["policy_gradient_norm"] = {"catch_1": 0.0, "catch_10": 0.0}
+    directory.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = gradients.gradients(_compare(tmp_path / "run"))
+    assert list(table["part"][table["frames"] == lines[0]["frames"]]) == [0, 0]
 
 
 def test_gradients_over_frames_are_of_even_stretches() -> None:
     rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
-    table = pd.DataFrame(rows, columns=["frames", "norm", "share"]).assign(agent="a", task="t")
+    table = pd.DataFrame(rows, columns=["frames", "norm", "part"]).assign(agent="a", task="t")
     found = gradients.over_frames(table)
     assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
     np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
-    np.testing.assert_allclose(found["share"], 0.5)
+    np.testing.assert_allclose(found["part"], 0.5)
 
 
 def test_statistics_are_the_runs_own_beside_its_returns(tmp_path: Path) -> None:

@@ -368,8 +368,8 @@ def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None
         given = {"level_name": "catch_1,catch_10", "use_popart": agent == "popart"}
         make_run(tmp_path / agent, log_task_gradients=True, tests={}, **given)
     text = report(tmp_path / "report", tmp_path / "impala", tmp_path / "popart")
-    assert "| PopArt-IMPALA | mean share | 33.3% | 66.7% |" in text
-    assert "| PopArt-IMPALA | median size | 2.5 | 5 |" in text
+    assert "| PopArt-IMPALA | part of all sizes (mean) | 33.3% | 66.7% |" in text
+    assert "| PopArt-IMPALA | size (median) | 2.5 | 5 |" in text
     (name,) = re.findall(r"figures/(\S+-gradients-none.png)", text)
     assert Image.open(tmp_path / "report" / "figures" / name).size[0] > 500
     (table,) = (tmp_path / "report" / "tables").glob("*-gradients.csv")

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import ROOT, metrics, wait_until
+from synthetic_runs import make_run
 
 _SETTINGS = [
     "--level_name=catch_1,catch_10",
@@ -21,6 +23,10 @@ _SETTINGS = [
     "--log_task_gradients",
 ]
 _AGENTS = {"small-impala": [], "small-popart": ["--use_popart"]}
+
+
+def _config(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text())
 
 
 def _flag_files(folder: Path, *more: str) -> list[str]:
@@ -75,8 +81,10 @@ def test_every_agent_is_trained_tested_and_reported_on(done: Path) -> None:
 
 def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
     record = json.loads((done / "report" / "runs.json").read_text())
-    assert record["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert record["reported_on"]["cores"] == os.cpu_count()
     impala, popart = record["runs"]
+    assert impala["machines"] == [record["reported_on"]]
+    assert impala["git_revisions"] == [_config(done / "runs" / "small-impala-1")["git_revision"]]
     assert (impala["agent"], popart["agent"]) == ("IMPALA", "PopArt-IMPALA")
     assert impala["flag_file"] == "small-impala.flags"
     assert impala["frames"] == metrics(done / "runs" / "small-impala-1")[-1]["frames"]
@@ -86,6 +94,18 @@ def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
     assert impala["largest_memory_mib"] > 100
     assert impala["versions"]["tensorflow"]
     assert impala["flags"]["total_environment_frames"] == 4000
+
+
+def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "small-impala-1", level_name="catch5").path
+    process = {"seconds": 1.0, "memory_kib": 2048, "git_revision": "one", "machine": "a"}
+    lines = [process, {**process, "git_revision": "two"}, {**process, "machine": "b"}]
+    (run / "processes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, _, err = _run(tmp_path, "--notrain", *_flag_files(tmp_path))
+    assert code == 0, err
+    (found,) = json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]
+    assert (found["git_revisions"], found["machines"]) == (["one", "two"], ["a", "b"])
+    assert (found["seconds"], found["largest_memory_mib"]) == (3, 2)
 
 
 def test_what_is_finished_is_not_done_again(done: Path) -> None:
@@ -157,17 +177,19 @@ def test_with_turns_each_run_gets_on_again_and_again(tmp_path: Path) -> None:
     assert len((second / "processes.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_run_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
-    (good, bad), _ = _endless(tmp_path)
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    bad, good = _flag_files(tmp_path)
     with open(bad, "a") as file:
         file.write("--learning_rate=-1\n")
-    code, _, err = _run(tmp_path, "--places=2", good, bad)
+    code, _, err = _run(tmp_path, "--places=1", bad, good)
     assert code == 1
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
-    log = tmp_path / "runs" / "small-popart-1.log"
+    log = tmp_path / "runs" / "small-impala-1.log"
     assert str(log) in line
     assert "--learning_rate" in log.read_text()
-    assert not _left_behind(tmp_path)
+    assert (tmp_path / "runs" / "small-popart-1" / "evaluation.json").exists()
+    (record,) = json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]
+    assert record["agent"] == "PopArt-IMPALA"
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,6 @@ def make_run(
             if config.log_task_gradients and i < 50:  # Not in the last line of a program.
                 sizes = {task: place * i / 10 for place, task in enumerate(tasks, start=1)}
                 record["policy_gradient_norm"] = sizes
-                whole = sum(sizes.values())
-                record["policy_gradient_share"] = {t: n / whole for t, n in sizes.items()}
             file.write(json.dumps(record) + "\n")
     for starts, count in tests.items():
         given = {"mode": "test", "starts": starts}

@@ -4,13 +4,14 @@
 
 Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, beside it what
 it printed. `--places` runs train at a time, each on cores of its own, and are tested at their end.
-The same command goes on where it was stopped; what is finished is not done again. Then
+The same command goes on where it was stopped; what is finished is not done again. One that fails,
+because it diverged for instance, is named and left as it is, and the others go on. Then
 `--mode=report` writes its report on all runs, and `runs.json` beside it says what made them: flags,
 seeds, frames, time, memory, packages and machine.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 `--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations
-are not trained this way.
+are not trained this way. Needs Linux.
 """
 
 import collections
@@ -84,16 +85,13 @@ class Trainer:
         self._ended = threading.Semaphore(0)  # Of the threads.
         self._stopped = False
         self._error: BaseException | None = None
+        self._failures: list[str] = []  # A line for each run that cannot go on.
         cores = sorted(os.sched_getaffinity(0))
         shares = [cores[i::places] or cores for i in range(places)]
         self._threads = [threading.Thread(target=self._work, args=[share]) for share in shares]
 
-    def train(self) -> None:
-        """Trains and tests all runs.
-
-        Raises:
-          FailedError: if one of them fails; the others have saved their checkpoints.
-        """
+    def train(self) -> list[str]:
+        """Trains and tests all runs; returns a line for each that failed."""
         try:
             for thread in self._threads:
                 thread.start()
@@ -107,6 +105,7 @@ class Trainer:
                     thread.join()
         if self._error is not None:
             raise self._error
+        return self._failures
 
     def _stop(self) -> None:
         with self._lock:
@@ -118,10 +117,14 @@ class Trainer:
         try:
             os.sched_setaffinity(0, cores)  # Of this thread, and of the processes it starts.
             while (run := self._next()) is not None:
-                if not self._train(run):
-                    self._waiting.append(run)
-                elif not run_records.is_tested(run.path):
-                    self._test(run)
+                try:
+                    if not self._train(run):
+                        self._waiting.append(run)
+                    elif not run_records.is_tested(run.path):
+                        self._test(run)
+                except FailedError as error:
+                    print(error, flush=True)
+                    self._failures.append(str(error))
         except BaseException as error:
             self._error = error
             self._stop()
@@ -213,7 +216,7 @@ def _report(runs: Sequence[Run]) -> None:
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise FailedError("the report could not be written")
     records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
-    table = {"machine": run_records.machine(), "runs": records}
+    table = {"reported_on": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
 
 
@@ -221,7 +224,8 @@ def _leave(number: int, frame: object) -> None:
     """Ends the program once, however often it is asked."""
     del frame
     for further in _SIGNALS:
-        signal.signal(further, signal.SIG_IGN)
+        # Not SIG_IGN, which a process that is just being started would inherit.
+        signal.signal(further, lambda number, frame: None)
     sys.exit(128 + number)
 
 
@@ -231,10 +235,16 @@ def main(argv: list[str]) -> None:
         signal.signal(number, _leave)
     try:
         runs, more_flags = _experiment(argv[1:])
+        failures: list[str] = []
         if FLAGS.train:
             places = FLAGS.places or len(os.sched_getaffinity(0))
-            Trainer(runs, min(places, len(runs)), more_flags).train()
-        _report(runs)
+            failures = Trainer(runs, min(places, len(runs)), more_flags).train()
+        try:
+            _report(runs)
+        except FailedError as error:
+            failures.append(str(error))
+        if failures:
+            raise FailedError("; ".join(failures))
     except FailedError as error:
         sys.exit(f"error: {error}")
 

@@ -9,9 +9,18 @@ from typing import Any
 
 
 def note_process(path: Path, seconds: float, memory: int) -> None:
-    """Adds a process that trained a run to the record of these; its largest memory is in KiB."""
+    """Adds a process that trained a run to the record of these; its largest memory is in KiB.
+
+    Runs may be continued by another revision and elsewhere.
+    """
+    process = {
+        "seconds": round(seconds, 1),
+        "memory_kib": memory,
+        "git_revision": _config(path)["git_revision"],
+        "machine": machine(),
+    }
     with open(path / "processes.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"seconds": round(seconds, 1), "memory_kib": memory}) + "\n")
+        file.write(json.dumps(process) + "\n")
 
 
 def is_tested(path: Path) -> bool:
@@ -27,8 +36,11 @@ def frames(path: Path) -> int:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """A run's seed, frames, rate, time, memory, flags, packages and revision."""
-    config = json.loads((path / "config.json").read_text())
+    """A run's seed, frames, rate, time, memory, flags, packages, revisions and machines.
+
+    Packages are those of the process that trained it last.
+    """
+    config = _config(path)
     metrics = _lines(path / "metrics.jsonl")
     processes = _lines(path / "processes.jsonl")
     return {
@@ -41,23 +53,35 @@ def describe(path: Path) -> dict[str, Any]:
         ),
         "seconds": round(sum(process["seconds"] for process in processes)),
         "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
-        "git_revision": config["git_revision"],
+        "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
+        "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
         "flags": {name: v for name, v in config["flags"].items() if name != "logdir"},
     }
 
 
 def machine() -> dict[str, Any]:
-    """This machine: processor, the cores there are for this process, and memory."""
+    """This machine: processor, its cores, and memory."""
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": models[0] if models else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
+    """What the processes that know it have there, each value once."""
+    found = [process[name] for process in processes if name in process]
+    return [value for i, value in enumerate(found) if value not in found[:i]]
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """What the run was last started with."""
+    return json.loads((path / "config.json").read_text())
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -197,7 +197,7 @@ def _gradients(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
     parts = ["### Policy gradients by task"]
     for clipping, own in table.groupby("reward_clipping", sort=False):
         figure = figures.gradients(gradients.over_frames(own))
-        says = f"{comparison.title}, rewards {clipping}: size and share of tasks' policy gradients"
+        says = f"{comparison.title}, rewards {clipping}: size of tasks' policy gradients"
         parts.append(writer.figure(figure, f"{name}-gradients-{clipping}", says))
     return [
         *parts,

@@ -187,7 +187,7 @@ def scales(table: pd.DataFrame) -> Figure:
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Size and share of each task's policy gradient, a column an agent and a line a task."""
+    """Size of each task's policy gradient, and part of all sizes; a column an agent."""
     agents, tasks = list(dict.fromkeys(table["agent"])), list(dict.fromkeys(table["task"]))
     colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
     width = 3.4 * len(agents) + 0.8
@@ -201,10 +201,10 @@ def gradients(table: pd.DataFrame) -> Figure:
         for task, colour in zip(tasks, colours, strict=True):
             line = own[own["task"] == task]
             above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
-            below.plot(line["frames"] / unit, line["share"], color=colour)
+            below.plot(line["frames"] / unit, line["part"], color=colour)
         above.set_yscale("log")
         above.set_title(agent, fontsize=9)
-        below.axhline(0, color="black", lw=0.8)
+        below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)
     largest = float(table["norm"].max())
@@ -212,7 +212,7 @@ def gradients(table: pd.DataFrame) -> Figure:
         smallest = max(float(table["norm"].min()), largest / 10**_ORDERS_IN_VIEW)
         grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
-    grid[1, 0].set_ylabel("share of the policy gradient")
+    grid[1, 0].set_ylabel("part of all sizes")
     figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")
     _legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
     return figure

@@ -12,32 +12,45 @@ _NUM_BINS = 40
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Each task's policy gradient over training, a row a run, task and record that has it.
 
-    `norm` is the length of the task's part of a batch's policy gradient, `share` the part of the
-    whole gradient's squared length that is due to it; see `task_gradients.py`.
+    `norm` is the length of the task's part of a batch's policy gradient, see `task_gradients.py`,
+    NaN where the batch had nothing of the task. `part` is what that is of the sum of all tasks'
+    lengths: between 0 and 1, and 1 of a task that the others are nothing beside.
     """
 
     def read(run: Run) -> pd.DataFrame:
         table = run.metrics.gradients
-        return table[table["task"].isin(comparison.suite.tasks)]
+        own = table[table["task"].isin(comparison.suite.tasks)]
+        sums = own.groupby("frames")["norm"].transform("sum")
+        return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
 
-    return of_runs(comparison, ["task", "frames", "norm", "share"], read)
+    return of_runs(comparison, ["task", "frames", "norm", "part"], read)
 
 
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """A row an agent and task: the median norm and the mean share over all records of all runs.
+    """A row an agent and task: `norm`, `part`, and `least` and `most`, the parts of single runs.
 
-    The median is over the batches that the task had rollouts in.
+    Of each run the median norm, over the batches that the task had rollouts in, and the mean part;
+    then the means over runs. All runs count up to where the one that is least far is.
     """
-    groups = table.groupby(["agent", "task"], sort=False)
-    return groups.agg(norm=("norm", "median"), share=("share", "mean")).reset_index()
+    common = table.groupby("run")["frames"].max().min()
+    groups = table[table["frames"] <= common].groupby(["agent", "task", "run"], sort=False)
+    runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
+    both = runs.groupby(["agent", "task"], sort=False)
+    means = both.agg(
+        norm=("norm", "mean"), part=("part", "mean"), least=("part", "min"), most=("part", "max")
+    )
+    return means.reset_index()
 
 
 def over_frames(table: pd.DataFrame) -> pd.DataFrame:
-    """The same for stretches of training, all as long; `frames` are those of their middles."""
+    """Median norm and mean part of all runs for stretches of training, all as long.
+
+    `frames` are those of their middles.
+    """
     width = table["frames"].max() / _NUM_BINS
     place = ((table["frames"] - 1) // width).clip(0, _NUM_BINS - 1)
     groups = table.assign(frames=(place + 0.5) * width).groupby(
         ["agent", "task", "frames"], sort=False
     )
-    means = groups.agg(norm=("norm", "median"), share=("share", "mean")).reset_index()
+    means = groups.agg(norm=("norm", "median"), part=("part", "mean")).reset_index()
     return means.sort_values("frames", kind="stable", ignore_index=True)

@@ -230,17 +230,23 @@ def gradients_section(table: pd.DataFrame) -> str:
         of_task = own.set_index("task")
         norms = of_task["norm"].dropna()
         sizes = {task: f"{norms[task]:.3g}" if task in norms else "" for task in of_task.index}
-        shares = {task: f"{100 * of_task['share'][task]:.1f}%" for task in of_task.index}
-        rows += [{"Agent": agent, "": "median size", **sizes}]
-        rows += [{"Agent": agent, "": "mean share", **shares}]
+        parts = {
+            row.Index: f"{row.part:.1%}"
+            + (f" [{row.least:.1%}, {row.most:.1%}]" if row.most > row.least else "")
+            for row in of_task.itertuples()
+        }
+        rows += [{"Agent": agent, "": "size (median)", **sizes}]
+        rows += [{"Agent": agent, "": "part of all sizes (mean)", **parts}]
     return "\n\n".join(
         [
             _table(rows),
-            "The gradient of a batch's policy loss is the sum of its tasks' parts, here before "
-            "any clipping. Size: the length of a task's part, in batches that it has rollouts in. "
-            "Share: of the whole gradient's squared length, what is due to the task; shares sum to "
-            "100%, and are negative where a task pulls against the rest. All records of all runs "
-            "count, whatever the whole gradient's size.",
+            "The gradient of a batch's policy loss to the agent's weights is the sum of its tasks' "
+            "gradients. Size: the length of a task's, in batches that it has rollouts in. Part: "
+            "what that is of the sum of all tasks' sizes; in brackets, the runs with the least and "
+            "the most. Of each run the mean part and the median size, then the mean over runs, up "
+            "to where the run is that is least far. What else makes an update is not in it: the "
+            "values' loss, whose gradient reaches the shared layers as well, the clipping of all "
+            "of it to `--max_grad_norm`, and RMSProp's division.",
         ]
     )
 

@@ -126,10 +126,10 @@ def read_population(path: str, problems: list[str]) -> Population | None:
     if number is not None and (shared is None or not shared.population_size):
         return None  # A run that lies there, if it is one.
     if shared is None or not shared.population_size:
-        raise UserError(f"{path} holds a {POPULATION_FILE} of no population")
+        raise UserError(f"it holds a {POPULATION_FILE} of no population")
     members = _read_members(directory, shared.population_size, problems)
     if not members or number not in (None, *members):
-        raise UserError(f"{path} has nothing to report yet: {'; '.join(problems)}")
+        raise UserError("; ".join(["it has nothing to report yet", *problems]))
     best = max(members.values(), key=lambda member: member.standing)
     shown = best if number is None else members[number]
     lineages = {member.number: member.lineage for member in members.values()}

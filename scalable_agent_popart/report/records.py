@@ -85,8 +85,8 @@ class Metrics:
 
     Attributes:
       statistics: PopArt's frames, task, shift and scale; empty without it.
-      gradients: frames, task, norm and share of policy gradients, where those were measured. A task
-        that had no rollout in a batch had no share in it, and has no norm.
+      gradients: frames, task and norm of policy gradients, where those were measured; NaN for a
+        task that had no rollout in the batch.
       batches: frames, task and share of the rollouts that were learned from since the line before.
       course: frames, frames_per_second, memory_mib of the learner's process, and entropy of the
         policy, the mean in nats over a batch; NaN where a record does not tell.
@@ -101,7 +101,7 @@ class Metrics:
 # Measurements by task: what they are called in a log, what in a table, and what a task has of them
 # that a record lacks; None if no record may.
 _STATISTICS = {"shift": ("shift", None), "scale": ("scale", None)}
-_GRADIENTS = {"norm": ("policy_gradient_norm", np.nan), "share": ("policy_gradient_share", 0.0)}
+_GRADIENTS = {"norm": ("policy_gradient_norm", np.nan)}
 _BATCHES = {"share": ("batch_share", None)}
 
 

@@ -69,13 +69,13 @@ def read_run(path: str) -> Run:
         directory = RunDirectory(path)
         config = directory.read_config()
         if config is None:
-            raise UserError(f"{path} holds no config.json, so no run")
+            raise UserError("it holds no config.json, so no run")
         logs = _Logs.read(directory, config, problems)
     else:
         config = population.config
         logs = _follow(population, problems)
     if not len(logs.episodes) and not len(logs.metrics.statistics) and not logs.evaluations:
-        raise UserError("; ".join([f"{path} has nothing to report yet", *problems]))
+        raise UserError("; ".join(["it has nothing to report yet", *problems]))
     return Run(
         Path(path),
         config,
