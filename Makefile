@@ -13,7 +13,7 @@ demo: install
 	$(PY) experiment.py --mode=report --runs=runs/demo --report_dir=runs/demo-report
 
 test: install
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --durations=20
 
 lint: install
 	$(VENV)/bin/ruff check .

@@ -173,10 +173,11 @@ def _train_in(
         **tuner.tracked,
     )
     checkpoints.restore()
-    directory.record(config)
+    finished = learner.frames >= config.total_environment_frames
+    if not finished:
+        directory.record(config)  # With what trains it from now on.
     try:
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
-        finished = learner.frames >= config.total_environment_frames
         if finished and not config.learner_address:
             return None  # It needs no actors; those of other processes want to hear of it.
         if not finished:

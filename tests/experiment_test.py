@@ -110,11 +110,15 @@ def test_the_same_command_resumes(tmp_path: Path) -> None:
     assert (tmp_path / "episodes.jsonl").read_text().startswith(episodes)
     frames = [line["frames"] for line in lines(tmp_path / "metrics.jsonl")]
     assert frames == sorted(set(frames))
-    # A finished run has nothing left to do, and loses nothing by being asked to.
+    # A finished run has nothing left to do, and loses nothing by being asked to: not even what
+    # program it was that trained it.
+    record = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**record, "git_revision": "older"}))
     train(tmp_path, use_popart=True, total_environment_frames=800)
     after = saved(tmp_path)
     assert after[FRAMES] == 800
     np.testing.assert_array_equal(after[SHIFT], saved(tmp_path)[SHIFT])
+    assert json.loads((tmp_path / "config.json").read_text())["git_revision"] == "older"
 
 
 def test_logs_beyond_the_checkpoint_are_cut_on_resume(tmp_path: Path) -> None:

@@ -1,10 +1,18 @@
-"""The README's tables of results are those of the reports under `results/`."""
+"""What the README and the pages under `results/` say is what the files beside them hold."""
 
+import dataclasses
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import experiment
+from scalable_agent_popart.config import Config
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RESULTS = _ROOT / "results"
@@ -24,12 +32,38 @@ def rows(tables: Path, prefix: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(("experiment", "prefix"), [("catch5", "catch5")])
-def test_tables_are_those_of_the_reports(experiment: str, prefix: str) -> None:
-    expected = rows(_RESULTS / experiment / "tables", prefix)
+@pytest.mark.parametrize(("folder", "prefix"), [("catch5", "catch5")])
+def test_tables_are_those_of_the_reports(folder: str, prefix: str) -> None:
+    expected = rows(_RESULTS / folder / "tables", prefix)
     assert len(expected) > 2
     for row in expected:
         assert row in _README
+
+
+def _records() -> list[Any]:
+    return [
+        pytest.param(record, id=record["run"])
+        for path in sorted(_RESULTS.glob("**/runs.json"))
+        for record in json.loads(path.read_text())["runs"]
+    ]
+
+
+@pytest.mark.parametrize("record", _records())
+def test_runs_were_made_with_the_flags_of_their_files(record: dict[str, Any]) -> None:
+    path = _ROOT / "configs" / record["flag_file"]
+    with flagsaver.flagsaver():
+        flags.FLAGS(["experiment.py", f"--flagfile={path}", f"--seed={record['seed']}"])
+        config = dataclasses.asdict(Config.from_flags(experiment.given_flags()))
+    # How often records are made changes nothing else. Flags may have been added since.
+    ignored = {"logdir", "log_seconds"}
+    for name in (record["flags"].keys() & config.keys()) - ignored:
+        assert record["flags"][name] == config[name], name
+
+
+def test_pages_are_whole() -> None:
+    """No line is a mere name for what was to be put there."""
+    for page in [_ROOT / "README.md", *_RESULTS.glob("**/*.md")]:
+        assert not re.search(r"^[A-Z@_]{3,}$|TODO|TBD", page.read_text(), re.MULTILINE), page
 
 
 def test_what_the_readme_and_the_results_refer_to_is_there() -> None:
