@@ -45,7 +45,6 @@ flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;
 flags.DEFINE_float("endurance_minutes", None, "Trains once for so long.")
 flags.DEFINE_string("json", None, "File to write the results to.")
 
-_PAGES_PER_GIB = 2**30 // resource.getpagesize()
 _MEMORY_SAMPLES = 60
 
 
@@ -101,7 +100,7 @@ def endure(config: Config, minutes: float) -> dict[str, float]:
 
 
 def _resident_gib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) / _PAGES_PER_GIB
+    return hardware.memory()["memory_mib"] / 1024
 
 
 def run(config: Config, other: Config | None) -> list[dict[str, float]]:

@@ -22,7 +22,7 @@ class TaskGradients:
         self._tasks = tasks
 
     def measure(self, batch: Rollout) -> Mapping[str, Mapping[str, float]]:
-        """The parts of a batch `[T + 1, B, ...]` with the present weights, which stay as they are.
+        """The sizes of a batch's `[T + 1, B, ...]` gradients; weights stay as they are.
 
         Returns:
           By the names of the tasks that have rollouts in the batch: `policy_gradient_norm`, |g_k|,

@@ -4,10 +4,10 @@
 
 Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, beside it what
 it printed. `--places` runs train at a time, each on cores of its own, and are tested at their end.
-The same command goes on where it was stopped; what is finished is not done again. One that fails,
+The same command goes on where it was stopped; what is finished is not done again. A run that fails,
 because it diverged for instance, is named and left as it is, and the others go on. Then
 `--mode=report` writes its report on all runs, and `runs.json` beside it says what made them: flags,
-seeds, frames, time, memory, packages and machine.
+seeds, frames, time, memory, packages, revisions and machines.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 `--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations
@@ -142,12 +142,14 @@ class Trainer:
         code, memory = self._call(run, [*arguments, f"--logdir={run.path}"], FLAGS.turn_minutes)
         if run_records.frames(run.path) != frames:
             run_records.note_process(run.path, time.monotonic() - before, memory)
+        _check(run, code)
         return code == 0
 
     def _test(self, run: Run) -> None:
         episodes = FLAGS.test_num_episodes
         more = [] if episodes is None else [f"--test_num_episodes={episodes}"]
-        self._call(run, ["--mode=test", f"--logdir={run.path}", *more])
+        code, _ = self._call(run, ["--mode=test", f"--logdir={run.path}", *more])
+        _check(run, code)
 
     def _call(
         self, run: Run, arguments: Sequence[str], minutes: float | None = None
@@ -167,10 +169,6 @@ class Trainer:
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
                 self._processes.remove(process.pid)
-        if process.returncode not in (0, *_STOPPED):
-            raise FailedError(
-                f"{run.path} failed (exit code {process.returncode}); see {run.output}"
-            )
         return process.returncode, usage.ru_maxrss
 
     def _wait(self, process: int, run: Run, minutes: float | None) -> None:
@@ -185,6 +183,12 @@ class Trainer:
                     timeout = None
         finally:
             os.close(ends)
+
+
+def _check(run: Run, code: int) -> None:
+    """Raises FailedError if a process of the run ended so."""
+    if code not in (0, *_STOPPED):
+        raise FailedError(f"{run.path} failed (exit code {code}); see {run.output}")
 
 
 def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:

@@ -51,7 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
         "median_frames_per_second": round(
             statistics.median(line["frames_per_second"] for line in metrics) if metrics else 0.0
         ),
-        "seconds": round(sum(process["seconds"] for process in processes)),
+        "seconds": round(sum(p["seconds"] for p in processes)) if processes else None,
         "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
@@ -74,8 +74,8 @@ def machine() -> dict[str, Any]:
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
-    """What the processes that know it have there, each value once."""
-    found = [process[name] for process in processes if name in process]
+    """What the processes have there, each value once; None of those that it was not noted of."""
+    found = [process.get(name) for process in processes]
     return [value for i, value in enumerate(found) if value not in found[:i]]
 
 

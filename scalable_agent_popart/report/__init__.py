@@ -160,12 +160,13 @@ def _learning_curves(
 
 
 def _course(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
-    table = course.by_run(comparison)
-    if not len(table):
+    records, shares = course.course(comparison), course.batches(comparison)
+    if not len(records):
         return []
-    files = [writer.table(course.course(comparison), f"{name}-course")]
-    if table["tasks"].notna().any():
-        files.append(writer.table(course.batches(comparison), f"{name}-batches"))
+    table = course.by_run(records, shares)
+    files = [writer.table(records, f"{name}-course")]
+    if len(shares):
+        files.append(writer.table(shares, f"{name}-batches"))
     return ["### Course of training", page.course_table(table), f"All of it: {', '.join(files)}."]
 
 

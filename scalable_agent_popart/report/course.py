@@ -27,15 +27,15 @@ def batches(comparison: Comparison) -> pd.DataFrame:
     return of_runs(comparison, ["task", "share", "least", "most"], read)
 
 
-def by_run(comparison: Comparison) -> pd.DataFrame:
-    """A row a run that has records; NaN where they do not tell.
+def by_run(course_table: pd.DataFrame, batches_table: pd.DataFrame) -> pd.DataFrame:
+    """Both tables in short, a row a run; NaN where they do not tell.
 
-    Agent, seed, the medians of frames_per_second and entropy and the largest memory_mib; and of the
-    shares of all tasks in its batches how many are above 0 (`tasks`), the smallest and the largest.
+    The medians of frames_per_second and of entropy, and the largest memory_mib. `tasks` is how many
+    tasks have a share in the run's batches, `least` and `most` are the shares of two of them.
     """
     keys = ["run", "agent", "seed"]
-    records = course(comparison).groupby(keys, sort=False)
-    shares = batches(comparison).groupby(keys, sort=False)["share"]
+    records = course_table.groupby(keys, sort=False)
+    shares = batches_table.groupby(keys, sort=False)["share"]
     columns = {
         "frames_per_second": records["frames_per_second"].median(),
         "memory_mib": records["memory_mib"].max(),

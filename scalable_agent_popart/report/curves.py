@@ -59,7 +59,7 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
 def of_runs(
     comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
 ) -> pd.DataFrame:
-    """One table of what `read` finds of each run, which has these columns, or none in vain."""
+    """One table of what `read` finds of each run; an empty one if it finds nothing anywhere."""
     parts = []
     for agent in comparison.agents:
         for run in agent.runs:

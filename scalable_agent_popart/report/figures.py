@@ -155,28 +155,29 @@ def _draw_statistics(
 def scales(table: pd.DataFrame) -> Figure:
     """All tasks' scales on one axis, a column an agent and a line a run and task.
 
-    Of many tasks, those with the smallest and the largest scales at the end are named.
+    Tasks are named with their scales at the end, the mean of all runs; of many tasks, those with
+    the smallest and the largest.
     """
     agents = list(dict.fromkeys(table["agent"]))
-    tasks = list(dict.fromkeys(table["task"]))
-    colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
+    ends = table.groupby(["agent", "run", "task"])["scale"].last()
+    order = list(ends.groupby("task").mean().sort_values().index)
+    colours = dict(zip(order, colormaps["viridis"](np.linspace(0, 0.93, len(order))), strict=True))
     figure = Figure(figsize=(5.2 * len(agents) + 0.8, 4.6), layout="constrained")
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
     unit, name = frames_unit(table["frames"].max())
     for axes, agent in zip(grid, agents, strict=True):
         own = table[table["agent"] == agent]
-        last = own.groupby(["task", "run"], sort=False)["scale"].last().groupby("task").mean()
-        order = list(last.sort_values().index)
         for (task, _), line in own.groupby(["task", "run"], sort=False):
-            colour = colours[order.index(task)]
-            axes.plot(line["frames"] / unit, line["scale"], color=colour, lw=1)
+            axes.plot(line["frames"] / unit, line["scale"], color=colours[task], lw=1)
         axes.set_yscale("log")
         axes.set_title(agent, fontsize=9)
         axes.grid(alpha=0.3)
-        few = order if len(order) <= 2 * _NAMES else [*order[:_NAMES], *order[-_NAMES:]]
-        handles = [axes.plot([], [], color=colours[order.index(task)])[0] for task in few[::-1]]
-        labels = [f"{task}: {last[task]:.3g}" for task in few[::-1]]
-        title = "at the end" if few is order else f"{_NAMES} largest and smallest at the end"
+        last = ends[agent].groupby("task").mean().sort_values(ascending=False)
+        many = len(last) > 2 * _NAMES
+        named = [*last.index[:_NAMES], *last.index[-_NAMES:]] if many else list(last.index)
+        handles = [axes.plot([], [], color=colours[task])[0] for task in named]
+        labels = [f"{task}: {last[task]:.3g}" for task in named]
+        title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
             handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
             bbox_to_anchor=(1, 1),

@@ -12,9 +12,9 @@ _NUM_BINS = 40
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Each task's policy gradient over training, a row a run, task and record that has it.
 
-    `norm` is the length of the task's part of a batch's policy gradient, see `task_gradients.py`,
-    NaN where the batch had nothing of the task. `part` is what that is of the sum of all tasks'
-    lengths: between 0 and 1, and 1 of a task that the others are nothing beside.
+    `norm` is the length of the gradient that the task's rollouts in a batch have by themselves, see
+    `task_gradients.py`; NaN where there were none. `part` is the norm over the sum of all tasks'
+    norms: between 0 and 1, and 1 of a task that the others are nothing beside.
     """
 
     def read(run: Run) -> pd.DataFrame:
@@ -29,21 +29,22 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:
     """A row an agent and task: `norm`, `part`, and `least` and `most`, the parts of single runs.
 
-    Of each run the median norm, over the batches that the task had rollouts in, and the mean part;
-    then the means over runs. All runs count up to where the one that is least far is.
+    Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
+    up to the frames that all runs have reached; then the median of the norms, which may differ by
+    orders of magnitude between runs, and the mean of the parts.
     """
     common = table.groupby("run")["frames"].max().min()
     groups = table[table["frames"] <= common].groupby(["agent", "task", "run"], sort=False)
     runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
     both = runs.groupby(["agent", "task"], sort=False)
     means = both.agg(
-        norm=("norm", "mean"), part=("part", "mean"), least=("part", "min"), most=("part", "max")
+        norm=("norm", "median"), part=("part", "mean"), least=("part", "min"), most=("part", "max")
     )
     return means.reset_index()
 
 
 def over_frames(table: pd.DataFrame) -> pd.DataFrame:
-    """Median norm and mean part of all runs for stretches of training, all as long.
+    """Median norm and mean part of all runs' records for stretches of training, all as long.
 
     `frames` are those of their middles.
     """

@@ -242,11 +242,12 @@ def gradients_section(table: pd.DataFrame) -> str:
             _table(rows),
             "The gradient of a batch's policy loss to the agent's weights is the sum of its tasks' "
             "gradients. Size: the length of a task's, in batches that it has rollouts in. Part: "
-            "what that is of the sum of all tasks' sizes; in brackets, the runs with the least and "
-            "the most. Of each run the mean part and the median size, then the mean over runs, up "
-            "to where the run is that is least far. What else makes an update is not in it: the "
-            "values' loss, whose gradient reaches the shared layers as well, the clipping of all "
-            "of it to `--max_grad_norm`, and RMSProp's division.",
+            "that over the sum of all tasks' sizes, which says nothing where these are next to "
+            "zero; in brackets, the runs with the least and the most. Of each run the mean part "
+            "and the median size, up to the frames that all runs have reached; then the mean and "
+            "the median over runs. What else makes an update is not in it: the values' loss, whose "
+            "gradient reaches the shared layers as well, the clipping of all of it to "
+            "`--max_grad_norm`, and RMSProp's division.",
         ]
     )
 

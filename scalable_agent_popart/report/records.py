@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,7 +81,7 @@ def read_recent_episodes(path: Path, tasks: Collection[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What the learner measured of each task, at so many points that they make a curve.
+    """What the learner measured, at so many points that they make a curve.
 
     Attributes:
       statistics: PopArt's frames, task, shift and scale; empty without it.
@@ -98,58 +98,58 @@ class Metrics:
     course: pd.DataFrame
 
 
-# Measurements by task: what they are called in a log, what in a table, and what a task has of them
-# that a record lacks; None if no record may.
-_STATISTICS = {"shift": ("shift", None), "scale": ("scale", None)}
-_GRADIENTS = {"norm": ("policy_gradient_norm", np.nan)}
-_BATCHES = {"share": ("batch_share", None)}
+# Of the tables above, beside `frames`.
+_COLUMNS = {
+    "statistics": ("task", "shift", "scale"),
+    "gradients": ("task", "norm"),
+    "batches": ("task", "share"),
+    "course": ("frames_per_second", "memory_mib", "entropy"),
+}
 
 
 def read_metrics(path: Path, config: Config, problems: list[str]) -> Metrics:
     """Reads a learner's log."""
     tasks = config.suite.tasks
 
-    def by_task(record: Any, columns: Mapping[str, tuple[str, float | None]]) -> list[tuple]:
-        def value(task: str, name: str, lacking: float | None) -> float:
-            values = record[name]
-            return _number(values[task]) if lacking is None or task in values else lacking
-
+    def rows(record: Any) -> dict[str, list[tuple]]:
         frames = _count(record["frames"])
-        return [(frames, t, *(value(t, *named) for named in columns.values())) for t in tasks]
-
-    def course(record: Any) -> list[tuple[int, float, float, float]]:
-        memory, entropy = np.nan, np.nan
-        if "memory_mib" in record:
-            memory = _number(record["memory_mib"])
-        if cost := record.get("entropy_cost"):
-            summed = -_number(record["entropy_loss"]) / cost  # Over a batch's steps.
-            entropy = summed / (config.unroll_length * config.batch_size)
-        return [(_count(record["frames"]), _number(record["frames_per_second"]), memory, entropy)]
-
-    def all_of_them(record: Any) -> tuple[list, ...]:
-        measured = "policy_gradient_norm" in record  # Not in the last line of a program.
-        return (
-            by_task(record, _STATISTICS) if config.use_popart else [],
-            by_task(record, _GRADIENTS) if measured else [],
-            by_task(record, _BATCHES) if "batch_share" in record else [],
-            course(record) if "frames_per_second" in record else [],
-        )
+        found: dict[str, list[tuple]] = {}
+        if config.use_popart:
+            shift, scale = record["shift"], record["scale"]
+            found["statistics"] = [(frames, t, _number(shift[t]), _number(scale[t])) for t in tasks]
+        norms = record.get("policy_gradient_norm", {})  # Not in the last line of a program.
+        if norms:
+            found["gradients"] = [
+                (frames, t, _number(norms[t]) if t in norms else np.nan) for t in tasks
+            ]
+        if "batch_share" in record:
+            share = record["batch_share"]
+            found["batches"] = [(frames, t, _number(share[t])) for t in tasks]
+        if "frames_per_second" in record:
+            found["course"] = [(frames, *_course(record, config))]
+        return found
 
     lines = _lines(path, problems)
     chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MOST_METRICS, len(lines))).astype(int))
-    found = _convert_lines([lines[i] for i in chosen], all_of_them, path, problems)
+    found = _convert_lines([lines[i] for i in chosen], rows, path, problems)
 
-    def table(place: int, *columns: str) -> pd.DataFrame:
-        every = [row for line in found for row in line[place]]
-        whole = pd.DataFrame(every, columns=["frames", *columns])
+    def table(name: str) -> pd.DataFrame:
+        every = [row for record in found for row in record.get(name, [])]
+        whole = pd.DataFrame(every, columns=["frames", *_COLUMNS[name]])
         return whole.sort_values("frames", kind="stable", ignore_index=True)
 
-    return Metrics(
-        table(0, "task", *_STATISTICS),
-        table(1, "task", *_GRADIENTS),
-        table(2, "task", *_BATCHES),
-        table(3, "frames_per_second", "memory_mib", "entropy"),
-    )
+    return Metrics(**{name: table(name) for name in _COLUMNS})
+
+
+def _course(record: Any, config: Config) -> tuple[float, float, float]:
+    """A record's speed, memory and entropy."""
+    memory, entropy = np.nan, np.nan
+    if "memory_mib" in record:
+        memory = _number(record["memory_mib"])
+    if cost := record.get("entropy_cost"):
+        summed = -_number(record["entropy_loss"]) / cost  # Over a batch's steps.
+        entropy = summed / (config.unroll_length * config.batch_size)
+    return _number(record["frames_per_second"]), memory, entropy
 
 
 def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Evaluation, ...]:
