@@ -15,8 +15,8 @@ v_i(s) stays what it was:
 
 Choices that the paper leaves open or allows to be made either way:
 
-* Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Their memory lasts
-  about 1/beta rollouts a task.
+* Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Of these, (1 - beta)^n
+  is left after n rollouts of a task.
 * "We average the targets within a rollout": nu tracks the mean of the squared targets
   (`second_moment_of="squares"`), which keeps the variance within a rollout, or by option the
   square of their mean (`second_moment_of="mean"`).
@@ -104,7 +104,7 @@ class ValueHead(snt.Module):
         if not self.normalise:
             return tf.ones_like(self.shift)
         # In float64 because nu and mu^2 are close where sigma is small beside mu (their float32
-        # storage tells sigma to 1% while |mu| is below some 100 sigma), and clipped before the
+        # storage tells sigma to 1% or 2% while |mu| is below some 100 sigma), and clipped before the
         # root because rounding may leave their difference below zero.
         shift = tf.cast(self.shift, tf.float64)
         variance = tf.cast(self.second_moment, tf.float64) - tf.square(shift)
