@@ -104,8 +104,8 @@ class ValueHead(snt.Module):
         if not self.normalise:
             return tf.ones_like(self.shift)
         # In float64 because nu and mu^2 are close where sigma is small beside mu (their float32
-        # storage tells sigma to 1% or 2% while |mu| is below some 100 sigma), and clipped before the
-        # root because rounding may leave their difference below zero.
+        # storage tells sigma to 1% or 2% while |mu| is below some 100 sigma), and clipped before
+        # the root because rounding may leave their difference below zero.
         shift = tf.cast(self.shift, tf.float64)
         variance = tf.cast(self.second_moment, tf.float64) - tf.square(shift)
         return tf.cast(tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds)), tf.float32)
