@@ -6,17 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import make_run
+from synthetic_runs import compare_runs, make_run
 
 from scalable_agent_popart.report import course, gradients
-from scalable_agent_popart.report.comparison import Comparison, compare
-from scalable_agent_popart.report.runs import read_run
-
-
-def _compare(*paths: Path) -> Comparison:
-    (comparison,), left_out = compare([read_run(str(path)) for path in paths], None)
-    assert left_out == []
-    return comparison
 
 
 def test_speed_memory_entropy_and_batches_are_each_runs_own(tmp_path: Path) -> None:
@@ -37,7 +29,7 @@ def test_speed_memory_entropy_and_batches_are_each_runs_own(tmp_path: Path) -> N
         file.write(json.dumps({**line, "frames": line["frames"] + 1}) + "\n")
     older = make_run(tmp_path / "older", seed=3, **flags)
     older.metrics.write_text(json.dumps(line) + "\n")
-    compared = _compare(*(tmp_path / name for name in ("popart", "impala", "older")))
+    compared = compare_runs(*(tmp_path / name for name in ("popart", "impala", "older")))
     shares = course.batches(compared)
     impala, old, popart = course.by_run(course.course(compared), shares).to_dict("records")
     assert (impala["agent"], impala["seed"], popart["agent"]) == ("IMPALA", 2, "PopArt-IMPALA")
@@ -60,7 +52,7 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "impala", **flags)
     make_run(tmp_path / "not measured", level_name="catch_1,catch_10", seed=3)
     names = ("popart-1", "popart-2", "impala", "not measured")
-    table = gradients.gradients(_compare(*(tmp_path / name for name in names)))
+    table = gradients.gradients(compare_runs(*(tmp_path / name for name in names)))
     own = table[table["agent"] == "IMPALA"]
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()[:-1]]
     for line, (frames, rows) in zip(lines, own.groupby("frames"), strict=True):
@@ -75,7 +67,9 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
     lone.metrics.write_text(
         json.dumps(partly) + "\n" + json.dumps({**partly, "frames": 9999}) + "\n"
     )
-    other = gradients.by_agent(gradients.gradients(_compare(tmp_path / "lone"))).set_index("task")
+    other = gradients.by_agent(gradients.gradients(compare_runs(tmp_path / "lone"))).set_index(
+        "task"
+    )
     assert list(other["part"]) == [1.0, 0.0]
     assert other["norm"]["catch_1"] == 3.0
     assert np.isnan(other["norm"]["catch_10"])
@@ -108,7 +102,7 @@ def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     lines[0]["policy_gradient_norm"] = {"catch_1": 0.0, "catch_10": 0.0}
     directory.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = gradients.gradients(_compare(tmp_path / "run"))
+    table = gradients.gradients(compare_runs(tmp_path / "run"))
     assert list(table["part"][table["frames"] == lines[0]["frames"]]) == [0, 0]
 
 

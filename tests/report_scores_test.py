@@ -7,22 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import make_run, write_test
+from synthetic_runs import compare_runs, make_run, write_test
 
 from scalable_agent_popart import intervals, scores, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.report import curves, published
-from scalable_agent_popart.report.comparison import Comparison, compare
+from scalable_agent_popart.report.comparison import Comparison
 from scalable_agent_popart.report.finals import columns, final_returns
 from scalable_agent_popart.report.runs import read_run
 from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.run_directory import RunDirectory
-
-
-def _compare(*paths: Path) -> Comparison:
-    (comparison,), left_out = compare([read_run(str(path)) for path in paths], None)
-    assert left_out == []
-    return comparison
 
 
 def _scores(comparison: Comparison) -> dict[str, FinalScores]:
@@ -67,7 +61,7 @@ def test_impalas_published_scores_by_level_give_its_published_aggregate(
     tmp_path: Path, level_name: str, column: str, expected: float
 ) -> None:
     make_run(tmp_path / "run", episodes=1, tests={"noop": 1}, level_name=level_name)
-    row = _row(_scores(_compare(tmp_path / "run"))[column].table_1(), published.IMPALA)
+    row = _row(_scores(compare_runs(tmp_path / "run"))[column].table_1(), published.IMPALA)
     assert round(row["published"], 1) == expected
     # And as a run of ours that scored just so.
     suite = suites.resolve(level_name)
@@ -76,7 +70,7 @@ def test_impalas_published_scores_by_level_give_its_published_aggregate(
     returns |= {task: [0.0] for task in suite.tasks if task not in returns}
     directory = make_run(tmp_path / "same", episodes=1, tests={}, level_name=level_name, seed=2)
     _write(directory, returns, frames=10**9)
-    row = _row(_scores(_compare(tmp_path / "same"))[column].table_1(), "IMPALA")
+    row = _row(_scores(compare_runs(tmp_path / "same"))[column].table_1(), "IMPALA")
     assert round(row["score"], 1) == expected
 
 
@@ -85,7 +79,7 @@ def test_a_subset_recomputes_the_published_aggregate_and_leaves_the_papers_out(
 ) -> None:
     games = ("pong", "boxing", "breakout")
     make_run(tmp_path / "run", level_name=",".join(games), use_popart=True)
-    table = _scores(_compare(tmp_path / "run"))["noop"].table_1()
+    table = _scores(compare_runs(tmp_path / "run"))["noop"].table_1()
     raw, references = (
         published.impala_by_level("atari57", "noop"),
         suites.resolve("atari57").reference_scores,
@@ -102,7 +96,7 @@ def test_a_subset_recomputes_the_published_aggregate_and_leaves_the_papers_out(
 def test_only_the_papers_agents_have_the_papers_scores(tmp_path: Path) -> None:
     for i, flags in enumerate(({}, {"action_set": "impala"}, {"reward_clipping": "none"})):
         make_run(tmp_path / str(i), episodes=1, level_name="dmlab30", **flags)
-    table = _scores(_compare(*(tmp_path / str(i) for i in range(3))))["train"].table_1()
+    table = _scores(compare_runs(*(tmp_path / str(i) for i in range(3))))["train"].table_1()
     assert _row(table, "IMPALA")["published"] == 60.6
     assert np.isnan(_row(table, "IMPALA (original action set)")["published"])
     assert np.isnan(_row(table, "IMPALA (unclipped)")["published"])
@@ -120,7 +114,7 @@ def _write(
 
 def test_one_run_has_an_interval_over_its_episodes(tmp_path: Path) -> None:
     make_run(tmp_path / "run", 70.0, tests={"noop": 30}, level_name="catch5")
-    comparison = _compare(tmp_path / "run")
+    comparison = compare_runs(tmp_path / "run")
     finals = _scores(comparison)["noop"]
     evaluation = read_run(str(tmp_path / "run")).evaluations[0]
     references = suites.resolve("catch5").reference_scores
@@ -149,7 +143,7 @@ def test_several_runs_have_an_interval_over_seeds(tmp_path: Path) -> None:
         directory = make_run(tmp_path / str(seed), tests={}, level_name="catch5", seed=seed)
         config = Config.from_flags({"level_name": "catch5", "seed": seed})
         write_test(directory, config.for_test({"mode": "test"}), 10**6, percent, 8)
-    comparison = _compare(*(tmp_path / str(seed) for seed in (1, 2, 3)))
+    comparison = compare_runs(*(tmp_path / str(seed) for seed in (1, 2, 3)))
     table = _scores(comparison)["noop"].table_1()
     row = _row(table, "IMPALA")
     by_run = [
@@ -169,7 +163,7 @@ def test_several_runs_have_an_interval_over_seeds(tmp_path: Path) -> None:
 
 def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", episodes=150, tests={}, level_name="catch5")
-    row = _row(_scores(_compare(tmp_path / "run"))["noop"].table_1(), "IMPALA")
+    row = _row(_scores(compare_runs(tmp_path / "run"))["noop"].table_1(), "IMPALA")
     assert (row["source"], row["episodes"]) == ("training", 100)
     lines = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
     means = {
@@ -184,7 +178,7 @@ def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -
 def test_training_says_nothing_of_human_starts_or_held_out_levels(tmp_path: Path) -> None:
     make_run(tmp_path / "atari", tests={}, level_name="pong")
     make_run(tmp_path / "lab", tests={}, level_name="rooms_watermaze")
-    atari, lab = _scores(_compare(tmp_path / "atari")), _scores(_compare(tmp_path / "lab"))
+    atari, lab = _scores(compare_runs(tmp_path / "atari")), _scores(compare_runs(tmp_path / "lab"))
     for found in (atari["human"], lab["test"]):
         assert "IMPALA" not in set(found.table_1()["agent"])
         assert len(found.breakdown()) == 0
@@ -195,7 +189,7 @@ def test_starts_are_kept_apart_and_have_their_own_reference_scores(tmp_path: Pat
     directory = make_run(tmp_path / "run", tests={}, level_name="alien")
     _write(directory, {"alien": [3000.0]}, 10)
     _write(directory, {"alien": [6000.0]}, 10, starts="human")
-    finals = _scores(_compare(tmp_path / "run"))
+    finals = _scores(compare_runs(tmp_path / "run"))
     assert _row(finals["noop"].table_1(), "IMPALA")["score"] == pytest.approx(
         100 * (3000 - 227.8) / 6899.9
     )
@@ -218,7 +212,7 @@ def test_the_newest_test_of_all_tasks_counts_then_the_longest(
     directory = make_run(tmp_path / "run", tests={}, level_name="pong,boxing")
     for i, (frames, counts) in enumerate(tests):
         _write(directory, {task: [float(i)] * count for task, count in counts.items()}, frames)
-    comparison = _compare(tmp_path / "run")
+    comparison = compare_runs(tmp_path / "run")
     table = _scores(comparison)["noop"].breakdown()
     ours = table[table["agent"] == "IMPALA"]
     assert set(ours["mean_return"]) == {float(chosen)}
@@ -231,7 +225,7 @@ def test_a_test_of_some_tasks_takes_none_of_the_others_away(tmp_path: Path) -> N
     part = make_run(tmp_path / "part", tests={}, level_name="pong,boxing,qbert")
     for directory in (whole, part):
         _write(directory, {"boxing": [5.0, 6.0]}, 10**9)
-    comparison = _compare(tmp_path / "whole", tmp_path / "part")
+    comparison = compare_runs(tmp_path / "whole", tmp_path / "part")
     table = _scores(comparison)["noop"].table_1()
     assert set(table["tasks"]) == {3}
     assert _row(table, "PopArt-IMPALA")["source"] == "test"
@@ -247,7 +241,7 @@ def test_runs_at_other_stages_are_not_averaged_but_named(tmp_path: Path) -> None
     make_run(tmp_path / "untested", 5.0, tests={}, level_name="catch5", seed=3)
     make_run(tmp_path / "behind", 5.0, episodes=20, level_name="catch5", seed=4)
     names = ("tested", "tested too", "untested", "behind")
-    comparison = _compare(*(tmp_path / name for name in names))
+    comparison = compare_runs(*(tmp_path / name for name in names))
     row = _row(_scores(comparison)["noop"].table_1(), "IMPALA")
     assert row["runs"] == 2
     assert row["lowest"] > 60
@@ -266,7 +260,7 @@ def test_a_run_without_episodes_of_some_task_is_named(tmp_path: Path) -> None:
     directory.episodes.write_text(
         "\n".join(line for line in lines if "catch_10" not in line) + "\n"
     )
-    comparison = _compare(tmp_path / "run")
+    comparison = compare_runs(tmp_path / "run")
     assert len(_scores(comparison)["noop"].table_1()) == 0
     (line,) = _left_out(comparison, "noop")
     assert "no episode yet of 1 of 2 tasks" in line
@@ -274,7 +268,7 @@ def test_a_run_without_episodes_of_some_task_is_named(tmp_path: Path) -> None:
 
 def test_published_targets_are_of_the_tasks_and_the_rewards_that_are_drawn(tmp_path: Path) -> None:
     make_run(tmp_path / "whole", episodes=1, tests={}, level_name="atari57")
-    found = _scores(_compare(tmp_path / "whole"))["noop"]
+    found = _scores(compare_runs(tmp_path / "whole"))["noop"]
     names = ["IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA"]
     clipped = found.published("abs_one", names)
     assert clipped == pytest.approx(
@@ -282,13 +276,13 @@ def test_published_targets_are_of_the_tasks_and_the_rewards_that_are_drawn(tmp_p
     )
     assert found.published("none", names) == {"IMPALA": 0.3, "PopArt-IMPALA": 107.0}
     make_run(tmp_path / "part", tests={}, level_name="pong")
-    part = _scores(_compare(tmp_path / "part"))["noop"].published("abs_one", names)
+    part = _scores(compare_runs(tmp_path / "part"))["noop"].published("abs_one", names)
     assert set(part) == {published.IMPALA}
 
 
 def test_levels_where_the_human_is_worse_than_random_are_named(tmp_path: Path) -> None:
     make_run(tmp_path / "run", level_name="video_pinball,pong")
-    found = _scores(_compare(tmp_path / "run"))
+    found = _scores(compare_runs(tmp_path / "run"))
     assert found["noop"].inverted == []
     assert found["human"].inverted == ["video_pinball"]
 
@@ -300,7 +294,7 @@ def test_learning_curves_are_means_of_recent_episodes(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", episodes=300, tests={}, level_name="catch_1,catch_10")
     lines = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
     references = suites.resolve("catch5").reference_scores
-    table = curves.learning_curves(_compare(tmp_path / "run"))
+    table = curves.learning_curves(compare_runs(tmp_path / "run"))
     assert table["frames"].max() == lines[-1]["frames"]
     assert table["frames"].is_monotonic_increasing
     for row in table.to_dict("records")[::20]:
@@ -321,16 +315,16 @@ def test_a_curve_begins_where_every_task_has_a_score(tmp_path: Path) -> None:
     lines = directory.episodes.read_text().splitlines()
     late = [line for line in lines if "catch_10" not in line or json.loads(line)["frames"] > 50_000]
     directory.episodes.write_text("\n".join(late) + "\n")
-    assert curves.learning_curves(_compare(tmp_path / "run"))["frames"].min() > 50_000
+    assert curves.learning_curves(compare_runs(tmp_path / "run"))["frames"].min() > 50_000
     never = [line for line in lines if "catch_10" not in line]
     directory.episodes.write_text("\n".join(never) + "\n")
-    assert len(curves.learning_curves(_compare(tmp_path / "run"))) == 0
+    assert len(curves.learning_curves(compare_runs(tmp_path / "run"))) == 0
 
 
 def test_statistics_are_the_runs_own_beside_its_returns(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     make_run(tmp_path / "other", level_name="catch5")
-    table = curves.statistics(_compare(tmp_path / "run", tmp_path / "other"))
+    table = curves.statistics(compare_runs(tmp_path / "run", tmp_path / "other"))
     assert set(table["agent"]) == {"PopArt-IMPALA"}
     metrics = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     for line, (frames, rows) in zip(metrics, table.groupby("frames"), strict=True):

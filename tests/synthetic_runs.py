@@ -11,6 +11,8 @@ from scalable_agent_popart import evaluation_summary
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.member_directory import Event, MemberDirectory
 from scalable_agent_popart.population_directory import PopulationDirectory
+from scalable_agent_popart.report.comparison import Comparison, compare
+from scalable_agent_popart.report.runs import read_run
 from scalable_agent_popart.run_directory import RunDirectory
 
 FRAMES_PER_EPISODE = 1000
@@ -86,6 +88,13 @@ def make_run(
             given["human_starts_dir"] = "starts"
         write_test(directory, config.for_test(given), total, final_percent, count)
     return directory
+
+
+def compare_runs(*paths: Path) -> Comparison:
+    """Reads runs that can all be compared with each other."""
+    (comparison,), left_out = compare([read_run(str(path)) for path in paths], None)
+    assert left_out == []
+    return comparison
 
 
 def write_test(
