@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,22 @@ def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
     assert impala["largest_memory_mib"] > 100
     assert impala["versions"]["tensorflow"]
     assert impala["flags"]["total_environment_frames"] == 4000
+
+
+def test_from_the_logs_alone_the_same_report_is_made_again(done: Path, tmp_path: Path) -> None:
+    with tarfile.open(done / "report" / "logs.tar.xz") as archive:
+        archive.extractall(tmp_path / "runs", filter="data")
+    for name in _AGENTS:
+        left = {path.name for path in (tmp_path / "runs" / f"{name}-1").iterdir()}
+        assert {"metrics.jsonl", "episodes.jsonl", "evaluations"} <= left
+        assert "checkpoints" not in left
+    code, _, err = _run(tmp_path, "--notrain", *_flag_files(tmp_path))
+    assert code == 0, err
+    tables = sorted((done / "report" / "tables").iterdir())
+    assert tables
+    for table in tables:
+        again = tmp_path / "report" / "tables" / table.name
+        assert again.read_text().replace(str(tmp_path), str(done)) == table.read_text()
 
 
 def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-
 it printed. `--places` runs train at a time, each on cores of its own, and are tested at their end.
 The same command goes on where it was stopped; what is finished is not done again. A run that fails,
 because it diverged for instance, is named and left as it is, and the others go on. Then
-`--mode=report` writes its report on all runs, and `runs.json` beside it says what made them: flags,
-seeds, frames, time, memory, packages, revisions and machines.
+`--mode=report` writes its report on all runs. Beside it `runs.json` says what made them: flags,
+seeds, frames, time, memory, packages, revisions and machines; and `logs.tar.xz` has their logs,
+without the checkpoints, to be reported on again.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 `--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations
@@ -222,6 +223,7 @@ def _report(runs: Sequence[Run]) -> None:
     records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
     table = {"reported_on": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
+    run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
 
 
 def _leave(number: int, frame: object) -> None:

@@ -4,8 +4,20 @@ import json
 import os
 import platform
 import statistics
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+# What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
+_LOGS = (
+    "config.json",
+    "metrics.jsonl",
+    "episodes.jsonl",
+    "processes.jsonl",
+    "evaluation.json",
+    "evaluations",
+)
 
 
 def note_process(path: Path, seconds: float, memory: int) -> None:
@@ -58,6 +70,25 @@ def describe(path: Path) -> dict[str, Any]:
         "versions": config["versions"],
         "flags": {name: v for name, v in config["flags"].items() if name != "logdir"},
     }
+
+
+def pack_logs(paths: Sequence[Path], file: Path) -> None:
+    """Writes an archive of runs' logs, each in a folder of the run's name.
+
+    Unpacked, they can be reported on like the runs; without checkpoints these cannot go on.
+    """
+    with tarfile.open(file, "w:xz") as archive:
+        for path in paths:
+            for name in _LOGS:
+                if (path / name).exists():
+                    archive.add(path / name, f"{path.name}/{name}", filter=_nobodys)
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file without its owner."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def machine() -> dict[str, Any]:
