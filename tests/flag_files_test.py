@@ -125,6 +125,15 @@ def test_own_experiments_clip_rewards_as_they_say() -> None:
             assert _config(_CONFIGS / f"{name}-{agent}.flags").reward_clipping == clipping
 
 
+@pytest.mark.parametrize("agent", _AGENTS)
+def test_epsilon_and_the_actors_are_all_that_was_changed_on_four_games(agent: str) -> None:
+    ours = _config(_CONFIGS / f"atari4-{agent}.flags")
+    suites = _config(_CONFIGS / f"suite-epsilon-atari4-{agent}.flags")
+    assert suites.epsilon == _config(_CONFIGS / f"atari57-unclipped-{agent}.flags").epsilon
+    changed = {"epsilon": 1e-5, "num_actors": 32, "actor_threads": 1}
+    assert ours == dataclasses.replace(suites, **changed)
+
+
 def test_the_papers_step_size_differs_in_nothing_else() -> None:
     usual = _config(_CONFIGS / "catch5-raw-popart.flags")
     papers = _config(_CONFIGS / "catch5-raw-paper-step-size-popart.flags")
