@@ -53,7 +53,8 @@ def run_actor(
 
     While the learner is busy and the sink is full, an environment waits with its rollout. Those
     that are behind, after a slow reset perhaps, go on meanwhile and find room of their own, so
-    that the learner sees each of them equally often.
+    that the learner sees each of them equally often. Of rollouts that are whole together, those of
+    one task take turns with those of the others, so that batches mix the tasks.
 
     Args:
       environments: closed on return.
@@ -64,6 +65,7 @@ def run_actor(
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
+    copies = _copy_numbers(environments.task_ids)
     try:
         buffer = RolloutBuffer(spec, environments.task_ids)
         environments.start()
@@ -77,6 +79,8 @@ def run_actor(
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
+                # Those of which the fewest were taken come first, then a copy of each task.
+                waiting = waiting[np.lexsort((copies[waiting], num_taken[waiting]))]
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.together)
                 num_taken[taken] += 1
                 np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
@@ -98,6 +102,12 @@ def run_actor(
         environments.close()
 
 
+def _copy_numbers(task_ids: np.ndarray) -> np.ndarray:
+    """How many of the environments before each one play the same task, int `[N]`."""
+    same = task_ids[:, np.newaxis] == task_ids  # [N, N]
+    return np.tril(same, -1).sum(axis=1)
+
+
 def _hand_over(
     buffer: RolloutBuffer,
     waiting: np.ndarray,
@@ -107,7 +117,7 @@ def _hand_over(
 ) -> np.ndarray:
     """Puts the rollouts of waiting environments `[M]`, as far as there is room.
 
-    Those of which the fewest were taken, `num_taken` `[N]`, come first. If all environments
+    They come in the order of how many were taken of each, `num_taken` `[N]`. If all environments
     wait, so that there is no other to go on with, waits for room for one; for room for all, if
     they must go on together.
 
@@ -115,7 +125,6 @@ def _hand_over(
       The environments whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
-    waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
     # One less is nothing: somebody is always first.
     num_behind = int(np.count_nonzero(num_taken[waiting] < num_taken.max() - 1))
     done = 0

@@ -205,6 +205,23 @@ def test_those_behind_catch_up_while_the_learner_is_busy() -> None:
     assert counts.max() - counts.min() <= 2
 
 
+def test_batches_are_of_all_tasks_however_many_copies_of_each_there_are() -> None:
+    """Copies of a game stand together, since one emulator steps them."""
+    agent, spec = make_agent(use_lstm=False)
+    tasks = np.sort(np.arange(14) % 3)
+    environment = CountingEnvironments(tasks)
+    sink = ListSink(2)
+    policy = Policy(make_agent(use_lstm=False)[0], CountingSource(agent), 0, len(tasks))
+    run_actor(Lockstep(environment), policy, sink, spec, StageClock())
+    for made in sink.rollouts:
+        assert made.task_id[:12].tolist() == [0, 1, 2] * 4
+        assert made.task_id[12:].tolist() == [0, 1]
+        # Each environment once, with its own steps.
+        seen = [observed(frames[0]) for frames in made.env_outputs.observation]
+        assert sorted(s.environment for s in seen) == list(range(14))
+        assert [s.task for s in seen] == made.task_id.tolist()
+
+
 def test_frozen_weights_are_untouched_by_what_the_learner_does_next() -> None:
     variable = tf.Variable([1.0, 2.0])
     store = WeightStore([variable], version=1)
