@@ -117,7 +117,7 @@ def _hand_over(
 ) -> np.ndarray:
     """Puts the rollouts of waiting environments `[M]`, as far as there is room.
 
-    They come in the order of how many were taken of each, `num_taken` `[N]`. If all environments
+    They must come sorted by how many were taken of each, `num_taken` `[N]`. If all environments
     wait, so that there is no other to go on with, waits for room for one; for room for all, if
     they must go on together.
 

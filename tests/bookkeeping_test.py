@@ -25,15 +25,16 @@ UNROLL = 5
 
 
 class ListSink:
-    """Keeps copies of what it is given and closes after `limit` puts."""
+    """Keeps copies of what it is given, so many at a time, and closes after `limit` puts."""
 
-    def __init__(self, limit: int):
+    def __init__(self, limit: int, room: int = 1000):
         self.rollouts: list[rollouts.Rollout] = []
         self.closed = False
         self._limit = limit
+        self._room = room
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        return count
+        return min(count, self._room)
 
     def put(self, given: rollouts.Rollout) -> None:
         self.rollouts.append(tf.nest.map_structure(np.array, given))
@@ -205,21 +206,20 @@ def test_those_behind_catch_up_while_the_learner_is_busy() -> None:
     assert counts.max() - counts.min() <= 2
 
 
-def test_batches_are_of_all_tasks_however_many_copies_of_each_there_are() -> None:
+def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
     """Copies of a game stand together, since one emulator steps them."""
     agent, spec = make_agent(use_lstm=False)
-    tasks = np.sort(np.arange(14) % 3)
+    tasks = construction.deal_tasks(num_actors=32, num_tasks=4, num_threads=1)[0]
     environment = CountingEnvironments(tasks)
-    sink = ListSink(2)
+    sink = ListSink(8, room=8)
     policy = Policy(make_agent(use_lstm=False)[0], CountingSource(agent), 0, len(tasks))
     run_actor(Lockstep(environment), policy, sink, spec, StageClock())
-    for made in sink.rollouts:
-        assert made.task_id[:12].tolist() == [0, 1, 2] * 4
-        assert made.task_id[12:].tolist() == [0, 1]
-        # Each environment once, with its own steps.
-        seen = [observed(frames[0]) for frames in made.env_outputs.observation]
-        assert sorted(s.environment for s in seen) == list(range(14))
-        assert [s.task for s in seen] == made.task_id.tolist()
+    for batch in sink.rollouts:
+        assert np.bincount(batch.task_id).tolist() == [2, 2, 2, 2]
+    for made in (sink.rollouts[:4], sink.rollouts[4:]):  # Of each environment one.
+        seen = [observed(frames[0]) for part in made for frames in part.env_outputs.observation]
+        assert sorted(s.environment for s in seen) == list(range(32))
+        assert [s.task for s in seen] == [task for part in made for task in part.task_id]
 
 
 def test_frozen_weights_are_untouched_by_what_the_learner_does_next() -> None:

@@ -75,18 +75,21 @@ def describe(path: Path) -> dict[str, Any]:
 def pack_logs(paths: Sequence[Path], file: Path) -> None:
     """Writes an archive of runs' logs, each in a folder of the run's name.
 
-    Unpacked, they can be reported on like the runs; without checkpoints these cannot go on.
+    Unpacked, they can be reported on like the runs. To train there would start anew, and overwrite
+    the logs, since there are no checkpoints.
     """
-    with tarfile.open(file, "w:xz") as archive:
+    partial = file.with_name(f"{file.name}.partial")
+    with tarfile.open(partial, "w:xz") as archive:
         for path in paths:
             for name in _LOGS:
                 if (path / name).exists():
-                    archive.add(path / name, f"{path.name}/{name}", filter=_nobodys)
+                    archive.add(path / name, f"{path.name}/{name}", filter=_content)
+    partial.replace(file)
 
 
-def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file without its owner."""
-    member.uid = member.gid = 0
+def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file without its owner and its time: the same logs make the same archive."""
+    member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
 
