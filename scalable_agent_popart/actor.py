@@ -65,7 +65,6 @@ def run_actor(
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
-    copies = _copy_numbers(environments.task_ids)
     try:
         buffer = RolloutBuffer(spec, environments.task_ids)
         environments.start()
@@ -79,8 +78,7 @@ def run_actor(
             full = buffer.full(ids)
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
-                # Those of which the fewest were taken come first, then a copy of each task.
-                waiting = waiting[np.lexsort((copies[waiting], num_taken[waiting]))]
+                waiting = _in_turn(waiting, num_taken, environments.task_ids)
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.together)
                 num_taken[taken] += 1
                 np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
@@ -102,10 +100,16 @@ def run_actor(
         environments.close()
 
 
-def _copy_numbers(task_ids: np.ndarray) -> np.ndarray:
-    """How many of the environments before each one play the same task, int `[N]`."""
-    same = task_ids[:, np.newaxis] == task_ids  # [N, N]
-    return np.tril(same, -1).sum(axis=1)
+def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -> np.ndarray:
+    """Waiting environments `[M]` by how many rollouts were taken of each, then the tasks in turn.
+
+    Copies of a task stand together, since one emulator steps them; in their order a batch could be
+    of a single task.
+    """
+    waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
+    task = task_ids[waiting]
+    earlier = np.tril(task[:, np.newaxis] == task, -1).sum(axis=1)  # Of the same task, [M]
+    return waiting[np.lexsort((earlier, num_taken[waiting]))]
 
 
 def _hand_over(
