@@ -164,8 +164,8 @@ _FLAGS = (
     _define(
         "boolean",
         "log_task_gradients",
-        "Whether they say how large each level's policy gradient is; measuring that once takes as "
-        "long as some updates.",
+        "Whether they say how large each level's gradients are, of the policy's loss and of the "
+        "total; measuring that once takes as long as some updates.",
     ),
     # Test.
     _define("integer", "test_num_episodes", "Number of episodes per level to test."),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -15,6 +15,13 @@ from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.hyperparameters import Hyperparameters
 from scalable_agent_popart.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
+
+
+class Gradients(NamedTuple):
+    """Of a batch's losses to the agent's weights: a tensor for each of its trainable variables."""
+
+    policy: Sequence[tf.Tensor]  # Of the policy's loss alone.
+    total: Sequence[tf.Tensor]  # Of what an update minimises.
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,8 @@ class Learner(snt.Module):
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
             jit_compile=xla or None,
         )
-        self._compiled_policy_gradient = tf.function(
-            self._policy_gradient,
+        self._compiled_gradients = tf.function(
+            self._gradients,
             input_signature=[rollouts.batch_spec(spec, None)],
             autograph=False,
         )
@@ -107,16 +114,16 @@ class Learner(snt.Module):
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
 
-    def policy_gradient(self, batch: Rollout) -> Sequence[tf.Tensor]:
-        """The gradient of the policy's loss alone, to the agent's weights; changes nothing.
+    def gradients(self, batch: Rollout) -> Gradients:
+        """What moves the agent's weights, before it is clipped; changes nothing.
+
+        Advantages and values are scaled by the statistics as they are, also where an update would
+        change those first.
 
         Args:
           batch: `[T + 1, B, ...]`, of any size B.
-
-        Returns:
-          A tensor for each of `agent.trainable_variables`, as it is before gradients are clipped.
         """
-        return self._compiled_policy_gradient(batch)
+        return self._compiled_gradients(batch)
 
     @property
     def num_traces(self) -> int:
@@ -132,20 +139,10 @@ class Learner(snt.Module):
 
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings = self._settings
+        head_ids = self._head_ids(batch)  # [T + 1, B]
         with tf.GradientTape() as tape:
-            unroll = self._unroll(batch)
-            head_ids = self._head_ids(batch)  # [T + 1, B]
-            value = self.head(unroll.features, head_ids)
-            returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
-            if settings.popart_order == "statistics_first":
-                self.head.update(returns.vs, head_ids[0])
-                value = self.head(unroll.features, head_ids)
-            shift, scale = self.head.statistics(head_ids[0])  # [B]
-            parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
-            if self.q_head is not None:
-                parts["pixel_control_loss"] = settings.pixel_control_cost * (
-                    self._pixel_control_loss(self.q_head, batch, unroll.features)
-                )
+            statistics_first = settings.popart_order == "statistics_first"
+            parts, targets = self._loss_parts(batch, head_ids, statistics_first)
             total_loss = tf.add_n(list(parts.values()))
         gradients = tape.gradient(total_loss, self._parameters)
         gradient_norm = tf.linalg.global_norm(gradients)
@@ -156,10 +153,10 @@ class Learner(snt.Module):
         learning_rate = self.learning_rate()
         self._optimiser.apply(gradients, learning_rate, self.hyperparameters.epsilon)
         if settings.popart_order == "gradient_first":
-            self.head.update(returns.vs, head_ids[0])
+            self.head.update(targets, head_ids[0])
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
-        steps, batch_size = returns.vs.shape
+        steps, batch_size = targets.shape
         self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
         self.num_updates.assign_add(1)
         return {
@@ -170,17 +167,40 @@ class Learner(snt.Module):
             "policy_lag": lag,
         }
 
-    def _policy_gradient(self, batch: Rollout) -> list[tf.Tensor]:
+    def _gradients(self, batch: Rollout) -> Gradients:
         weights = self.agent.trainable_variables
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
-            unroll = self._unroll(batch)
-            head_ids = self._head_ids(batch)  # [T + 1, B]
+            parts, _ = self._loss_parts(batch, self._head_ids(batch), update_statistics=False)
+            total_loss = tf.add_n(list(parts.values()))
+        return Gradients(
+            policy=tape.gradient(parts["policy_gradient_loss"], weights),
+            total=tape.gradient(total_loss, weights),
+        )
+
+    def _loss_parts(
+        self, batch: Rollout, head_ids: tf.Tensor, update_statistics: bool
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The parts of the total loss, and the targets of values `[T, B]`.
+
+        Args:
+          batch: `[T + 1, B, ...]`.
+          head_ids: `[T + 1, B]`.
+          update_statistics: by these targets, before they scale anything.
+        """
+        unroll = self._unroll(batch)
+        value = self.head(unroll.features, head_ids)
+        returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
+        if update_statistics:
+            self.head.update(returns.vs, head_ids[0])
             value = self.head(unroll.features, head_ids)
-            returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
-            shift, scale = self.head.statistics(head_ids[0])  # [B]
-            parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
-        return tape.gradient(parts["policy_gradient_loss"], weights)
+        shift, scale = self.head.statistics(head_ids[0])  # [B]
+        parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
+        if self.q_head is not None:
+            parts["pixel_control_loss"] = self._settings.pixel_control_cost * (
+                self._pixel_control_loss(self.q_head, batch, unroll.features)
+            )
+        return parts, returns.vs
 
     def _unroll(self, batch: Rollout) -> Any:
         return self.agent.unroll(

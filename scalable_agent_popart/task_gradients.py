@@ -1,19 +1,20 @@
-"""How strongly each task pulls at the policy: its part of a batch's policy gradient."""
+"""How strongly each task pulls at the agent: its part of a batch's gradient."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
 
 
 class TaskGradients:
-    """Measures, apart from the update, what each task adds to the policy gradient.
+    """Measures, apart from the update, what each task adds to the gradient.
 
-    The policy gradient g of a batch, that of the policy's loss to the agent's weights, is the sum
-    of those of its rollouts, and so of its tasks: g = sum_k g_k. Advantages are divided by the
-    scale as it is before the update, also where that comes to change the statistics first.
+    Losses are sums over rollouts, so the gradient g of a batch to the agent's weights is the sum of
+    those of its tasks: g = sum_k g_k. That holds for the policy's loss alone and for the total
+    loss, whose values' part reaches the agent through the layers that both share.
     """
 
     def __init__(self, learner: Learner, tasks: Sequence[str]):
@@ -25,18 +26,19 @@ class TaskGradients:
         """The sizes of a batch's `[T + 1, B, ...]` gradients; weights stay as they are.
 
         Returns:
-          By the names of the tasks that have rollouts in the batch: `policy_gradient_norm`, |g_k|,
-          as it is before any clipping.
+          By the names of the tasks that have rollouts in the batch |g_k|, as it is before any
+          clipping: `policy_gradient_norm` of the policy's loss, `total_gradient_norm` of the total.
         """
         task_ids = batch.task_id.numpy()  # [B]
-        norms = {
-            self._tasks[i]: self._norm(batch, np.flatnonzero(task_ids == i))
-            for i in np.unique(task_ids)
-        }
-        return {"policy_gradient_norm": norms}
+        norms: dict[str, dict[str, float]] = {"policy_gradient_norm": {}, "total_gradient_norm": {}}
+        for i in np.unique(task_ids):
+            own = self._learner.gradients(select(batch, np.flatnonzero(task_ids == i)))
+            norms["policy_gradient_norm"][self._tasks[i]] = _norm(own.policy)
+            norms["total_gradient_norm"][self._tasks[i]] = _norm(own.total)
+        return norms
 
-    def _norm(self, batch: Rollout, chosen: np.ndarray) -> float:
-        """Of the gradient of some rollouts alone."""
-        gradients = self._learner.policy_gradient(select(batch, chosen))
-        flat = np.concatenate([np.ravel(gradient) for gradient in gradients])
-        return float(np.linalg.norm(flat.astype(np.float64)))
+
+def _norm(gradient: Sequence[tf.Tensor]) -> float:
+    """The length of a gradient, a tensor for each variable."""
+    flat = np.concatenate([np.ravel(tensor) for tensor in gradient])
+    return float(np.linalg.norm(flat.astype(np.float64)))

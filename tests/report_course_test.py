@@ -53,16 +53,17 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
     make_run(tmp_path / "not measured", level_name="catch_1,catch_10", seed=3)
     names = ("popart-1", "popart-2", "impala", "not measured")
     table = gradients.gradients(compare_runs(*(tmp_path / name for name in names)))
-    own = table[table["agent"] == "IMPALA"]
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()[:-1]]
-    for line, (frames, rows) in zip(lines, own.groupby("frames"), strict=True):
-        assert frames == line["frames"]
-        by_task = dict(zip(rows["task"], rows["norm"], strict=True))
-        assert by_task == line["policy_gradient_norm"]
+    for loss, name in (("policy", "policy_gradient_norm"), ("total", "total_gradient_norm")):
+        own = table[(table["agent"] == "IMPALA") & (table["loss"] == loss)]
+        for line, (frames, rows) in zip(lines, own.groupby("frames"), strict=True):
+            assert frames == line["frames"]
+            assert dict(zip(rows["task"], rows["norm"], strict=True)) == line[name]
     assert set(table["run"]) == {str(tmp_path / name) for name in names[:3]}
     # A batch may lack a task, which then has no part in it.
     partly = json.loads((tmp_path / "popart-1" / "metrics.jsonl").read_text().splitlines()[0])
     partly["policy_gradient_norm"] = {"catch_1": 3.0}
+    del partly["total_gradient_norm"]  # As logs from before it was measured.
     lone = make_run(tmp_path / "lone", use_popart=True, **flags)
     lone.metrics.write_text(
         json.dumps(partly) + "\n" + json.dumps({**partly, "frames": 9999}) + "\n"
@@ -74,10 +75,13 @@ def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
     assert other["norm"]["catch_1"] == 3.0
     assert np.isnan(other["norm"]["catch_10"])
     # By hand: task k of 2 has sizes k/10, 2k/10, ..., 49k/10 in both runs, and parts k/3.
-    summary = gradients.by_agent(table).set_index(["agent", "task"])
-    assert summary.loc[("PopArt-IMPALA", "catch_10"), "norm"] == pytest.approx(5.0)
-    assert summary.loc[("PopArt-IMPALA", "catch_10"), "part"] == pytest.approx(2 / 3)
-    assert summary.loc[("IMPALA", "catch_1"), "norm"] == pytest.approx(2.5)
+    summary = gradients.by_agent(table).set_index(["agent", "loss", "task"])
+    assert summary.loc[("PopArt-IMPALA", "policy", "catch_10"), "norm"] == pytest.approx(5.0)
+    assert summary.loc[("PopArt-IMPALA", "policy", "catch_10"), "part"] == pytest.approx(2 / 3)
+    assert summary.loc[("IMPALA", "policy", "catch_1"), "norm"] == pytest.approx(2.5)
+    # Of the total loss they are the squares of that.
+    assert summary.loc[("PopArt-IMPALA", "total", "catch_10"), "norm"] == pytest.approx(25.0)
+    assert summary.loc[("PopArt-IMPALA", "total", "catch_10"), "part"] == pytest.approx(4 / 5)
 
 
 def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
@@ -89,7 +93,7 @@ def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
         ("two", "a", 5, 9999.0, 1.0),  # Where the others are not yet.
         *(("three", "a", frames, 1e-9, 0.5) for frames in (1, 4)),
     ]
-    found = gradients.by_agent(pd.DataFrame(rows, columns=columns).assign(agent="x"))
+    found = gradients.by_agent(pd.DataFrame(rows, columns=columns).assign(agent="x", loss="policy"))
     (row,) = found.to_dict("records")
     # Medians of the runs: 10, 40 and next to nothing.
     assert (row["norm"], row["part"]) == (pytest.approx(10.0), pytest.approx(1 / 3))
@@ -103,7 +107,11 @@ def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
     lines[0]["policy_gradient_norm"] = {"catch_1": 0.0, "catch_10": 0.0}
     directory.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     table = gradients.gradients(compare_runs(tmp_path / "run"))
-    assert list(table["part"][table["frames"] == lines[0]["frames"]]) == [0, 0]
+    first = table[table["frames"] == lines[0]["frames"]].groupby("loss")["part"]
+    assert {loss: list(parts) for loss, parts in first} == {
+        "policy": [0, 0],
+        "total": [pytest.approx(1 / 5), pytest.approx(4 / 5)],
+    }
 
 
 def test_gradients_over_frames_are_of_even_stretches() -> None:

@@ -368,12 +368,15 @@ def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None
         given = {"level_name": "catch_1,catch_10", "use_popart": agent == "popart"}
         make_run(tmp_path / agent, log_task_gradients=True, tests={}, **given)
     text = report(tmp_path / "report", tmp_path / "impala", tmp_path / "popart")
-    assert "| PopArt-IMPALA | part of all sizes (mean) | 33.3% | 66.7% |" in text
-    assert "| PopArt-IMPALA | size (median) | 2.5 | 5 |" in text
+    assert "| PopArt-IMPALA | policy loss: part of all sizes (mean) | 33.3% | 66.7% |" in text
+    assert "| PopArt-IMPALA | policy loss: size (median) | 2.5 | 5 |" in text
+    assert "| PopArt-IMPALA | total loss: part of all sizes (mean) | 20.0% | 80.0% |" in text
+    assert "| PopArt-IMPALA | total loss: size (median) | 6.25 | 25 |" in text
     (name,) = re.findall(r"figures/(\S+-gradients-none.png)", text)
     assert Image.open(tmp_path / "report" / "figures" / name).size[0] > 500
     (table,) = (tmp_path / "report" / "tables").glob("*-gradients.csv")
-    smooth = gradients.over_frames(pd.read_csv(table))
+    both = pd.read_csv(table)
+    smooth = gradients.over_frames(both[both["loss"] == "policy"])
     own = smooth[(smooth["agent"] == "IMPALA") & (smooth["task"] == "catch_10")]
     grid = figures.gradients(smooth).axes
     assert [axes.get_title() for axes in grid[:2]] == ["IMPALA", "PopArt-IMPALA"]

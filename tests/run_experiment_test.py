@@ -77,7 +77,7 @@ def test_every_agent_is_trained_tested_and_reported_on(done: Path) -> None:
         assert len(evaluation["tasks"]["catch_10"]["returns"]) == 2
     report = (done / "report" / "report.md").read_text()
     assert "PopArt-IMPALA" in report
-    assert "### Policy gradients by task" in report
+    assert "### Gradients by task" in report
 
 
 def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:

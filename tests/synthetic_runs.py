@@ -81,6 +81,7 @@ def make_run(
             if config.log_task_gradients and i < 50:  # Not in the last line of a program.
                 sizes = {task: place * i / 10 for place, task in enumerate(tasks, start=1)}
                 record["policy_gradient_norm"] = sizes
+                record["total_gradient_norm"] = {task: s**2 for task, s in sizes.items()}
             file.write(json.dumps(record) + "\n")
     for starts, count in tests.items():
         given = {"mode": "test", "starts": starts}

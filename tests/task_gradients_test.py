@@ -1,4 +1,4 @@
-"""What each task adds to a batch's policy gradient."""
+"""What each task adds to a batch's gradients."""
 
 import json
 from collections.abc import Mapping
@@ -35,21 +35,33 @@ def _measure(learner: Learner, batch: Rollout) -> Mapping[str, Mapping[str, floa
     return TaskGradients(learner, _TASKS).measure(batch)
 
 
-def _expected(learner: Learner, batch: Rollout, task: int) -> float:
-    """The length of the gradient of sum -A log pi over a task's rollouts, of an on-policy batch."""
+def _expected(learner: Learner, batch: Rollout, task: int) -> dict[str, float]:
+    """Lengths of the gradients over a task's rollouts, of an on-policy batch.
+
+    Of sum -A log pi, and of that with 0.5 sum 1/2 ((v_s - mu) / sigma - n)^2 and
+    0.01 sum pi log pi.
+    """
     one_head = learner.head.num_tasks == 1
     heads = batch._replace(task_id=tf.zeros_like(batch.task_id)) if one_head else batch
     value = np.float64(values(learner, heads).unnormalised)
-    scale = learner.head.scale.numpy()[heads.task_id]
-    advantages = (bellman_returns(learner, batch, value) - value[:-1]) / scale
-    own = np.where(batch.task_id.numpy() == task, advantages, 0.0)
+    targets = bellman_returns(learner, batch, value)
+    shift, scale = (v.numpy()[heads.task_id] for v in (learner.head.shift, learner.head.scale))
+    own = np.float32(batch.task_id.numpy() == task)  # [B]
+    advantages = np.float32(own * (targets - value[:-1]) / scale)
+    normalised_targets = np.float32((targets - shift) / scale)
     taken = tf.one_hot(batch.agent_outputs.action[1:], NUM_ACTIONS)
-    weights = learner.agent.trainable_variables
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         log_probs = tf.nn.log_softmax(unroll(learner, batch).policy_logits[:-1])
-        loss = -tf.reduce_sum(tf.constant(own, tf.float32)[..., tf.newaxis] * taken * log_probs)
-    gradients = tape.gradient(loss, weights)
-    return float(np.sqrt(sum(np.sum(np.float64(gradient) ** 2) for gradient in gradients)))
+        policy = -tf.reduce_sum(advantages[..., np.newaxis] * taken * log_probs)
+        errors = normalised_targets - values(learner, heads).normalised[:-1]
+        squares = tf.reduce_sum(own * errors**2)
+        negative_entropy = tf.reduce_sum(own * tf.reduce_sum(tf.exp(log_probs) * log_probs, -1))
+        total = policy + 0.25 * squares + 0.01 * negative_entropy
+    lengths = {}
+    for name, loss in (("policy_gradient_norm", policy), ("total_gradient_norm", total)):
+        gradients = tape.gradient(loss, learner.agent.trainable_variables)
+        lengths[name] = float(np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in gradients)))
+    return lengths
 
 
 @pytest.mark.parametrize(
@@ -66,10 +78,11 @@ def test_norms_are_those_of_the_tasks_own_gradients(agent: dict[str, Any]) -> No
     learner = make_learner(**agent)
     batch = on_policy(learner, make_batch())
     expected = {_TASKS[task]: _expected(learner, batch, task) for task in (0, 2, 4)}
-    (found,) = _measure(learner, batch).values()
-    assert list(found) == ["a", "c", "e"]
-    for name, norm in expected.items():
-        np.testing.assert_allclose(found[name], norm, rtol=1e-4)
+    found = _measure(learner, batch)
+    for loss in ("policy_gradient_norm", "total_gradient_norm"):
+        assert list(found[loss]) == ["a", "c", "e"]
+        for name, norms in expected.items():
+            np.testing.assert_allclose(found[loss][name], norms[loss], rtol=1e-4)
 
 
 def test_measuring_changes_nothing() -> None:
@@ -94,13 +107,20 @@ def test_only_with_popart_is_a_task_no_louder_for_larger_rewards() -> None:
     for normalise, factor in ((True, 1.0), (False, 100.0)):
         learner = make_learner(normalise=normalise)
         batch = make_batch((0, 2, 2, 4))
-        quiet = _measure(learner, batch)["policy_gradient_norm"]
+        quiet = _measure(learner, batch)
         _times_100(learner, task=2, normalise=normalise)
         rewards = batch.env_outputs.reward.numpy()  # At least one in size, so seen alike clipped.
         rewards[:, 1:3] *= 100
-        loud = _measure(learner, with_rewards(batch, rewards))["policy_gradient_norm"]
-        assert loud["c"] == pytest.approx(factor * quiet["c"], rel=1e-3)
-        assert loud["a"] == pytest.approx(quiet["a"], rel=1e-3)
+        loud = _measure(learner, with_rewards(batch, rewards))
+        for loss in ("policy_gradient_norm", "total_gradient_norm"):
+            assert loud[loss]["a"] == pytest.approx(quiet[loss]["a"], rel=1e-3)
+        policy, total = (
+            loud[loss]["c"] / quiet[loss]["c"]
+            for loss in ("policy_gradient_norm", "total_gradient_norm")
+        )
+        assert policy == pytest.approx(factor, rel=1e-3)
+        # Without it errors of values count by their squares.
+        assert total == pytest.approx(1.0, rel=1e-3) if normalise else total > 10 * factor
 
 
 def _times_100(learner: Learner, task: int, normalise: bool) -> None:

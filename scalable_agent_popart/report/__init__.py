@@ -195,8 +195,9 @@ def _gradients(comparison: Comparison, name: str, writer: _Writer) -> list[str]:
     table = gradients.gradients(comparison)
     if not len(table):
         return []
-    parts = ["### Policy gradients by task"]
-    for clipping, own in table.groupby("reward_clipping", sort=False):
+    parts = ["### Gradients by task"]
+    of_policy = table[table["loss"] == "policy"]
+    for clipping, own in of_policy.groupby("reward_clipping", sort=False):
         figure = figures.gradients(gradients.over_frames(own))
         says = f"{comparison.title}, rewards {clipping}: size of tasks' policy gradients"
         parts.append(writer.figure(figure, f"{name}-gradients-{clipping}", says))

@@ -1,4 +1,4 @@
-"""Which tasks move the policy: the policy gradients that `--log_task_gradients` measures."""
+"""Which tasks move the agent: the gradients that `--log_task_gradients` measures."""
 
 import pandas as pd
 
@@ -10,33 +10,34 @@ _NUM_BINS = 40
 
 
 def gradients(comparison: Comparison) -> pd.DataFrame:
-    """Each task's policy gradient over training, a row a run, task and record that has it.
+    """Each task's gradient over training, a row a run, loss, task and record that has it.
 
-    `norm` is the length of the gradient that the task's rollouts in a batch have by themselves, see
-    `task_gradients.py`; NaN where there were none. `part` is the norm over the sum of all tasks'
-    norms: between 0 and 1, and 1 of a task that the others are nothing beside.
+    `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
+    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part` is the
+    norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
+    nothing beside.
     """
 
     def read(run: Run) -> pd.DataFrame:
         table = run.metrics.gradients
         own = table[table["task"].isin(comparison.suite.tasks)]
-        sums = own.groupby("frames")["norm"].transform("sum")
+        sums = own.groupby(["frames", "loss"])["norm"].transform("sum")
         return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
 
-    return of_runs(comparison, ["task", "frames", "norm", "part"], read)
+    return of_runs(comparison, ["loss", "task", "frames", "norm", "part"], read)
 
 
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """A row an agent and task: `norm`, `part`, and `least` and `most`, the parts of single runs.
+    """A row an agent, loss and task: `norm`, `part`, and its `least` and `most` in single runs.
 
     Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
     up to the frames that all runs have reached; then the median of the norms, which may differ by
     orders of magnitude between runs, and the mean of the parts.
     """
     common = table.groupby("run")["frames"].max().min()
-    groups = table[table["frames"] <= common].groupby(["agent", "task", "run"], sort=False)
+    groups = table[table["frames"] <= common].groupby(["agent", "loss", "task", "run"], sort=False)
     runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
-    both = runs.groupby(["agent", "task"], sort=False)
+    both = runs.groupby(["agent", "loss", "task"], sort=False)
     means = both.agg(
         norm=("norm", "median"), part=("part", "mean"), least=("part", "min"), most=("part", "max")
     )
@@ -44,9 +45,9 @@ def by_agent(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_frames(table: pd.DataFrame) -> pd.DataFrame:
-    """Median norm and mean part of all runs' records for stretches of training, all as long.
+    """Median norm and mean part of all runs' records of one loss for stretches of training.
 
-    `frames` are those of their middles.
+    All stretches are as long; `frames` are those of their middles.
     """
     width = table["frames"].max() / _NUM_BINS
     place = ((table["frames"] - 1) // width).clip(0, _NUM_BINS - 1)

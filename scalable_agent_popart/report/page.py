@@ -224,9 +224,9 @@ def levels_table(table: pd.DataFrame) -> str:
 
 
 def gradients_section(table: pd.DataFrame) -> str:
-    """What each task adds to the policy gradient, a row an agent and measure."""
+    """What each task adds to the gradients, a row an agent, loss and measure."""
     rows = []
-    for agent, own in table.groupby("agent", sort=False):
+    for (agent, loss), own in table.groupby(["agent", "loss"], sort=False):
         of_task = own.set_index("task")
         norms = of_task["norm"].dropna()
         sizes = {task: f"{norms[task]:.3g}" if task in norms else "" for task in of_task.index}
@@ -235,19 +235,19 @@ def gradients_section(table: pd.DataFrame) -> str:
             + (f" [{row.least:.1%}, {row.most:.1%}]" if row.most > row.least else "")
             for row in of_task.itertuples()
         }
-        rows += [{"Agent": agent, "": "size (median)", **sizes}]
-        rows += [{"Agent": agent, "": "part of all sizes (mean)", **parts}]
+        rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
+        rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
     return "\n\n".join(
         [
             _table(rows),
-            "The gradient of a batch's policy loss to the agent's weights is the sum of its tasks' "
-            "gradients. Size: the length of a task's, in batches that it has rollouts in. Part: "
-            "that over the sum of all tasks' sizes, which says nothing where these are next to "
-            "zero; in brackets, the runs with the least and the most. Of each run the mean part "
-            "and the median size, up to the frames that all runs have reached; then the mean and "
-            "the median over runs. What else makes an update is not in it: the values' loss, whose "
-            "gradient reaches the shared layers as well, the clipping of all of it to "
-            "`--max_grad_norm`, and RMSProp's division.",
+            "The gradient of a batch's loss to the agent's weights is the sum of its tasks' "
+            "gradients; of the policy's loss alone, which the figure shows, or of the total, with "
+            "the values' loss, which reaches the shared layers as well. Size: the length of a "
+            "task's, in batches that it has rollouts in. Part: that over the sum of all tasks' "
+            "sizes, which says nothing where these are next to zero; in brackets, the runs with "
+            "the least and the most. Of each run the mean part and the median size, up to the "
+            "frames that all runs have reached; then the mean and the median over runs. What comes "
+            "after is not in it: the clipping to `--max_grad_norm` and RMSProp's division.",
         ]
     )
 

@@ -85,8 +85,8 @@ class Metrics:
 
     Attributes:
       statistics: PopArt's frames, task, shift and scale; empty without it.
-      gradients: frames, task and norm of policy gradients, where those were measured; NaN for a
-        task that had no rollout in the batch.
+      gradients: frames, loss (see `LOSSES`), task and norm of gradients, where those were measured;
+        NaN for a task that had no rollout in the batch.
       batches: frames, task and share of the rollouts that were learned from since the line before.
       course: frames, frames_per_second, memory_mib of the learner's process, and entropy of the
         policy, the mean in nats over a batch; NaN where a record does not tell.
@@ -98,10 +98,12 @@ class Metrics:
     course: pd.DataFrame
 
 
+# What gradients are of, and how a record calls their norms.
+LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
 # Of the tables above, beside `frames`.
 _COLUMNS = {
     "statistics": ("task", "shift", "scale"),
-    "gradients": ("task", "norm"),
+    "gradients": ("loss", "task", "norm"),
     "batches": ("task", "share"),
     "course": ("frames_per_second", "memory_mib", "entropy"),
 }
@@ -117,11 +119,12 @@ def read_metrics(path: Path, config: Config, problems: list[str]) -> Metrics:
         if config.use_popart:
             shift, scale = record["shift"], record["scale"]
             found["statistics"] = [(frames, t, _number(shift[t]), _number(scale[t])) for t in tasks]
-        norms = record.get("policy_gradient_norm", {})  # Not in the last line of a program.
-        if norms:
-            found["gradients"] = [
-                (frames, t, _number(norms[t]) if t in norms else np.nan) for t in tasks
-            ]
+        found["gradients"] = [
+            (frames, loss, t, _number(norms[t]) if t in norms else np.nan)
+            for loss, name in LOSSES.items()
+            if (norms := record.get(name))  # Not in the last line of a program.
+            for t in tasks
+        ]
         if "batch_share" in record:
             share = record["batch_share"]
             found["batches"] = [(frames, t, _number(share[t])) for t in tasks]
