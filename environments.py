@@ -3,7 +3,7 @@
 NumPy and dm-tree (for nested arrays) only, no TensorFlow, so that a process that only emulates
 stays small and starts fast. Actors play an *environment pool*, whose N environments need not
 wait for one another. A *batched environment* steps N environments in lockstep, and `Lockstep`
-makes a pool of it; a single `Environment` can be played in a process of its own.
+makes a pool of several; a single `Environment` can be played in a process of its own.
 
 Episodes and games. `done` marks the end of a training episode: the return is cut and the
 recurrent state reset there. `info.episode_end` marks the end of what scores are counted in,
@@ -81,12 +81,14 @@ class EnvironmentPool(Protocol):
     """N environments that need not wait for one another.
 
     Each takes turns with its actor: it is received, then sent one action, then received again.
-    Unless they go `together`, the actor may take its time with some and go on with others.
+    One that is sent nothing rests. Unless they go `together`, the actor may take its time with
+    some and go on with others; if they do, it may only leave out whole groups, for good.
     """
 
     task_ids: np.ndarray  # int32 [N], the task each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
-    together: bool  # whether actions must be sent to all at once
+    together: bool  # whether all that were received are sent actions at once
+    groups: np.ndarray  # int64 [N], a number for each group that can rest without the others
 
     def start(self) -> None:
         """Begins the first episodes."""
@@ -215,61 +217,46 @@ def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
 
 
 class Lockstep:
-    """A batched environment as a pool: all of it is ready at once."""
+    """Batched environments as a pool: all that are not at rest are stepped at the same time.
+
+    Each of them is a group; environments keep the order of the members they came from.
+    """
 
     together = True
 
-    def __init__(self, environment: BatchedEnvironment):
-        self.environment = environment
-        self.task_ids = environment.task_ids
+    def __init__(self, *members: BatchedEnvironment):
+        self.members = members
+        self.task_ids = np.concatenate([member.task_ids for member in members])
         self.restarts = np.zeros(len(self.task_ids), np.int64)
-        self._ids = np.arange(len(self.task_ids))
-        self._first: StepOutput | None = None
+        self.groups = np.repeat(
+            np.arange(len(members)), [len(member.task_ids) for member in members]
+        )
+        self._first: list[StepOutput] = []
+        self._at_work = np.arange(len(members))
 
     def start(self) -> None:
-        self._first = self.environment.reset()
+        self._at_work = np.arange(len(self.members))
+        self._first = [member.reset() for member in self.members]
 
     def receive(self, seconds: float) -> Ready:
-        fresh = np.full(len(self._ids), self._first is not None)
-        output, self._first = self._first or self.environment.receive(), None
-        return Ready(self._ids, output, fresh)
+        first, self._first = self._first, []
+        outputs = first or [self.members[i].receive() for i in self._at_work]
+        ids = np.flatnonzero(np.isin(self.groups, self._at_work))
+        return Ready(ids, concatenate(outputs), np.full(len(ids), bool(first)))
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        self.environment.send(actions)
-
-    def close(self) -> None:
-        self.environment.close()
-
-
-class EnvironmentGroup:
-    """Several batched environments as one, stepped at the same time.
-
-    Environments keep the order of the members they came from.
-    """
-
-    def __init__(self, members: Sequence[BatchedEnvironment]):
-        self._members = list(members)
-        self.task_ids = np.concatenate([member.task_ids for member in self._members])
-        sizes = [len(member.task_ids) for member in self._members]
-        self._boundaries = np.cumsum(sizes)[:-1]
-
-    def reset(self) -> StepOutput:
-        return concatenate([member.reset() for member in self._members])
-
-    def send(self, actions: np.ndarray) -> None:
-        parts = np.split(actions, self._boundaries)
-        for member, part in zip(self._members, parts, strict=True):
-            member.send(part)
-
-    def receive(self) -> StepOutput:
-        return concatenate([member.receive() for member in self._members])
+        self._at_work, begins = np.unique(self.groups[ids], return_index=True)
+        for i, part in zip(self._at_work, np.split(actions, begins[1:]), strict=True):
+            self.members[i].send(part)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # Closes the others even if one fails.
-            for member in self._members:
+            for member in self.members:
                 stack.callback(member.close)
 
 
 def concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
     """The outputs of several batches of environments as one."""
+    if len(outputs) == 1:
+        return outputs[0]
     return tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)

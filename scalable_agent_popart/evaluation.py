@@ -175,9 +175,10 @@ def play(
                     f"an environment was lost more than {_MOST_RESTARTS} times before it could "
                     "finish an episode"
                 )
-            if not environments.together:  # Else those that are through play on, uncounted.
-                going_on = remaining[ids] > 0
-                ids, env_output = ids[going_on], _rows(env_output, going_on)
+            # Where others of its group go on, one that is through plays on, uncounted.
+            groups = environments.groups
+            going_on = np.isin(groups[ids], groups[remaining > 0])
+            ids, env_output = ids[going_on], _rows(env_output, going_on)
             if not len(ids):
                 continue
             agent_output = policy.act(ids, env_output)

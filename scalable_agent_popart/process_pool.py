@@ -98,6 +98,7 @@ class ProcessPool:
         """
         self.task_ids = task_ids
         self.restarts = np.zeros(len(task_ids), np.int64)
+        self.groups = np.arange(len(task_ids))
         self._names = names
         self._make = make
         self._observation = observation

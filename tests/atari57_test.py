@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from ale_py import roms
 
-from environments import BatchedEnvironment, StepOutput
+from environments import BatchedEnvironment, Lockstep, StepOutput
 from scalable_agent_popart import frame_stack, suites
 from scalable_agent_popart.suites import atari_emulator
 
@@ -30,13 +30,40 @@ def _options(training: bool = True, **changes: int) -> suites.EnvironmentOptions
 def _make(
     games: str, task_ids: Sequence[int], seeds: Sequence[int], **options: Any
 ) -> BatchedEnvironment:
-    made = suites.resolve(games).make_environments(task_ids, seeds, _options(**options))
-    return made.environment
+    (environment,) = _make_pool(games, task_ids, seeds, **options).members
+    return environment
+
+
+def _make_pool(
+    games: str, task_ids: Sequence[int], seeds: Sequence[int], **options: Any
+) -> Lockstep:
+    return suites.resolve(games).make_environments(task_ids, seeds, _options(**options))
 
 
 def _step(environment: BatchedEnvironment, actions: Sequence[int] | np.ndarray) -> StepOutput:
     environment.send(np.asarray(actions, np.int32))
     return environment.receive()
+
+
+class AllOf:
+    """A pool, all of which is stepped at once, played like a single batch."""
+
+    def __init__(self, pool: Lockstep):
+        self.task_ids = pool.task_ids
+        self.close = pool.close
+        self._pool = pool
+
+    def reset(self) -> StepOutput:
+        self._pool.start()
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        self._pool.send(np.arange(len(actions)), actions)
+
+    def receive(self) -> StepOutput:
+        ids, output, _ = self._pool.receive(0.0)
+        assert ids.tolist() == list(range(len(self.task_ids)))
+        return output
 
 
 class Play(NamedTuple):
@@ -237,13 +264,13 @@ def test_lost_life_is_not_done_outside_training_and_the_game_is_the_same(breakou
     assert all(map(np.array_equal, tested.observations, breakout.observations))
 
 
-def test_group_plays_each_game_as_it_would_be_played_alone() -> None:
+def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
     games = "breakout,space_invaders"
     task_ids, seeds, actions = [0, 0, 1], [5, 6, 7], _random_actions(60, 3)
-    group = _make(games, task_ids, seeds)
-    np.testing.assert_array_equal(group.task_ids, task_ids)
-    assert group.task_ids.dtype == np.int32
-    together = _play(group, actions)
+    pool = _make_pool(games, task_ids, seeds)
+    np.testing.assert_array_equal(pool.task_ids, task_ids)
+    assert pool.task_ids.dtype == np.int32
+    together = _play(AllOf(pool), actions)
     for part in (slice(0, 2), slice(2, 3)):
         alone = _make(games, task_ids[part], seeds[part])
         np.testing.assert_array_equal(alone.task_ids, task_ids[part])
@@ -286,11 +313,11 @@ from scalable_agent_popart import suites
 
 game, actions, frames = sys.argv[1], np.load(sys.argv[2]), sys.argv[3]
 num_environments = actions.shape[1]
-environment = suites.resolve(game).make_environments(
+(environment,) = suites.resolve(game).make_environments(
     [0] * num_environments,
     [7] * num_environments,
     suites.EnvironmentOptions(num_action_repeats=4, height=84, width=84, action_set="full"),
-).environment
+).members
 environment.reset()
 outputs = []
 for row in actions:

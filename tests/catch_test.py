@@ -17,7 +17,8 @@ _OPTIONS = suites.EnvironmentOptions(1, height=10, width=5, action_set="moves")
 
 
 def _make(task_ids: list[int], seeds: list[int]) -> BatchedEnvironment:
-    return _SUITE.make_environments(task_ids, seeds, _OPTIONS).environment
+    (environment,) = _SUITE.make_environments(task_ids, seeds, _OPTIONS).members
+    return environment
 
 
 def _step(environment: BatchedEnvironment, actions: list[int] | np.ndarray) -> StepOutput:

@@ -46,14 +46,17 @@ class RecordingEnvironment:
         }
 
 
-def _group() -> tuple[environments.EnvironmentGroup, list, list[tuple[str, str]]]:
+_ALL = np.arange(6)
+
+
+def _pool() -> tuple[environments.Lockstep, list, list[tuple[str, str]]]:
     calls: list[tuple[str, str]] = []
     members = [
         RecordingEnvironment("a", [4, 4], calls),
         RecordingEnvironment("b", [7], calls),
         RecordingEnvironment("c", [1, 2, 3], calls),
     ]
-    return environments.EnvironmentGroup(members), members, calls
+    return environments.Lockstep(*members), members, calls
 
 
 def _step(counter: environments.EpisodeCounter, rewards: list[float], ends: list[bool]):
@@ -124,33 +127,44 @@ def test_initial_step_is_done_and_without_reward() -> None:
     assert output.observation is observation
 
 
-def test_group_sends_to_all_members_before_it_receives_from_any() -> None:
-    group, _, calls = _group()
-    group.reset()
+def _begun() -> tuple[environments.Lockstep, list, list[tuple[str, str]]]:
+    """A pool whose first observations were received, and nothing logged yet."""
+    pool, members, calls = _pool()
+    pool.start()
+    pool.receive(0.0)
     calls.clear()
-    group.send(np.ones(6, np.int32))
+    return pool, members, calls
+
+
+def test_lockstep_sends_to_all_members_before_it_receives_from_any() -> None:
+    pool, _, calls = _begun()
+    pool.send(_ALL, np.ones(6, np.int32))
     assert calls == [("send", "a"), ("send", "b"), ("send", "c")]
     calls.clear()
-    group.receive()
+    pool.receive(0.0)
     assert calls == [("receive", "a"), ("receive", "b"), ("receive", "c")]
 
 
-def test_group_hands_each_member_its_own_actions() -> None:
-    group, members, _ = _group()
-    group.reset()
-    group.send(np.array([10, 11, 12, 13, 14, 15], np.int32))
+def test_lockstep_hands_each_member_its_own_actions() -> None:
+    pool, members, _ = _begun()
+    pool.send(_ALL, np.array([10, 11, 12, 13, 14, 15], np.int32))
     assert [member.actions.tolist() for member in members] == [[10, 11], [12], [13, 14, 15]]
     assert all(member.actions.dtype == np.int32 for member in members)
 
 
-def test_group_keeps_the_order_of_its_members_in_everything_it_returns() -> None:
-    group, _, _ = _group()
-    np.testing.assert_array_equal(group.task_ids, [4, 4, 7, 1, 2, 3])
-    first = group.reset()
+def test_lockstep_keeps_the_order_of_its_members_in_everything_it_returns() -> None:
+    pool, _, _ = _pool()
+    np.testing.assert_array_equal(pool.task_ids, [4, 4, 7, 1, 2, 3])
+    pool.start()
+    ids, first, fresh = pool.receive(0.0)
+    np.testing.assert_array_equal(ids, _ALL)
+    np.testing.assert_array_equal(fresh, [True] * 6)
     np.testing.assert_array_equal(first.observation["image"][:, 1, 2], [4, 4, 7, 1, 2, 3])
     np.testing.assert_array_equal(first.done, [True] * 6)
-    group.send(np.array([1, 0, 2, 3, 0, 5], np.int32))
-    output = group.receive()
+    pool.send(_ALL, np.array([1, 0, 2, 3, 0, 5], np.int32))
+    ids, output, fresh = pool.receive(0.0)
+    np.testing.assert_array_equal(ids, _ALL)
+    np.testing.assert_array_equal(fresh, [False] * 6)
     np.testing.assert_array_equal(output.reward, [41, 40, 72, 13, 20, 35])
     np.testing.assert_array_equal(output.done, [False, True, False, False, True, False])
     np.testing.assert_array_equal(output.info.episode_end, output.done)
@@ -160,11 +174,10 @@ def test_group_keeps_the_order_of_its_members_in_everything_it_returns() -> None
     np.testing.assert_array_equal(output.observation["image"][:, 0, 0], [4, 4, 7, 1, 2, 3])
 
 
-def test_group_keeps_the_types_of_its_members() -> None:
-    group, _, _ = _group()
-    group.reset()
-    group.send(np.ones(6, np.int32))
-    output = group.receive()
+def test_lockstep_keeps_the_types_of_its_members() -> None:
+    pool, _, _ = _begun()
+    pool.send(_ALL, np.ones(6, np.int32))
+    output = pool.receive(0.0).output
     assert isinstance(output, environments.StepOutput)
     assert isinstance(output.info, environments.StepOutputInfo)
     assert output.reward.dtype == np.float32
@@ -173,13 +186,37 @@ def test_group_keeps_the_types_of_its_members() -> None:
     assert output.observation["image"].dtype == np.uint8
 
 
-def test_group_closes_every_member_each_time_it_is_closed() -> None:
-    group, _, calls = _group()
-    group.reset()
+def test_members_of_lockstep_that_are_sent_nothing_rest() -> None:
+    pool, members, calls = _begun()
+    np.testing.assert_array_equal(pool.groups, [0, 0, 1, 2, 2, 2])
+    ids = np.array([0, 1, 3, 4, 5])
+    pool.send(ids, np.array([1, 2, 3, 4, 5], np.int32))
+    ready = pool.receive(0.0)
+    assert calls == [("send", "a"), ("send", "c"), ("receive", "a"), ("receive", "c")]
+    assert [members[i].actions.tolist() for i in (0, 2)] == [[1, 2], [3, 4, 5]]
+    np.testing.assert_array_equal(ready.ids, ids)
+    np.testing.assert_array_equal(ready.output.reward, [41, 42, 13, 24, 35])
+    assert ready.fresh.shape == ids.shape
     calls.clear()
-    group.close()
+    pool.send(np.array([3, 4, 5]), np.ones(3, np.int32))
+    assert pool.receive(0.0).ids.tolist() == [3, 4, 5]
+    assert calls == [("send", "c"), ("receive", "c")]
+
+
+def test_lockstep_that_starts_again_has_no_member_at_rest() -> None:
+    pool, _, _ = _begun()
+    pool.send(np.array([2]), np.ones(1, np.int32))
+    pool.start()
+    ids, _, fresh = pool.receive(0.0)
+    assert ids.tolist() == _ALL.tolist()
+    assert fresh.all()
+
+
+def test_lockstep_closes_every_member_each_time_it_is_closed() -> None:
+    pool, _, calls = _begun()
+    pool.close()
     assert sorted(calls) == [("close", "a"), ("close", "b"), ("close", "c")]
-    group.close()
+    pool.close()
     assert set(calls) == {("close", "a"), ("close", "b"), ("close", "c")}
 
 

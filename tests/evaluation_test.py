@@ -11,8 +11,11 @@ import av
 import main_program
 import numpy as np
 import pytest
+from counting_environment import EPISODE_STEPS, CountingEnvironments
 
+from environments import Lockstep, StepOutput
 from scalable_agent_popart import evaluation, suites
+from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.suites import atari_emulator, atari_starts
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +25,32 @@ _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environ
 def _test(logdir: Path, **given: Any) -> dict[str, Any]:
     main_program.run(mode="test", logdir=str(logdir), **given)
     return json.loads((logdir / "evaluation.json").read_text())
+
+
+class _Still:
+    """A policy that always chooses action 0; notes how many environments it acts in."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def forget(self, ids: np.ndarray) -> None:
+        del ids
+
+    def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
+        assert len(ids) == len(env_output.reward)
+        self.sizes.append(len(ids))
+        return AgentOutput(np.zeros(len(ids), np.int32), np.zeros((len(ids), 2), np.float32))
+
+
+def test_a_game_is_not_played_on_once_all_its_copies_are_through() -> None:
+    pool = Lockstep(CountingEnvironments(np.array([0, 0])), CountingEnvironments(np.array([1])))
+    policy = _Still()
+    returns = evaluation.play(pool, policy, [2, 1, 4], lambda ready: None)
+    alone = Lockstep(CountingEnvironments(np.array([1])))
+    assert [len(own) for own in returns] == [2, 1, 4]
+    assert returns[2] == evaluation.play(alone, _Still(), [4], lambda ready: None)[0]
+    # The second copy plays on, uncounted, as long as the first does.
+    assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
 
 
 def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(

@@ -20,6 +20,7 @@ class UnevenEnvironments:
         size = len(task_ids)
         self.task_ids = np.asarray(task_ids, np.int32)
         self.restarts = np.zeros(size, np.int64)
+        self.groups = np.arange(size)
         self.closed = False
         self._lost = lost
         self._random = np.random.default_rng(0)

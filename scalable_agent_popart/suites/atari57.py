@@ -122,8 +122,7 @@ def _make_environments(
             members.append(atari_starts.AtariFromStarts(starts, own_ids, options))
         else:
             members.append(AtariEnvironments(game, own_ids, seeds[first:end], options))
-    whole = members[0] if len(members) == 1 else environments.EnvironmentGroup(members)
-    return environments.Lockstep(whole)
+    return environments.Lockstep(*members)
 
 
 def _check(games: Sequence[str], options: suite.EnvironmentOptions) -> None:
