@@ -185,6 +185,22 @@ def test_checkpoints_of_an_unknown_run_are_refused(tmp_path: Path) -> None:
         RunDirectory(str(tmp_path)).check(_config())
 
 
+def test_logs_without_checkpoints_are_refused_rather_than_overwritten(tmp_path: Path) -> None:
+    """As when an archive of logs was unpacked; a run killed before its first checkpoint goes on."""
+    directory = RunDirectory(str(tmp_path))
+    directory.record(_config())
+    directory.check(_config())
+    directory.metrics.write_text('{"frames": 640}\n')
+    directory.check(_config())
+    directory.metrics.write_text('{"frames": 640}\n{"frames": 1280}\n')
+    with pytest.raises(UserError, match="logs but no checkpoints") as error:
+        directory.check(_config())
+    assert str(tmp_path) in str(error.value)
+    assert "--logdir" in str(error.value)
+    directory.checkpoints.mkdir()
+    directory.check(_config())
+
+
 @pytest.mark.parametrize("place", ["file", "file/run"])
 def test_directory_that_cannot_be_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("something else")

@@ -75,8 +75,8 @@ def describe(path: Path) -> dict[str, Any]:
 def pack_logs(paths: Sequence[Path], file: Path) -> None:
     """Writes an archive of runs' logs, each in a folder of the run's name.
 
-    Unpacked, they can be reported on like the runs. To train there would start anew, and overwrite
-    the logs, since there are no checkpoints.
+    Unpacked, they can be reported on like the runs. Training there is refused, since there are no
+    checkpoints to go on from.
     """
     partial = file.with_name(f"{file.name}.partial")
     with tarfile.open(partial, "w:xz") as archive:
