@@ -3,7 +3,7 @@
 NumPy and dm-tree (for nested arrays) only, no TensorFlow, so that a process that only emulates
 stays small and starts fast. Actors play an *environment pool*, whose N environments need not
 wait for one another. A *batched environment* steps N environments in lockstep, and `Lockstep`
-makes a pool of several; a single `Environment` can be played in a process of its own.
+makes a pool of one or several; a single `Environment` can be played in a process of its own.
 
 Episodes and games. `done` marks the end of a training episode: the return is cut and the
 recurrent state reset there. `info.episode_end` marks the end of what scores are counted in,
@@ -87,7 +87,7 @@ class EnvironmentPool(Protocol):
 
     task_ids: np.ndarray  # int32 [N], the task each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
-    together: bool  # whether all that were received are sent actions at once
+    together: bool  # whether actions go to all that are not to rest at once
     groups: np.ndarray  # int64 [N], a number for each group that can rest without the others
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class EnvironmentPool(Protocol):
         ...
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        """Hands over actions `[M]` (int32) to environments that were received.
+        """Hands over actions `[M]` (int32) to environments that were received, `ids` ascending.
 
         Raises:
           EnvironmentLostError: as `receive`.
@@ -232,21 +232,22 @@ class Lockstep:
             np.arange(len(members)), [len(member.task_ids) for member in members]
         )
         self._first: list[StepOutput] = []
-        self._at_work = np.arange(len(members))
+        self._at_work = np.arange(len(self.task_ids))  # Environments.
 
     def start(self) -> None:
-        self._at_work = np.arange(len(self.members))
+        self._at_work = np.arange(len(self.task_ids))
         self._first = [member.reset() for member in self.members]
 
     def receive(self, seconds: float) -> Ready:
         first, self._first = self._first, []
-        outputs = first or [self.members[i].receive() for i in self._at_work]
-        ids = np.flatnonzero(np.isin(self.groups, self._at_work))
-        return Ready(ids, concatenate(outputs), np.full(len(ids), bool(first)))
+        at_work = np.unique(self.groups[self._at_work])
+        output = concatenate(first or [self.members[i].receive() for i in at_work])
+        return Ready(self._at_work, output, np.full(len(self._at_work), bool(first)))
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        self._at_work, begins = np.unique(self.groups[ids], return_index=True)
-        for i, part in zip(self._at_work, np.split(actions, begins[1:]), strict=True):
+        self._at_work = ids
+        groups, begins = np.unique(self.groups[ids], return_index=True)
+        for i, part in zip(groups, np.split(actions, begins[1:]), strict=True):
             self.members[i].send(part)
 
     def close(self) -> None:

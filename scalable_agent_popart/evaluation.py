@@ -155,6 +155,7 @@ def play(
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
     restarts = np.zeros_like(remaining)  # Of each environment up to its last episode's end.
+    groups = environments.groups
     environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
         while remaining.any():
@@ -176,7 +177,6 @@ def play(
                     "finish an episode"
                 )
             # Where others of its group go on, one that is through plays on, uncounted.
-            groups = environments.groups
             going_on = np.isin(groups[ids], groups[remaining > 0])
             ids, env_output = ids[going_on], _rows(env_output, going_on)
             if not len(ids):

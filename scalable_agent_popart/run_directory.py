@@ -91,7 +91,6 @@ class RunDirectory:
                     f"{self.path} holds another run: {'; '.join(differences)}; "
                     "give the same flags or another --logdir"
                 )
-            self._refuse_logs_alone()
         else:
             for path in (self.metrics, self.episodes, self.checkpoints):
                 if path.exists():
@@ -102,17 +101,6 @@ class RunDirectory:
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; give another one")
-
-    def _refuse_logs_alone(self) -> None:
-        """Raises UserError where there is nothing to go on from, and logs that would be lost."""
-        if self.checkpoints.exists() or not self.metrics.is_file():
-            return
-        # The first checkpoint is written between the first record and the second.
-        if self.metrics.read_bytes().count(b"\n") > 1:
-            raise UserError(
-                f"{self.path} holds logs but no checkpoints, so training would begin anew and "
-                "overwrite them; bring the checkpoints back or give another --logdir"
-            )
 
     def refuse_population(self) -> None:
         """Raises UserError if this is a population's directory."""
@@ -136,6 +124,15 @@ class RunDirectory:
             raise InUseError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
+
+    def refuse_to_lose_logs(self) -> None:
+        """Raises UserError if a run that begins here would overwrite another's logs."""
+        # Checkpoints are gone, or were never here: the first is written before the second line.
+        if self.metrics.is_file() and self.metrics.read_bytes().count(b"\n") > 1:
+            raise UserError(
+                f"{self.path} holds logs but no checkpoints, so training would begin anew and "
+                "overwrite them; bring the checkpoints back or give another --logdir"
+            )
 
     def record(self, config: Config) -> None:
         """Writes `config.json`."""

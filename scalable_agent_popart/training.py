@@ -137,7 +137,8 @@ def train(
       Everything is saved either way.
 
     Raises:
-      UserError: if the run directory is another run's or damaged, before anything is written.
+      UserError: if the run directory is another run's, damaged, or without the checkpoints that
+        belong to its logs, before anything of a run is written.
       InUseError: if another process trains there.
       DivergenceError: if the loss is no longer a finite number; it still was at the newest
         checkpoint.
@@ -172,7 +173,8 @@ def _train_in(
         episodes_length=log.episodes.length,
         **tuner.tracked,
     )
-    checkpoints.restore()
+    if not checkpoints.restore():
+        directory.refuse_to_lose_logs()
     finished = learner.frames >= config.total_environment_frames
     if not finished:
         directory.record(config)  # With what trains it from now on.

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,17 @@ def test_a_first_checkpoint_that_was_cut_off_does_not_stop_the_run(tmp_path: Pat
             path.unlink()  # In particular the file that names the newest.
     train(tmp_path)
     assert saved(tmp_path)[FRAMES] == 400
+
+
+def test_a_run_whose_checkpoints_are_gone_keeps_its_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where an archive of logs was unpacked."""
+    train(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    before = snapshot(tmp_path)
+    assert "logs but no checkpoints" in fails(capsys, **TINY, logdir=str(tmp_path))
+    assert snapshot(tmp_path) == before
 
 
 def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:

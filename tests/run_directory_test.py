@@ -185,20 +185,16 @@ def test_checkpoints_of_an_unknown_run_are_refused(tmp_path: Path) -> None:
         RunDirectory(str(tmp_path)).check(_config())
 
 
-def test_logs_without_checkpoints_are_refused_rather_than_overwritten(tmp_path: Path) -> None:
-    """As when an archive of logs was unpacked; a run killed before its first checkpoint goes on."""
+def test_logs_are_not_overwritten_but_by_a_run_that_was_killed_at_once(tmp_path: Path) -> None:
     directory = RunDirectory(str(tmp_path))
-    directory.record(_config())
-    directory.check(_config())
-    directory.metrics.write_text('{"frames": 640}\n')
-    directory.check(_config())
+    directory.refuse_to_lose_logs()
+    directory.metrics.write_text('{"frames": 640}\n')  # All there is before the first checkpoint.
+    directory.refuse_to_lose_logs()
     directory.metrics.write_text('{"frames": 640}\n{"frames": 1280}\n')
     with pytest.raises(UserError, match="logs but no checkpoints") as error:
-        directory.check(_config())
+        directory.refuse_to_lose_logs()
     assert str(tmp_path) in str(error.value)
     assert "--logdir" in str(error.value)
-    directory.checkpoints.mkdir()
-    directory.check(_config())
 
 
 @pytest.mark.parametrize("place", ["file", "file/run"])
