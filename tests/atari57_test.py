@@ -45,27 +45,6 @@ def _step(environment: BatchedEnvironment, actions: Sequence[int] | np.ndarray) 
     return environment.receive()
 
 
-class AllOf:
-    """A pool, all of which is stepped at once, played like a single batch."""
-
-    def __init__(self, pool: Lockstep):
-        self.task_ids = pool.task_ids
-        self.close = pool.close
-        self._pool = pool
-
-    def reset(self) -> StepOutput:
-        self._pool.start()
-        return self.receive()
-
-    def send(self, actions: np.ndarray) -> None:
-        self._pool.send(np.arange(len(actions)), actions)
-
-    def receive(self) -> StepOutput:
-        ids, output, _ = self._pool.receive(0.0)
-        assert ids.tolist() == list(range(len(self.task_ids)))
-        return output
-
-
 class Play(NamedTuple):
     """Outputs of a reset and of the steps after it, with copies made on receipt."""
 
@@ -270,13 +249,18 @@ def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
     pool = _make_pool(games, task_ids, seeds)
     np.testing.assert_array_equal(pool.task_ids, task_ids)
     assert pool.task_ids.dtype == np.int32
-    together = _play(AllOf(pool), actions)
+    pool.start()
+    outputs = [pool.receive(0.0).output]
+    for row in actions:
+        pool.send(np.arange(3), row)
+        outputs += [pool.receive(0.0).output]
+    pool.close()
+    together = Play(outputs, [o.observation for o in outputs], _stacks(outputs))
     for part in (slice(0, 2), slice(2, 3)):
         alone = _make(games, task_ids[part], seeds[part])
         np.testing.assert_array_equal(alone.task_ids, task_ids[part])
         play = _play(alone, actions[:, part])
-        observations = np.stack(together.observations)[:, part]
-        np.testing.assert_array_equal(observations, play.observations)
+        np.testing.assert_array_equal(np.stack(together.observations)[:, part], play.observations)
         for name in ("reward", "done", "episode_return", "episode_step", "episode_end"):
             np.testing.assert_array_equal(together.stacked(name)[:, part], play.stacked(name))
     assert together.stacked("reward")[:, 2].max() > 1, "Space Invaders pays 5 and more"
