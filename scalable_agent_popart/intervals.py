@@ -1,4 +1,4 @@
-"""How far scores may be trusted: 95% intervals by bootstrap, over episodes or over seeds."""
+"""How far scores may be trusted: 95% intervals over episodes, over seeds, and for other seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -61,6 +61,21 @@ def over_seeds(scores: Scores) -> Interval | None:
         return None
     low, high = _bootstrap([scores], lambda means: means)
     return float(low[0]), float(high[0])
+
+
+def of_rerun(scores: Scores) -> Interval | None:
+    """Interval for the mean score of as many new runs; None if there are fewer than two.
+
+    Student's t, for scores of runs that are normally distributed: m ± t·s·√(2/n), where one 1/n is
+    the spread of this mean about the truth and the other that of the new runs' mean. It is wider
+    than `over_seeds`, which tells where the truth is, and so not where other runs' mean will be.
+    """
+    n = len(scores)
+    if n < 2:
+        return None
+    mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
+    width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation * (2 / n) ** 0.5
+    return mean - width, mean + width
 
 
 def _bootstrap(

@@ -1,4 +1,4 @@
-"""Bootstrap intervals, against slow resampling and exact enumeration."""
+"""Intervals, against slow resampling, exact enumeration and many reruns."""
 
 import itertools
 
@@ -96,3 +96,22 @@ def test_the_same_scores_have_the_same_interval() -> None:
 def test_one_seed_says_nothing_of_the_others() -> None:
     assert intervals.over_seeds([5.0]) is None
     assert intervals.over_seeds([5.0, 5.0]) == (5.0, 5.0)
+
+
+def test_reruns_are_where_they_are_said_to_be_as_often_as_is_said() -> None:
+    random = np.random.default_rng(4)
+    first, second = random.normal(3.0, 7.0, (2, 2000, 5))  # 2,000 pairs of five runs.
+    held = 0
+    for one, other in zip(first, second.mean(axis=1), strict=True):
+        low, high = intervals.of_rerun(one.tolist()) or (0, 0)
+        held += low <= other <= high
+    # Three standard errors of 2,000 trials are 1.5%.
+    assert 0.935 * 2000 <= held <= 0.965 * 2000
+
+
+def test_the_interval_for_a_rerun_is_that_of_students_t() -> None:
+    # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it).
+    low, high = intervals.of_rerun([1.0, 2.0, 3.0, 4.0, 5.0]) or (0, 0)
+    assert (low, high) == pytest.approx((3 - 2.776, 3 + 2.776), abs=1e-3)
+    assert intervals.of_rerun([5.0]) is None
+    assert intervals.of_rerun([5.0, 5.0]) == (5.0, 5.0)

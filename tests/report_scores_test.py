@@ -158,6 +158,7 @@ def test_several_runs_have_an_interval_over_seeds(tmp_path: Path) -> None:
     assert row["score"] == pytest.approx(np.mean(by_run))
     assert (row["lowest"], row["highest"]) == pytest.approx((min(by_run), max(by_run)))
     assert (row["low"], row["high"]) == pytest.approx(intervals.over_seeds(by_run))
+    assert (row["rerun_low"], row["rerun_high"]) == pytest.approx(intervals.of_rerun(by_run))
     assert row["runs"] == 3
 
 

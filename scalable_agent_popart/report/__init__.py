@@ -121,7 +121,10 @@ def _section(comparison: Comparison, name: str, writer: _Writer) -> str:
     files = [writer.table(table, f"{name}-table-1-{c.name}") for c, table in tables.items()]
     parts = [f"## {comparison.title}"]
     parts.append(page.table_1_section(comparison, tables, finals, scores))
-    parts.append(f"All aggregates, and the lowest and the highest run: {', '.join(files)}.")
+    parts.append(
+        "All aggregates, the lowest and the highest run, and where the mean of as many new runs "
+        f"should lie (`rerun_low` to `rerun_high`): {', '.join(files)}."
+    )
     trained_on = next(found for c, found in scores.items() if c.trained_on)
     parts += _learning_curves(comparison, trained_on, name, styles, writer)
     parts += _course(comparison, name, writer)

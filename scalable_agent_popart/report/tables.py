@@ -41,7 +41,8 @@ class FinalScores:
 
         `score` is the benchmark's usual aggregate as a mean over runs; `low` and `high` its 95%
         interval, over seeds or over the episodes of a single run; `lowest` and `highest` those
-        of single runs. `published` is the paper's if all tasks of the benchmark are in, or
+        of single runs; `rerun_low` and `rerun_high` the interval for the mean of as many new
+        runs. `published` is the paper's if all tasks of the benchmark are in, or
         computed from published scores of the same tasks.
         """
         rows = [self._aggregate_row(*found) for found in self._of_agents if self._scored]
@@ -51,6 +52,7 @@ class FinalScores:
             rows.append({"agent": published.IMPALA, **theirs._asdict(), "published": headline})
         names = ["agent", "column", "tasks", "source", "runs", "fewest_frames", "most_frames"]
         names += ["episodes", "score", "low", "high", "lowest", "highest"]
+        names += ["rerun_low", "rerun_high"]
         table = pd.DataFrame(rows, columns=[*names, *_AGGREGATES, "published"])
         return _with_counts(table.assign(column=self._column.name, tasks=len(self._scored)))
 
@@ -107,6 +109,7 @@ class FinalScores:
         else:
             of_episodes = intervals.of_aggregates(returns[0], self._references)
             interval = of_episodes[headline] if of_episodes else None
+        rerun = intervals.of_rerun(by_run) or (None, None)
         config, usual = agent.config, self._suite.defaults
         papers = config.action_set == usual["action_set"]  # Its agents have the larger set.
         return {
@@ -118,6 +121,7 @@ class FinalScores:
             **dict(zip(("low", "high"), interval or (None, None), strict=True)),
             "lowest": min(by_run),
             "highest": max(by_run),
+            **dict(zip(("rerun_low", "rerun_high"), rerun, strict=True)),
             **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
             "published": self._papers(agent.name, config.reward_clipping) if papers else None,
         }
