@@ -32,12 +32,25 @@ def rows(tables: Path, prefix: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(("folder", "prefix"), [("catch5", "catch5")])
+@pytest.mark.parametrize(
+    ("folder", "prefix"), [("catch5", "catch5"), ("atari4", "atari57-4-tasks")]
+)
 def test_tables_are_those_of_the_reports(folder: str, prefix: str) -> None:
     expected = rows(_RESULTS / folder / "tables", prefix)
     assert len(expected) > 2
     for row in expected:
         assert row in _README
+
+
+def test_parts_of_gradients_are_those_of_the_measurements() -> None:
+    page = (_RESULTS / "atari4" / "README.md").read_text()
+    table = pd.read_csv(_RESULTS / "atari4" / "tables" / "atari57-4-tasks-gradients.csv")
+    half = table[(table["loss"] == "policy") & (table["frames"] > 5_000_000)]
+    assert len(half["run"].unique()) > 2
+    for (agent, seed), own in half.groupby(["agent", "seed"]):
+        parts = own.groupby("task", sort=False)["part"].mean()
+        cells = " | ".join(f"{part:.0%}" for part in parts)
+        assert f"| {agent.removesuffix(' (unclipped)')}, seed {seed} | {cells} |" in page
 
 
 def _records() -> list[Any]:
