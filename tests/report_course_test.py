@@ -97,7 +97,8 @@ def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
     (row,) = found.to_dict("records")
     # Medians of the runs: 10, 40 and next to nothing.
     assert (row["norm"], row["part"]) == (pytest.approx(10.0), pytest.approx(1 / 3))
-    assert (row["least"], row["most"]) == (pytest.approx(0.1), pytest.approx(0.5))
+    assert (row["least_part"], row["most_part"]) == (pytest.approx(0.1), pytest.approx(0.5))
+    assert (row["least_norm"], row["most_norm"]) == (pytest.approx(1e-9), pytest.approx(40.0))
 
 
 def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
@@ -116,8 +117,20 @@ def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
 
 def test_gradients_over_frames_are_of_even_stretches() -> None:
     rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
-    table = pd.DataFrame(rows, columns=["frames", "norm", "part"]).assign(agent="a", task="t")
-    found = gradients.over_frames(table)
+    table = pd.DataFrame(rows, columns=["frames", "norm", "part"])
+    found = gradients.over_frames(table.assign(agent="a", seed=1, task="t"))
     assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
     np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
     np.testing.assert_allclose(found["part"], 0.5)
+
+
+def test_few_seeds_are_shown_each_by_itself_and_many_as_one() -> None:
+    def panels(seeds: range) -> list[tuple[str, float]]:
+        runs = [("a", seed, float(seed)) for seed in seeds] + [("b", 1, 10.0)]
+        table = pd.DataFrame(runs, columns=["agent", "seed", "norm"])
+        found = gradients.over_frames(table.assign(task="t", frames=1, part=1.0))
+        return list(zip(found["panel"], found["norm"], strict=True))
+
+    assert panels(range(1, 2)) == [("a", 1), ("b", 10)]
+    assert panels(range(1, 3)) == [("a, seed 1", 1), ("a, seed 2", 2), ("b, seed 1", 10)]
+    assert panels(range(1, 12)) == [("a", 6), ("b", 10)]

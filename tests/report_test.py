@@ -377,7 +377,7 @@ def test_gradients_are_reported_where_they_were_measured(tmp_path: Path) -> None
     (table,) = (tmp_path / "report" / "tables").glob("*-gradients.csv")
     both = pd.read_csv(table)
     smooth = gradients.over_frames(both[both["loss"] == "policy"])
-    own = smooth[(smooth["agent"] == "IMPALA") & (smooth["task"] == "catch_10")]
+    own = smooth[(smooth["panel"] == "IMPALA") & (smooth["task"] == "catch_10")]
     grid = figures.gradients(smooth).axes
     assert [axes.get_title() for axes in grid[:2]] == ["IMPALA", "PopArt-IMPALA"]
     drawn = {line.get_label(): line for line in grid[0].lines}["catch_10"]

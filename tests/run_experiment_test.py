@@ -90,6 +90,8 @@ def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
     assert impala["flag_file"] == "small-impala.flags"
     assert impala["frames"] == metrics(done / "runs" / "small-impala-1")[-1]["frames"]
     assert impala["seed"] == 1
+    assert impala["test"]["episodes"] == {"catch_1": 2, "catch_10": 2}
+    assert (impala["test"]["starts"], impala["test"]["frames"]) == ("noop", impala["frames"])
     assert impala["flags"]["entropy_cost"] == 0.007
     assert impala["seconds"] > 1
     assert impala["largest_memory_mib"] > 100
@@ -114,7 +116,7 @@ def test_from_the_logs_alone_the_same_report_is_made_again(done: Path, tmp_path:
 
 
 def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "small-impala-1", level_name="catch5").path
+    run = make_run(tmp_path / "runs" / "small-impala-1", level_name="catch5", tests={}).path
     process = {"seconds": 1.0, "memory_kib": 2048, "git_revision": "one", "machine": "a"}
     older = {"seconds": 1.0, "memory_kib": 1024}
     lines = [older, process, {**process, "git_revision": "two"}, {**process, "machine": "b"}]
@@ -125,6 +127,7 @@ def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) ->
     assert found["git_revisions"] == [None, "one", "two"]
     assert found["machines"] == [None, "a", "b"]
     assert (found["seconds"], found["largest_memory_mib"]) == (4, 2)
+    assert found["test"] is None
 
 
 def test_what_is_finished_is_not_done_again(done: Path) -> None:

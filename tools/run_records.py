@@ -48,9 +48,9 @@ def frames(path: Path) -> int:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """A run's seed, frames, rate, time, memory, flags, packages, revisions and machines.
+    """A run's seed, frames, rate, time, memory, newest test, flags, packages, revisions, machines.
 
-    Packages are those of the process that trained it last.
+    Flags are those of training; a test may have been given its own number of episodes. Packages are those of the process that trained it last.
     """
     config = _config(path)
     metrics = _lines(path / "metrics.jsonl")
@@ -65,6 +65,7 @@ def describe(path: Path) -> dict[str, Any]:
         ),
         "seconds": round(sum(p["seconds"] for p in processes)) if processes else None,
         "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
+        "test": _test(path),
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
@@ -105,6 +106,15 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(pages / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _test(path: Path) -> dict[str, Any] | None:
+    """Starts, frames and episodes of each task of the newest test."""
+    if not (path / "evaluation.json").is_file():
+        return None
+    found = json.loads((path / "evaluation.json").read_text())
+    episodes = {name: task["episodes"] for name, task in found["tasks"].items()}
+    return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:

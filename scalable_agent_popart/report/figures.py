@@ -188,23 +188,23 @@ def scales(table: pd.DataFrame) -> Figure:
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Size of each task's policy gradient, and part of all sizes; a column an agent."""
-    agents, tasks = list(dict.fromkeys(table["agent"])), list(dict.fromkeys(table["task"]))
+    """Size of each task's policy gradient, and part of all sizes; a column a panel."""
+    panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
     colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
-    width = 3.4 * len(agents) + 0.8
+    width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
     columns = max(1, int(width * _LETTERS_AN_INCH / (8 + max(map(len, tasks)))))
     height = 5.4 + 0.2 * -(-len(tasks) // columns)
     figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
+    grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row")
     unit, name = frames_unit(table["frames"].max())
-    for (above, below), agent in zip(grid.T, agents, strict=True):
-        own = table[table["agent"] == agent]
+    for (above, below), panel in zip(grid.T, panels, strict=True):
+        own = table[table["panel"] == panel]
         for task, colour in zip(tasks, colours, strict=True):
             line = own[own["task"] == task]
             above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
             below.plot(line["frames"] / unit, line["part"], color=colour)
         above.set_yscale("log")
-        above.set_title(agent, fontsize=9)
+        above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)

@@ -7,6 +7,7 @@ from scalable_agent_popart.report.curves import of_runs
 from scalable_agent_popart.report.runs import Run
 
 _NUM_BINS = 40
+_MOST_PANELS = 8
 
 
 def gradients(comparison: Comparison) -> pd.DataFrame:
@@ -28,7 +29,7 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 
 
 def by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """A row an agent, loss and task: `norm`, `part`, and its `least` and `most` in single runs.
+    """A row an agent, loss and task: `norm` and `part`, and the least and most of single runs.
 
     Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
     up to the frames that all runs have reached; then the median of the norms, which may differ by
@@ -39,20 +40,32 @@ def by_agent(table: pd.DataFrame) -> pd.DataFrame:
     runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
     both = runs.groupby(["agent", "loss", "task"], sort=False)
     means = both.agg(
-        norm=("norm", "median"), part=("part", "mean"), least=("part", "min"), most=("part", "max")
+        norm=("norm", "median"),
+        least_norm=("norm", "min"),
+        most_norm=("norm", "max"),
+        part=("part", "mean"),
+        least_part=("part", "min"),
+        most_part=("part", "max"),
     )
     return means.reset_index()
 
 
 def over_frames(table: pd.DataFrame) -> pd.DataFrame:
-    """Median norm and mean part of all runs' records of one loss for stretches of training.
+    """Median norm and mean part of the records of one loss for stretches of training.
 
-    All stretches are as long; `frames` are those of their middles.
+    All stretches are as long; `frames` are those of their middles. `panel` is who they are of: an
+    agent and seed, since runs may go different ways; or, where these are many, an agent.
     """
     width = table["frames"].max() / _NUM_BINS
     place = ((table["frames"] - 1) // width).clip(0, _NUM_BINS - 1)
-    groups = table.assign(frames=(place + 0.5) * width).groupby(
-        ["agent", "task", "frames"], sort=False
-    )
+    binned = table.assign(panel=_panels(table), frames=(place + 0.5) * width)
+    groups = binned.groupby(["panel", "task", "frames"], sort=False)
     means = groups.agg(norm=("norm", "median"), part=("part", "mean")).reset_index()
     return means.sort_values("frames", kind="stable", ignore_index=True)
+
+
+def _panels(table: pd.DataFrame) -> pd.Series:
+    """Whom each row is shown with."""
+    seeds = table["agent"] + ", seed " + table["seed"].astype(str)
+    one_each = seeds.nunique() == table["agent"].nunique()
+    return table["agent"] if one_each or seeds.nunique() > _MOST_PANELS else seeds

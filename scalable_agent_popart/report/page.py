@@ -227,13 +227,13 @@ def gradients_section(table: pd.DataFrame) -> str:
     """What each task adds to the gradients, a row an agent, loss and measure."""
     rows = []
     for (agent, loss), own in table.groupby(["agent", "loss"], sort=False):
-        of_task = own.set_index("task")
-        norms = of_task["norm"].dropna()
-        sizes = {task: f"{norms[task]:.3g}" if task in norms else "" for task in of_task.index}
+        measured = own.dropna(subset="norm").itertuples()
+        sizes = {
+            row.task: _with_runs(row.norm, row.least_norm, row.most_norm, ".3g") for row in measured
+        }
         parts = {
-            row.Index: f"{row.part:.1%}"
-            + (f" [{row.least:.1%}, {row.most:.1%}]" if row.most > row.least else "")
-            for row in of_task.itertuples()
+            row.task: _with_runs(row.part, row.least_part, row.most_part, ".1%")
+            for row in own.itertuples()
         }
         rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
         rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
@@ -244,12 +244,17 @@ def gradients_section(table: pd.DataFrame) -> str:
             "gradients; of the policy's loss alone, which the figure shows, or of the total, with "
             "the values' loss, which reaches the shared layers as well. Size: the length of a "
             "task's, in batches that it has rollouts in. Part: that over the sum of all tasks' "
-            "sizes, which says nothing where these are next to zero; in brackets, the runs with "
-            "the least and the most. Of each run the mean part and the median size, up to the "
-            "frames that all runs have reached; then the mean and the median over runs. What comes "
+            "sizes, which says nothing where these are next to zero. Of each run the mean part and "
+            "the median size, up to the frames that all runs have reached; then the mean and the "
+            "median over runs, and in brackets the runs with the least and the most. What comes "
             "after is not in it: the clipping to `--max_grad_norm` and RMSProp's division.",
         ]
     )
+
+
+def _with_runs(value: float, least: float, most: float, style: str) -> str:
+    """A value over runs, with those of the runs that have the least and the most."""
+    return f"{value:{style}}" + (f" [{least:{style}}, {most:{style}}]" if most > least else "")
 
 
 def as_html(text: str, figures: Path) -> str:
