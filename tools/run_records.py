@@ -50,7 +50,8 @@ def frames(path: Path) -> int:
 def describe(path: Path) -> dict[str, Any]:
     """A run's seed, frames, rate, time, memory, newest test, flags, packages, revisions, machines.
 
-    Flags are those of training; a test may have been given its own number of episodes. Packages are those of the process that trained it last.
+    Flags are those of training: a test may have been given its own number of episodes. Packages
+    are those of the process that trained it last.
     """
     config = _config(path)
     metrics = _lines(path / "metrics.jsonl")
