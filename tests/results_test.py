@@ -66,7 +66,7 @@ def test_readme_has_the_scores_of_the_report(folder: str) -> None:
         rerun = f"{entry['rerun_low']:.1f} to {entry['rerun_high']:.1f}"
         rows.append([entry["agent"], *by_level, over_all, rerun])
     names = list(dict.fromkeys(levels["level"]))
-    headline = {"catch5": "mean [95% interval]", "atari4": "median [its runs]"}[folder]
+    headline = {"catch5": "mean [95% interval]", "atari4": "mean of runs' medians [both]"}[folder]
     assert _markdown(["Agent", *names, headline, "rerun"], rows) in _README
 
 
@@ -149,7 +149,28 @@ def test_page_of_catch5_has_its_scores_beside_those_of_the_earlier_sets() -> Non
         score = f"{entry['score']:.1f} [{entry['low']:.1f}, {entry['high']:.1f}]"
         rows.append([entry["agent"], score, f"{low:.1f} to {high:.1f}", ", ".join(cells)])
     assert sum(", " in row[-1] for row in rows) == 3
+    # As the page says.
+    assert not any("outside" in row[-1] for row in rows)
     head = ["Agent", "mean [95% interval]", "rerun", "earlier sets"]
+    assert _markdown(head, rows) in _page("catch5")
+
+
+def test_page_of_catch5_has_the_parts_of_gradients_of_the_loudest_task() -> None:
+    table = _table("catch5", "gradients")
+    raw = table[(table["task"] == "catch_100") & (table["reward_clipping"] == "none")]
+    place = raw.groupby(["loss", "run"])["frames"].rank()
+    stages = [raw[place == 1], raw[place == 2], raw]
+    rows = []
+    for loss in ("policy", "total"):
+        for agent in raw["agent"].unique():
+            cells = []
+            for stage in stages:
+                own = stage[(stage["loss"] == loss) & (stage["agent"] == agent)]
+                parts = own.groupby("run")["part"].mean()
+                assert len(parts) == 5
+                cells.append(f"{parts.mean():.0%} [{parts.min():.0%}, {parts.max():.0%}]")
+            rows.append([f"{agent}: {loss}", *cells])
+    head = ["Part of ±100", "first record", "second record", "all of training"]
     assert _markdown(head, rows) in _page("catch5")
 
 

@@ -247,7 +247,9 @@ def gradients_section(table: pd.DataFrame) -> str:
             "sizes, which says nothing where these are next to zero. Of each run the mean part and "
             "the median size, up to the frames that all runs have reached; then the mean and the "
             "median over runs, and in brackets the runs with the least and the most. What comes "
-            "after is not in it: the clipping to `--max_grad_norm` and RMSProp's division.",
+            "after is not in it: the clipping to `--max_grad_norm` and RMSProp's division. The "
+            "figure has a panel for each seed, or, of many, medians of the sizes and means of the "
+            "parts of all records of an agent's runs in a stretch of training.",
         ]
     )
 
