@@ -132,5 +132,5 @@ def test_few_seeds_are_shown_each_by_itself_and_many_as_one() -> None:
         return list(zip(found["panel"], found["norm"], strict=True))
 
     assert panels(range(1, 2)) == [("a", 1), ("b", 10)]
-    assert panels(range(1, 3)) == [("a, seed 1", 1), ("a, seed 2", 2), ("b, seed 1", 10)]
+    assert panels(range(1, 3)) == [("a\nseed 1", 1), ("a\nseed 2", 2), ("b\nseed 1", 10)]
     assert panels(range(1, 12)) == [("a", 6), ("b", 10)]

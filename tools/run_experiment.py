@@ -7,8 +7,8 @@ it printed. `--places` runs train at a time, each on cores of its own, and are t
 The same command goes on where it was stopped; what is finished is not done again. A run that fails,
 because it diverged for instance, is named and left as it is, and the others go on. Then
 `--mode=report` writes its report on all runs. Beside it `runs.json` says what made them: flags,
-seeds, frames, time, memory, packages, revisions and machines; and `logs.tar.xz` has their logs,
-without checkpoints, to be reported on again with `--notrain`.
+seeds, frames, time, memory, newest test, packages, revisions and machines; and `logs.tar.xz` has
+their logs, without checkpoints, to be reported on again with `--notrain`.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 `--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations

@@ -204,7 +204,7 @@ def gradients(table: pd.DataFrame) -> Figure:
             above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
             below.plot(line["frames"] / unit, line["part"], color=colour)
         above.set_yscale("log")
-        above.set_title(panel.replace(", seed", "\nseed"), fontsize=9)
+        above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)

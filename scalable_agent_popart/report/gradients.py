@@ -65,7 +65,7 @@ def over_frames(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panels(table: pd.DataFrame) -> pd.Series:
-    """Whom each row is shown with."""
-    seeds = table["agent"] + ", seed " + table["seed"].astype(str)
+    """Whom each row is shown with, as the title of a panel."""
+    seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()
     return table["agent"] if one_each or seeds.nunique() > _MOST_PANELS else seeds
