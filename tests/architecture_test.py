@@ -118,12 +118,6 @@ def _reach(module: str) -> set[str]:
     return seen
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def test_sources_are_found() -> None:
     assert set(_LEAVES) | {"experiment"} | set(_LIGHT) | set(_MATHS) <= set(_PATHS)
     assert "tensorflow" in _reach(f"{_PACKAGE}.training")
@@ -191,13 +185,6 @@ def test_tensorflow_1_is_used_nowhere_but_in_the_transport(path: Path) -> None:
     names = {ast.unparse(node) for node in ast.walk(_tree(path)) if isinstance(node, ast.Attribute)}
     names |= set(_imported_names(_tree(path)))
     assert not [name for name in names if "compat.v1" in name]
-
-
-@pytest.mark.parametrize("path", _SOURCES, ids=_module_name)
-def test_files_and_functions_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400
-    for function in _functions(_tree(path)):
-        assert (function.end_lineno or 0) - function.lineno < 60, function.name
 
 
 def test_nothing_is_called_utils() -> None:
