@@ -1,6 +1,7 @@
 """From a queue of rollouts to batches that wait for the learner on its device."""
 
 import queue
+import threading
 from typing import Protocol
 
 import tensorflow as tf
@@ -41,7 +42,9 @@ class BatchFeed:
         self.clock = StageClock()
         self._source = source
         self._batch_size = batch_size
-        self._batches: queue.Queue[rollouts.Rollout] = queue.Queue(maxsize=1)
+        self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
+        # Taken before a batch is, so that no second one grows old while the first waits.
+        self._may_take = threading.Semaphore(1)
         self._closed = False
         self._worker = WorkerThreads(self._stop)
 
@@ -62,11 +65,13 @@ class BatchFeed:
         self.raise_error()
         self.clock.finish("learn")
         try:
-            return self._batches.get(timeout=_POLL_SECONDS)
+            batch = self._batches.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             return None
         finally:
             self.clock.finish("wait")
+        self._may_take.release()
+        return batch
 
     def load(self) -> dict[str, float]:
         """What keeps whom waiting, since the last call.
@@ -82,16 +87,14 @@ class BatchFeed:
 
     def _prepare(self) -> None:
         transpose = tf.function(rollouts.time_major, autograph=False)
-        while (stacked := self._source.get(self._batch_size)) is not None:
+        while self._may_take.acquire() and not self._closed:
+            stacked = self._source.get(self._batch_size)
+            if stacked is None:
+                return
             with tf.device(hardware.learner_device()):
-                batch = transpose(stacked)
-            while not self._closed:
-                try:
-                    self._batches.put(batch, timeout=_POLL_SECONDS)
-                    break
-                except queue.Full:
-                    continue
+                self._batches.put(transpose(stacked))
 
     def _stop(self) -> None:
         self._closed = True
+        self._may_take.release()
         self._source.close()
