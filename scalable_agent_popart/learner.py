@@ -241,15 +241,13 @@ class Learner(snt.Module):
         scale: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
         """The weighted parts of the total loss; shift and scale `[B]` of each task."""
-        logits = logits[:-1]
-        actions = batch.agent_outputs.action[1:]
         return {
             "policy_gradient_loss": losses.policy_gradient_loss(
-                logits, actions, returns.pg_advantages / scale
+                returns.target_action_log_probs, returns.pg_advantages / scale
             ),
             "value_loss": self._settings.baseline_cost
             * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
-            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits),
+            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits[:-1]),
         }
 
     def _pixel_control_loss(

@@ -49,16 +49,14 @@ def value_loss(
     return 0.5 * tf.reduce_sum(tf.square(normalised_targets - normalised_values))
 
 
-def policy_gradient_loss(logits: tf.Tensor, actions: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
+def policy_gradient_loss(action_log_probs: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
     """sum -A log pi(a|x), a scalar; no gradient flows into the advantages.
 
     Args:
-      logits: `[T, B, num_actions]`.
-      actions: `[T, B]` int32.
+      action_log_probs: log pi(a|x) of the actions taken, which V-trace has computed already.
       advantages: normalised by the task's sigma.
     """
-    log_probs = tfp.distributions.Categorical(logits=logits).log_prob(actions)
-    return -tf.reduce_sum(log_probs * tf.stop_gradient(advantages))
+    return -tf.reduce_sum(action_log_probs * tf.stop_gradient(advantages))
 
 
 def entropy_loss(logits: tf.Tensor) -> tf.Tensor:

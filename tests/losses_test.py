@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import vtrace
 from scalable_agent_popart import losses
 
 _EPS = float(np.finfo(np.float32).eps)
@@ -39,10 +40,16 @@ def gradient(loss: Callable[[tf.Tensor], tf.Tensor], at: tf.Tensor) -> np.ndarra
     return tape.gradient(result, at).numpy()
 
 
+def policy_gradient_loss(logits: tf.Tensor, actions: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
+    """The loss of these logits, by V-trace's own log-probabilities as in the learner."""
+    log_probs = vtrace.log_probs_from_logits_and_actions(logits, actions)
+    return losses.policy_gradient_loss(log_probs, advantages)
+
+
 def test_the_policy_gradient_is_advantage_times_softmax_minus_one_hot() -> None:
     logits, actions = normal(5, 3, 4), random_actions(5, 3, 4)
     advantages = normal(5, 3, scale=2.0)
-    actual = gradient(lambda x: losses.policy_gradient_loss(x, actions, advantages), logits)
+    actual = gradient(lambda x: policy_gradient_loss(x, actions, advantages), logits)
     expected = (softmax(logits) - np.eye(4)[actions]) * advantages.numpy()[..., np.newaxis]
     np.testing.assert_allclose(actual, expected, rtol=0, atol=16 * _EPS)
 
@@ -50,7 +57,7 @@ def test_the_policy_gradient_is_advantage_times_softmax_minus_one_hot() -> None:
 def test_the_policy_gradient_loss_is_minus_advantage_times_log_probability() -> None:
     logits = tf.constant([[[0.0, np.log(3.0)], [np.log(4.0), 0.0]]], tf.float32)
     advantages = tf.constant([[2.0, -1.0]])
-    loss = losses.policy_gradient_loss(logits, tf.constant([[1, 0]]), advantages)
+    loss = policy_gradient_loss(logits, tf.constant([[1, 0]]), advantages)
     np.testing.assert_allclose(loss, -2 * np.log(3 / 4) + np.log(4 / 5), rtol=4 * _EPS)
 
 
@@ -93,7 +100,7 @@ def test_losses_are_sums_over_time_and_batch(axis: int) -> None:
         return tf.concat([tensor, tensor], axis=axis)
 
     for loss, arguments in (
-        (losses.policy_gradient_loss, (logits, actions, advantages)),
+        (policy_gradient_loss, (logits, actions, advantages)),
         (losses.value_loss, (targets, values, shift, scale)),
         (losses.entropy_loss, (logits,)),
     ):
@@ -110,7 +117,7 @@ def test_no_gradient_flows_into_advantages_targets_and_statistics() -> None:
     logits, values = normal(5, 3, 4), normal(5, 3, seed=1)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([*constants, logits, values])
-        policy_loss = losses.policy_gradient_loss(logits, random_actions(5, 3, 4), advantages)
+        policy_loss = policy_gradient_loss(logits, random_actions(5, 3, 4), advantages)
         value_loss = losses.value_loss(targets, values, shift, scale)
     assert tape.gradient([policy_loss, value_loss], constants) == [None] * 4
     assert tape.gradient(policy_loss, logits) is not None
