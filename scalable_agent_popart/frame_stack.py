@@ -10,6 +10,8 @@ import tensorflow as tf
 
 NUM_FRAMES = 4  # Bytes of a uint32.
 _BITS_PER_FRAME = np.uint32(8)
+# Where each frame's bits begin in a word, the newest first.
+_SHIFTS = tuple(_BITS_PER_FRAME * np.uint32(i) for i in reversed(range(NUM_FRAMES)))
 
 
 def initial_state(batch_size: int, height: int, width: int) -> tf.Tensor:
@@ -28,11 +30,24 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
     Returns:
       The stacks `[T, B, H, W, 4]` uint8, oldest frame first, and the state after the last step.
     """
+    words = tf.cast(tf.squeeze(frames, -1), tf.uint32)  # [T, B, H, W]
     stacks = []
-    for frame, start in zip(tf.unstack(frames), tf.unstack(starts), strict=True):
-        word = tf.cast(tf.squeeze(frame, -1), tf.uint32)  # [B, H, W]
-        newest = tf.bitwise.left_shift(word, (NUM_FRAMES - 1) * _BITS_PER_FRAME)
-        earlier = tf.where(start[:, tf.newaxis, tf.newaxis], tf.zeros_like(state), state)
-        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(earlier, _BITS_PER_FRAME), newest)
+    for newest in tf.unstack(tf.bitwise.left_shift(words, _SHIFTS[0])):
+        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, _BITS_PER_FRAME), newest)
         stacks.append(state)
-    return tf.bitcast(tf.stack(stacks), tf.uint8), state
+    stacked = tf.stack(stacks)
+    # Games start rarely, and most calls are spared another pass over all pixels.
+    stacked = tf.cond(tf.reduce_any(starts), lambda: _on_black(stacked, starts), lambda: stacked)
+    return tf.bitcast(stacked, tf.uint8), stacked[-1]
+
+
+def _on_black(stacks: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+    """Stacks `[T, B, H, W]` without the frames that are older than their step's game."""
+    steps = starts.shape[0]
+    same_game = tf.ones_like(starts)  # [T, B], also `lag + 1` steps ago.
+    mask = tf.fill(tf.shape(starts), np.uint32(0xFF) << _SHIFTS[0])
+    for lag, shift in enumerate(_SHIFTS[1:]):
+        started = tf.pad(starts, [[lag, 0], [0, 0]])[:steps]  # `lag` steps ago.
+        same_game = tf.logical_and(same_game, tf.logical_not(started))
+        mask = tf.bitwise.bitwise_or(mask, tf.where(same_game, np.uint32(0xFF) << shift, 0))
+    return tf.bitwise.bitwise_and(stacks, mask[:, :, tf.newaxis, tf.newaxis])
