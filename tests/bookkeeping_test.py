@@ -168,7 +168,7 @@ def test_environments_need_not_wait_for_one_another(use_lstm: bool) -> None:
     policy = Policy(make_agent(use_lstm, stacks=True)[0], CountingSource(agent), 0, 4)
     run_actor(pool, policy, sink, spec, StageClock())
     assert pool.closed
-    assert policy.num_traces == 2, "for the first number of environments, then for any"
+    assert policy.num_traces == 1, "for any number of environments"
     assert {len(made.task_id) for made in sink.rollouts} > {1}, "some were ready together"
 
     next_step: dict[int, int] = defaultdict(int)
