@@ -1,6 +1,7 @@
 """How far scores may be trusted: 95% intervals over episodes, over seeds, and for other seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -52,15 +53,16 @@ def of_aggregates(
 
 
 def over_seeds(scores: Scores) -> Interval | None:
-    """Interval of the mean of an aggregate score over runs; None if there are fewer than two.
+    """Interval of the mean of a score over runs, by Student's t; None if there are fewer than two.
 
-    Runs are resampled whole: the tasks of one multi-task agent share its weights, so resampling
-    each by itself, as is right for runs of single tasks, would make intervals that are too short.
+    A percentile bootstrap of so few scores would be too narrow: of five normal ones it holds the
+    truth some 84 times in 100, and of three 75 times. Give a multi-task run's aggregate as one
+    score: its tasks share their weights, and so do not vary independently.
     """
     if len(scores) < 2:
         return None
-    low, high = _bootstrap([scores], lambda means: means)
-    return float(low[0]), float(high[0])
+    low, high = students_t(np.mean(scores), np.std(scores, ddof=1), len(scores))
+    return float(low), float(high)
 
 
 def of_rerun(scores: Scores) -> Interval | None:
@@ -70,12 +72,26 @@ def of_rerun(scores: Scores) -> Interval | None:
     the spread of this mean about the truth and the other that of the new runs' mean. It is wider
     than `over_seeds`, which tells where the truth is, and so not where other runs' mean will be.
     """
-    n = len(scores)
-    if n < 2:
+    if len(scores) < 2:
         return None
-    mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
-    width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation * (2 / n) ** 0.5
-    return mean - width, mean + width
+    deviation = np.std(scores, ddof=1) * 2**0.5
+    low, high = students_t(np.mean(scores), deviation, len(scores))
+    return float(low), float(high)
+
+
+def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
+    """Intervals of means of normally distributed values, m ± t·s/√n; NaN of a single value.
+
+    Args:
+      means: numbers, arrays or columns of tables.
+      deviations: standard deviations of the values, with n - 1 in the denominator.
+      counts: how many values the means are of.
+
+    Returns:
+      The lower and the upper ends.
+    """
+    widths = stats.t.ppf((1 + CONFIDENCE) / 2, counts - 1) * deviations / np.sqrt(counts)
+    return means - widths, means + widths
 
 
 def _bootstrap(
