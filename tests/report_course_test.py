@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from synthetic_runs import compare_runs, make_run
 
-from scalable_agent_popart.report import course, gradients
+from scalable_agent_popart import intervals
+from scalable_agent_popart.report import course, figures, gradients
 
 
 def test_speed_memory_entropy_and_batches_are_each_runs_own(tmp_path: Path) -> None:
@@ -97,7 +98,8 @@ def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
     (row,) = found.to_dict("records")
     # Medians of the runs: 10, 40 and next to nothing.
     assert (row["norm"], row["part"]) == (pytest.approx(10.0), pytest.approx(1 / 3))
-    assert (row["least_part"], row["most_part"]) == (pytest.approx(0.1), pytest.approx(0.5))
+    expected = intervals.over_seeds([0.1, 0.4, 0.5])
+    assert (row["low_part"], row["high_part"]) == pytest.approx(expected)
     assert (row["least_norm"], row["most_norm"]) == (pytest.approx(1e-9), pytest.approx(40.0))
 
 
@@ -118,7 +120,7 @@ def test_where_no_task_has_a_gradient_none_has_a_part(tmp_path: Path) -> None:
 def test_gradients_over_frames_are_of_even_stretches() -> None:
     rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
     table = pd.DataFrame(rows, columns=["frames", "norm", "part"])
-    found = gradients.over_frames(table.assign(agent="a", seed=1, task="t"))
+    found = gradients.over_frames(table.assign(agent="a", run="a-1", seed=1, task="t"))
     assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
     np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
     np.testing.assert_allclose(found["part"], 0.5)
@@ -128,9 +130,34 @@ def test_few_seeds_are_shown_each_by_itself_and_many_as_one() -> None:
     def panels(seeds: range) -> list[tuple[str, float]]:
         runs = [("a", seed, float(seed)) for seed in seeds] + [("b", 1, 10.0)]
         table = pd.DataFrame(runs, columns=["agent", "seed", "norm"])
+        table["run"] = table["agent"] + table["seed"].astype(str)
         found = gradients.over_frames(table.assign(task="t", frames=1, part=1.0))
         return list(zip(found["panel"], found["norm"], strict=True))
 
     assert panels(range(1, 2)) == [("a", 1), ("b", 10)]
     assert panels(range(1, 3)) == [("a\nseed 1", 1), ("a\nseed 2", 2), ("b\nseed 1", 10)]
     assert panels(range(1, 12)) == [("a", 6), ("b", 10)]
+
+
+def test_parts_of_many_seeds_have_the_interval_of_their_mean() -> None:
+    # Runs count alike, however many records each has in a stretch.
+    rows = [
+        ("one", 1, 0.1),
+        ("one", 1, 0.3),
+        ("two", 2, 0.5),
+        *((str(i), i, 0.6) for i in range(3, 9)),
+    ]
+    own = pd.DataFrame(rows, columns=["run", "seed", "part"]).assign(agent="a")
+    other = own.assign(agent="b", run="b-" + own["run"])
+    table = pd.concat([own, other]).assign(task="t", frames=1, norm=1.0)
+    both = gradients.over_frames(table)
+    expected = intervals.over_seeds([0.2, 0.5, *[0.6] * 6]) or (0, 0)
+    assert list(both["panel"]) == ["a", "b"]
+    np.testing.assert_allclose(both[["low_part", "high_part"]], [expected] * 2)
+    np.testing.assert_allclose(both["part"], np.mean(expected))
+    for axes in figures.gradients(both).axes[2:]:
+        (band,) = axes.collections
+        corners = band.get_paths()[0].vertices[:, 1]
+        assert (corners.min(), corners.max()) == pytest.approx(expected)
+    alone = gradients.over_frames(table[table["seed"] == 2])
+    assert alone[["low_part", "high_part"]].isna().all(axis=None)

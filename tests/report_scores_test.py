@@ -160,6 +160,15 @@ def test_several_runs_have_an_interval_over_seeds(tmp_path: Path) -> None:
     assert (row["low"], row["high"]) == pytest.approx(intervals.over_seeds(by_run))
     assert (row["rerun_low"], row["rerun_high"]) == pytest.approx(intervals.of_rerun(by_run))
     assert row["runs"] == 3
+    for level in _scores(comparison)["noop"].breakdown().to_dict("records"):
+        reference = suites.resolve("catch5").reference_scores[level["level"]]
+        means = [
+            scores.normalise(np.mean(run.evaluations[0].returns[level["level"]]), reference)
+            for run in comparison.agents[0].runs
+        ]
+        assert level["normalised"] == pytest.approx(np.mean(means))
+        assert (level["low"], level["high"]) == pytest.approx(intervals.over_seeds(means))
+        assert (level["lowest"], level["highest"]) == pytest.approx((min(means), max(means)))
 
 
 def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -> None:

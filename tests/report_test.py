@@ -16,6 +16,7 @@ from PIL import Image
 from synthetic_runs import make_run
 
 import experiment
+from scalable_agent_popart import intervals
 from scalable_agent_popart.report import figures, gradients, published
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -264,9 +265,10 @@ def test_57_levels_have_room_for_their_names() -> None:
         {
             "agent": agent,
             "level": f"level_{i:02}",
+            "runs": 1,
             "normalised": float(i),
-            "low": i - 1.0,
-            "high": i + 1.0,
+            **dict.fromkeys(("low", "lowest"), i - 1.0),
+            **dict.fromkeys(("high", "highest"), i + 1.0),
         }
         for i in range(57)
         for agent in ("IMPALA", "PopArt-IMPALA", published.IMPALA)
@@ -301,23 +303,44 @@ def test_curves_are_drawn_as_their_table_says(written: Path) -> None:
     assert axes.get_ylim()[1] < 1000
 
 
-def test_band_and_whiskers_reach_from_the_lowest_run_to_the_highest(written: Path) -> None:
+def test_bands_and_whiskers_are_intervals_of_the_mean_in_axes_chosen_for_the_runs(
+    written: Path,
+) -> None:
     table = pd.read_csv(written / "tables" / "atari57-3-tasks-learning-curves.csv")
     popart = table[table["agent"] == "PopArt-IMPALA"]
     styles = figures.Styles([("PopArt-IMPALA", "PopArt-IMPALA")])
     (axes,) = figures.learning_curves(popart, "median", {}, styles).axes
-    (band,) = axes.collections
     by_frames = popart.groupby("frames")["median"]
-    corners = band.get_paths()[0].vertices[:, 1]
-    assert corners.max() == pytest.approx(by_frames.max().max())
-    assert corners.min() == pytest.approx(by_frames.min().min())
+    expected = [intervals.over_seeds(own.tolist()) for _, own in by_frames]
+    (band,) = axes.collections
+    corners = pd.DataFrame(band.get_paths()[0].vertices).groupby(0)[1]
+    np.testing.assert_allclose(np.transpose([corners.min(), corners.max()]), expected)
+    runs = [own["median"].tolist() for _, own in popart.groupby("run")]
+    assert all(run in [list(line.get_ydata()) for line in axes.lines] for run in runs)
+    # That of two runs is much wider than what they differ by.
+    bottom, top = axes.get_ylim()
+    assert np.min(expected) < bottom < np.min(runs)
+    assert np.max(runs) < top < np.max(expected)
     levels = pd.read_csv(written / "tables" / "atari57-3-tasks-levels-noop.csv")
     own = levels[levels["agent"] == "PopArt-IMPALA"]
     (axes,) = figures.breakdown(own, logarithmic=False, styles=styles).axes
     (lines,) = axes.collections
     drawn = sorted(tuple(segment[:, 0]) for segment in lines.get_segments())
-    expected = sorted(zip(own["low"], own["high"], strict=True))
-    np.testing.assert_allclose(drawn, expected)
+    np.testing.assert_allclose(drawn, sorted(zip(own["low"], own["high"], strict=True)))
+    low, high = axes.get_xlim()
+    assert own["low"].min() < low <= min(own["lowest"].min(), 0)
+    assert own["highest"].max() < high < own["high"].max()
+
+
+def test_levels_of_several_runs_are_listed_with_their_intervals(written: Path) -> None:
+    text = (written / "report.md").read_text().split("## Atari")[1]
+    rows = {row["Level"]: row for row in _table(text, "Level")}
+    levels = pd.read_csv(written / "tables" / "atari57-3-tasks-levels-noop.csv")
+    for entry in levels.to_dict("records"):
+        cell = f"{entry['normalised']:.1f}%"
+        if entry["agent"] == "PopArt-IMPALA":
+            cell += f" [{entry['low']:.1f}, {entry['high']:.1f}]"
+        assert rows[entry["level"]][entry["agent"]] == cell
 
 
 def test_statistics_are_drawn_as_their_table_says(written: Path) -> None:
@@ -358,8 +381,12 @@ def test_scales_of_all_tasks_share_an_axis(tmp_path: Path) -> None:
     assert len(lines) == 2 * 57
     drawn = {tuple(line.get_ydata()) for line in lines}
     assert drawn == {tuple(own["scale"]) for _, own in table.groupby(["run", "task"])}
-    last = table.groupby("task")["scale"].last().sort_values()
-    named = [text.get_text().split(":")[0] for text in axes.get_legend().get_texts()]
+    ends = table.groupby(["task", "run"])["scale"].last().groupby("task")
+    last = ends.mean().sort_values()
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    low, high = intervals.over_seeds(ends.get_group(last.index[-1]).tolist()) or (0, 0)
+    assert labels[0].endswith(f": {last.iloc[-1]:.3g} [{low:.3g}, {high:.3g}]")
+    named = [label.split(":")[0] for label in labels]
     assert named == [*last.index[:-6:-1], *last.index[4::-1]]
 
 

@@ -157,8 +157,10 @@ def _learning_curves(
         *parts,
         f"Training scores: the mean of each task's last {RECENT_EPISODES} episodes, from "
         "where every task has finished one. Of several runs of an agent, the thick line is the "
-        "mean and the area reaches from the worst to the best. Dotted: published final scores, in "
-        f"the colours of their agents. {writer.table(table, f'{name}-learning-curves')}",
+        "mean, each thin line a run, and the area the mean's 95% interval by Student's t, cut off "
+        "beyond the axis, which is chosen for the runs. Dotted: published final scores, in the "
+        "colours of their agents. "
+        f"{writer.table(table, f'{name}-learning-curves')}",
     ]
 
 
@@ -191,6 +193,8 @@ def _statistics(
     for clipping, own in table.groupby("reward_clipping", sort=False):
         says = f"{comparison.title}, rewards {clipping}: scales of all tasks beside each other"
         parts.append(writer.figure(figures.scales(own), f"{name}-scales-{clipping}", says))
+    if table.groupby("agent")["run"].nunique().max() > 1:
+        parts.append("Of several runs, means at the end with their 95% intervals by Student's t.")
     return parts
 
 
@@ -226,8 +230,10 @@ def _breakdown(
     return [
         f"### Scores by level, {column.title}",
         writer.figure(figure, f"{name}-levels-{column.name}", "Human-normalised scores"),
-        "Thin lines: of a single run, the 95% interval over its episodes; of several, from the "
-        "lowest to the highest. Levels stand in the order of the last agent before the published.",
+        "Thin lines: 95% intervals, of a single run over its episodes; of several, in brackets "
+        "below, of their mean by Student's t, cut off where they leave the axis, which is chosen "
+        "for bars and runs. Dots: the lowest and the highest run. Levels stand in the order of the "
+        "last agent before the published.",
         page.levels_table(table),
         f"Raw returns and intervals: {file}",
     ]

@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from scalable_agent_popart import intervals
 from scalable_agent_popart.report import published
 
 # The paper's colours, in the palette of Okabe and Ito, which the colour-blind can tell apart.
@@ -62,13 +64,14 @@ def learning_curves(
 ) -> Figure:
     """Figures 1, 2, 4 and 5: an aggregate score against frames.
 
-    A line a run; several runs of an agent have the mean as a thick line, and the area between
-    the best and the worst of them filled. Published final scores (`targets`, by agent) are dotted
-    lines where the axis, which is chosen for the curves, reaches them.
+    A line a run; several runs of an agent have the mean as a thick line, and its 95% interval
+    filled. Published final scores (`targets`, by agent) are dotted lines. The axis is chosen for
+    the lines of runs; what is beyond it is cut off.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     unit, name = frames_unit(curves["frames"].max())
+    bands = []
     for agent, own in curves.groupby("agent", sort=False):
         colour, line = styles.colour(agent), styles.line(agent)
         runs = own.pivot_table(index="frames", columns="run", values=headline)
@@ -77,14 +80,19 @@ def learning_curves(
         text = f"{agent}, {count} runs" if count > 1 else agent
         axes.plot(runs.index / unit, runs.mean(axis=1), ls=line, color=colour, lw=2, label=text)
         if count > 1:
-            axes.fill_between(
-                runs.index / unit, runs.min(axis=1), runs.max(axis=1), color=colour, alpha=0.2, lw=0
+            low, high = intervals.students_t(
+                runs.mean(axis=1), runs.std(axis=1), runs.count(axis=1)
             )
+            alpha = 0.2 if count > 2 else 0.08  # Of two runs it mostly fills the figure.
+            bands.append((runs.index / unit, low, high, colour, alpha))
             for _, one in own.groupby("run"):
                 axes.plot(
                     one["frames"] / unit, one[headline], ls=line, color=colour, lw=0.6, alpha=0.7
                 )
     bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top)
+    for frames, low, high, colour, alpha in bands:
+        axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0)
     for agent, score in targets.items():
         text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, "#000000")
         within = bottom <= score <= top
@@ -155,14 +163,14 @@ def _draw_statistics(
 def scales(table: pd.DataFrame) -> Figure:
     """All tasks' scales on one axis, a column an agent and a line a run and task.
 
-    Tasks are named with their scales at the end, the mean of all runs; of many tasks, those with
-    the smallest and the largest.
+    Tasks are named with their scales at the end, of several runs the mean and its 95% interval; of
+    many tasks, those with the smallest and the largest.
     """
     agents = list(dict.fromkeys(table["agent"]))
     ends = table.groupby(["agent", "run", "task"])["scale"].last()
     order = list(ends.groupby("task").mean().sort_values().index)
     colours = dict(zip(order, colormaps["viridis"](np.linspace(0, 0.93, len(order))), strict=True))
-    figure = Figure(figsize=(5.2 * len(agents) + 0.8, 4.6), layout="constrained")
+    figure = Figure(figsize=(5.8 * len(agents) + 0.8, 4.6), layout="constrained")
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
     unit, name = frames_unit(table["frames"].max())
     for axes, agent in zip(grid, agents, strict=True):
@@ -172,11 +180,12 @@ def scales(table: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         axes.set_title(agent, fontsize=9)
         axes.grid(alpha=0.3)
-        last = ends[agent].groupby("task").mean().sort_values(ascending=False)
+        last = ends[agent].groupby("task").agg(["mean", "std", "count"])
+        last = last.sort_values("mean", ascending=False)
         many = len(last) > 2 * _NAMES
         named = [*last.index[:_NAMES], *last.index[-_NAMES:]] if many else list(last.index)
         handles = [axes.plot([], [], color=colours[task])[0] for task in named]
-        labels = [f"{task}: {last[task]:.3g}" for task in named]
+        labels = [f"{task}: {_with_interval(*last.loc[task])}" for task in named]
         title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
             handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
@@ -188,7 +197,10 @@ def scales(table: pd.DataFrame) -> Figure:
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Size of each task's policy gradient, and part of all sizes; a column a panel."""
+    """Size of each task's policy gradient, and part of all sizes; a column a panel.
+
+    The 95% interval of a part that is a mean over runs is filled.
+    """
     panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
     colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
@@ -203,6 +215,8 @@ def gradients(table: pd.DataFrame) -> Figure:
             line = own[own["task"] == task]
             above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
             below.plot(line["frames"] / unit, line["part"], color=colour)
+            low, high = line["low_part"], line["high_part"]
+            below.fill_between(line["frames"] / unit, low, high, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
         above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
@@ -220,7 +234,11 @@ def gradients(table: pd.DataFrame) -> Figure:
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Figures 8 and 9: a bar a level and agent; the last of our agents' best levels come first."""
+    """Figures 8 and 9: a bar a level and agent; the last of our agents' best levels come first.
+
+    Of several runs the axis has room for the lowest and the highest, which are dots; their mean's
+    interval may be cut off.
+    """
     agents = list(dict.fromkeys(table["agent"]))
     scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
     ours = [agent for agent in agents if agent != published.IMPALA]
@@ -259,9 +277,15 @@ def _draw_bars(
             edgecolor="white",
             linewidth=0,
         )
-        axes.hlines(
-            places, own["low"].astype(float), own["high"].astype(float), color="black", lw=0.7
-        )
+        ends = own[["low", "high", "lowest", "highest"]].astype(float).to_numpy()
+        several = (own["runs"] > 1).fillna(False).to_numpy(bool)
+        whiskers = [
+            [(low, y), (high, y)] for (low, high), y in zip(ends[:, :2], places, strict=True)
+        ]
+        axes.add_collection(LineCollection(whiskers, colors="black", linewidths=0.7), autolim=False)
+        axes.plot(ends[several, 2:], places[several], "o", color="black", ms=1.6)
+        for x in np.where(several[:, None], ends[:, 2:], ends[:, :2]).T:
+            axes.update_datalim(np.stack([x, places], axis=1)[np.isfinite(x)], updatey=False)
     axes.set_yticks(
         np.arange(len(levels)), [level.replace("_", " ") for level in levels], fontsize=8
     )
@@ -273,6 +297,12 @@ def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     columns = int(figure.get_figwidth() * _LETTERS_AN_INCH / (8 + max(map(len, labels))))
     figure.legend(handles, labels, ncols=max(1, columns), **where)
+
+
+def _with_interval(mean: float, deviation: float, count: float) -> str:
+    """The mean over runs, with its 95% interval if they are several."""
+    low, high = intervals.students_t(mean, deviation, count)
+    return f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if count > 1 else "")
 
 
 def _short(value: float, place: int | None) -> str:

@@ -161,9 +161,9 @@ def _notes(
     """What has to be known to read the table right."""
     suite = comparison.suite
     notes = [
-        "In brackets, 95% bootstrap intervals. Those of a single run are over its episodes, and "
-        "say nothing of how another seed would do. Those of several are over the runs: of two or "
-        "three they reach from the lowest to the highest, and hold the truth less often."
+        "In brackets, 95% intervals. Those of a single run are bootstraps over its episodes, and "
+        "say nothing of how another seed would do. Those of several are of their mean, by "
+        "Student's t, which knows of no least or greatest score: two runs leave it very wide."
     ]
     if any((table["source"] == "training").any() for table in tables.values()):
         notes.append(
@@ -212,14 +212,17 @@ def course_table(table: pd.DataFrame) -> str:
 
 
 def levels_table(table: pd.DataFrame) -> str:
-    """Normalised scores, a row a level and a column an agent."""
-    scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
-    agents = [agent for agent in dict.fromkeys(table["agent"]) if agent in scores]
+    """Normalised scores, a row a level and a column an agent; of several runs with intervals."""
+    known = table.dropna(subset="normalised")
+    rows: dict[str, dict[str, str]] = {}
+    for entry in known.to_dict("records"):
+        cell = f"{entry['normalised']:.1f}%"
+        if pd.notna(entry["runs"]) and entry["runs"] > 1:
+            cell += f" [{entry['low']:.1f}, {entry['high']:.1f}]"
+        rows.setdefault(entry["level"], {})[entry["agent"]] = cell
+    agents = dict.fromkeys(known["agent"])
     return _table(
-        [
-            {"Level": level, **{a: f"{row[a]:.1f}%" if pd.notna(row[a]) else "" for a in agents}}
-            for level, row in scores.iterrows()
-        ]
+        [{"Level": level, **{a: row.get(a, "") for a in agents}} for level, row in rows.items()]
     )
 
 
@@ -229,10 +232,10 @@ def gradients_section(table: pd.DataFrame) -> str:
     for (agent, loss), own in table.groupby(["agent", "loss"], sort=False):
         measured = own.dropna(subset="norm").itertuples()
         sizes = {
-            row.task: _with_runs(row.norm, row.least_norm, row.most_norm, ".3g") for row in measured
+            row.task: _with_ends(row.norm, row.least_norm, row.most_norm, ".3g") for row in measured
         }
         parts = {
-            row.task: _with_runs(row.part, row.least_part, row.most_part, ".1%")
+            row.task: _with_ends(row.part, row.low_part, row.high_part, ".1%")
             for row in own.itertuples()
         }
         rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
@@ -245,18 +248,19 @@ def gradients_section(table: pd.DataFrame) -> str:
             "the values' loss, which reaches the shared layers as well. Size: the length of a "
             "task's, in batches that it has rollouts in. Part: that over the sum of all tasks' "
             "sizes, which says nothing where these are next to zero. Of each run the mean part and "
-            "the median size, up to the frames that all runs have reached; then the mean and the "
-            "median over runs, and in brackets the runs with the least and the most. What comes "
-            "after is not in it: the clipping to `--max_grad_norm` and RMSProp's division. The "
-            "figure has a panel for each seed, or, of many, medians of the sizes and means of the "
-            "parts of all records of an agent's runs in a stretch of training.",
+            "the median size, up to the frames that all runs have reached. Then, over runs, the "
+            "mean part, in brackets its 95% interval by Student's t; and the median size, in "
+            "brackets the least and the greatest of a run. What comes after is not in it: the "
+            "clipping to `--max_grad_norm` and RMSProp's division. The figure has a panel for each "
+            "seed, or, of many, for each agent: for each stretch of training the median size of "
+            "all its runs' records, and the mean over runs of the part, its 95% interval shaded.",
         ]
     )
 
 
-def _with_runs(value: float, least: float, most: float, style: str) -> str:
-    """A value over runs, with those of the runs that have the least and the most."""
-    return f"{value:{style}}" + (f" [{least:{style}}, {most:{style}}]" if most > least else "")
+def _with_ends(value: float, low: float, high: float, style: str) -> str:
+    """A value over runs and the ends of its interval or range, if it has any width."""
+    return f"{value:{style}}" + (f" [{low:{style}}, {high:{style}}]" if high > low else "")
 
 
 def as_html(text: str, figures: Path) -> str:

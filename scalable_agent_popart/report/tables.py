@@ -59,8 +59,8 @@ class FinalScores:
     def breakdown(self) -> pd.DataFrame:
         """Scores by level, a row a level and agent, published agents too.
 
-        `low` and `high` of a normalised score are its 95% interval over the episodes of a single
-        run, or the lowest and highest of several runs.
+        `low` and `high` of a normalised score are its 95% interval, over seeds or over the
+        episodes of a single run; `lowest` and `highest` those of single runs.
         """
         raw = published.impala_by_level(self._suite.name, self._column.name)
         rows: list[dict[str, Any]] = []
@@ -73,7 +73,8 @@ class FinalScores:
                     {"agent": published.IMPALA, "level": level, "source": "published", **theirs}
                 )
         names = ["agent", "level", "source", "runs", "episodes", "mean_return", "normalised"]
-        return _with_counts(pd.DataFrame(rows, columns=[*names, "low", "high"]))
+        names += ["low", "high", "lowest", "highest"]
+        return _with_counts(pd.DataFrame(rows, columns=names))
 
     def published(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Published scores, by agent, to compare agents of one reward clipping with.
@@ -129,17 +130,21 @@ class FinalScores:
     def _level_row(self, agent: Agent, own: Sequence[Final], task: str) -> dict[str, Any]:
         level = self._level(task)
         means = [float(np.mean(final.returns[task])) for final in own]
-        spread = (min(means), max(means))
-        if len(own) == 1:
-            spread = intervals.of_mean(own[0].returns[task]) or spread
+        if len(own) > 1:
+            interval = intervals.over_seeds(means)
+        else:
+            interval = intervals.of_mean(own[0].returns[task])
+        low, high = interval or (means[0], means[0])
         return {
             **_source(agent, own),
             "level": level,
             "episodes": min(len(final.returns[task]) for final in own),
             "mean_return": np.mean(means),
             "normalised": self._percent(level, float(np.mean(means))),
-            "low": self._percent(level, spread[0]),
-            "high": self._percent(level, spread[1]),
+            "low": self._percent(level, low),
+            "high": self._percent(level, high),
+            "lowest": self._percent(level, min(means)),
+            "highest": self._percent(level, max(means)),
         }
 
     def _level(self, task: str) -> str:
