@@ -13,6 +13,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
+from scalable_agent_popart import intervals
 from scalable_agent_popart.config import Config
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +67,7 @@ def test_readme_has_the_scores_of_the_report(folder: str) -> None:
         rerun = f"{entry['rerun_low']:.1f} to {entry['rerun_high']:.1f}"
         rows.append([entry["agent"], *by_level, over_all, rerun])
     names = list(dict.fromkeys(levels["level"]))
-    headline = {"catch5": "mean [95% interval]", "atari4": "mean of runs' medians [both]"}[folder]
+    headline = {"catch5": "mean [95% interval]", "atari4": "median [95% interval]"}[folder]
     assert _markdown(["Agent", *names, headline, "rerun"], rows) in _README
 
 
@@ -80,6 +81,19 @@ def test_page_of_four_games_has_the_scores_of_the_report() -> None:
         rerun = f"{entry['rerun_low']:.0f} to {entry['rerun_high']:.0f}"
         rows.append([_short(entry["agent"]), *cells, f"{entry['mean']:.1f}", median, rerun])
     assert _markdown(["Agent", *_TITLES, "mean", "median", "rerun"], rows) in _page("atari4")
+
+
+def test_page_of_four_games_has_the_scores_of_both_runs() -> None:
+    levels = _table("atari4", "levels-noop").set_index(["agent", "level"])
+    rows = []
+    for entry in _scores("atari4"):
+        games = [levels.loc[entry["agent"], game] for game in _GAMES]
+        cells = [f"{own['lowest']:.0f}, {own['highest']:.0f}" for own in games]
+        rows.append(
+            [_short(entry["agent"]), *cells, f"{entry['lowest']:.1f}, {entry['highest']:.1f}"]
+        )
+        assert entry["runs"] == 2
+    assert _markdown(["Lower and higher run", *_TITLES, "median"], rows) in _page("atari4")
 
 
 def _parts(loss: str, beyond: int = 0) -> dict[str, pd.Series]:
@@ -168,7 +182,8 @@ def test_page_of_catch5_has_the_parts_of_gradients_of_the_loudest_task() -> None
                 own = stage[(stage["loss"] == loss) & (stage["agent"] == agent)]
                 parts = own.groupby("run")["part"].mean()
                 assert len(parts) == 5
-                cells.append(f"{parts.mean():.0%} [{parts.min():.0%}, {parts.max():.0%}]")
+                low, high = intervals.over_seeds(parts.tolist()) or (0, 0)
+                cells.append(f"{parts.mean():.0%} [{low:.0%}, {high:.0%}]")
             rows.append([f"{agent}: {loss}", *cells])
     head = ["Part of ±100", "first record", "second record", "all of training"]
     assert _markdown(head, rows) in _page("catch5")
@@ -179,7 +194,8 @@ def test_answers_of_the_overview_are_the_scores_of_the_reports() -> None:
     for folder in ("catch5", "atari4"):
         for entry in _scores(folder):
             if "step_size=0.0003" not in entry["agent"]:
-                assert f"{entry['score']:.1f}%" in overview
+                score = f"{entry['score']:.1f}% [{entry['low']:.1f}, {entry['high']:.1f}]"
+                assert score in overview
 
 
 def test_page_of_an_hour_is_what_the_run_recorded() -> None:
