@@ -83,7 +83,11 @@ _FLAGS = (
         "Total environment frames, of each member if several.",
     ),
     _define("integer", "num_actors", "Environments, dealt round robin over the levels."),
-    _define("integer", "actor_threads", "Threads that step them, each a batch of its own."),
+    _define(
+        "integer",
+        "actor_threads",
+        "Threads that step them, each a batch of its own. 0: one a core, each with four or more.",
+    ),
     _define("integer", "batch_size", "Rollouts per batch."),
     _define("integer", "unroll_length", "Rollout length in agent steps."),
     _define("integer", "num_action_repeats", "Environment frames per agent step."),

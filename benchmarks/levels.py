@@ -32,7 +32,7 @@ import rates
 from absl import app, flags
 
 import experiment
-from scalable_agent_popart import hardware
+from scalable_agent_popart import construction, hardware
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 
@@ -128,8 +128,9 @@ def measure_pixel_control(config: Config) -> dict[str, float]:
 def report(config: Config, results: list[dict[str, float]]) -> None:
     """Prints the medians and writes the JSON file."""
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
-    height, width, threads = config.height, config.width, config.actor_threads
-    print(f"\n{FLAGS.measure}: {config.num_actors} actors in {threads} threads, {height}x{width}")
+    threads = construction.num_actor_threads(config)
+    print(f"\n{FLAGS.measure}: {config.num_actors} actors in {threads} threads", end=", ")
+    print(f"{config.height}x{config.width}")
     for name, value in medians.items():
         print(f"{name:<28}{value:>12,.3f}")
     if FLAGS.json:

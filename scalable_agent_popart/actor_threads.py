@@ -43,7 +43,10 @@ class ActorThreads:
         self._spec = spec
         self._connect = connect
         self._dealt = construction.deal_tasks(
-            config.num_actors, len(config.suite.tasks), config.actor_threads, max(0, config.task)
+            config.num_actors,
+            len(config.suite.tasks),
+            construction.num_actor_threads(config),
+            max(0, config.task),
         )
         self._seeds = seed.spawn(len(self._dealt))
         self.clocks = [StageClock() for _ in self._dealt]

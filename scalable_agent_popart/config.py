@@ -65,7 +65,7 @@ class Config:
     total_environment_frames: int
     # Actors.
     num_actors: int
-    actor_threads: int = 2
+    actor_threads: int = 0  # 0: as many as suit the machine
     unroll_length: int
     batch_size: int
     # Environment.

@@ -52,7 +52,6 @@ def check(config: Config, suite: Suite) -> None:
         "total_environment_frames",
         "test_num_episodes",
         "num_actors",
-        "actor_threads",
         "unroll_length",
         "batch_size",
         "num_action_repeats",
@@ -74,6 +73,7 @@ def check(config: Config, suite: Suite) -> None:
         "max_grad_norm",
         "momentum",
         "seed",
+        "actor_threads",
         "population_size",
         "pbt_burn_in_frames",
     ):

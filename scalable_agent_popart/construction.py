@@ -1,5 +1,6 @@
 """Makes the parts of a run from its configuration."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -14,8 +15,11 @@ from scalable_agent_popart.learner import Learner, LearnerSettings
 from scalable_agent_popart.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 
-# Parts of a batch on the processor; of 64 images each at the defaults for Atari.
-_NUM_PARTS = 10
+# Images in a part of a batch on the processor: what a layer leaves of them is still in the cache
+# for the next.
+_IMAGES_PER_PART = 64
+# Environments that share a call of the policy, at the least, unless threads are asked for.
+_MIN_ACTORS_PER_THREAD = 4
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:
@@ -46,8 +50,21 @@ def _bare_agent(config: Config) -> Agent:
         stacked_frame=frame if suite.stacks_frames else None,
         reads_instructions=suite.has_instructions,
         dtype=hardware.convolution_type(config.precision),
-        num_parts=1 if hardware.has_gpu() else _NUM_PARTS,
+        num_parts=1 if hardware.has_gpu() else _num_parts(config),
     )
+
+
+def _num_parts(config: Config) -> int:
+    """Parts that a batch is convolved in: a multiple of the cores, so that all have equal work."""
+    cores = hardware.num_cores()
+    images = config.unroll_length * config.batch_size
+    return cores * math.ceil(images / (_IMAGES_PER_PART * cores))
+
+
+def num_actor_threads(config: Config) -> int:
+    """Threads that this process's actors share: `--actor_threads`, or what suits the machine."""
+    per_core = min(hardware.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
+    return config.actor_threads or max(1, per_core)
 
 
 def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:

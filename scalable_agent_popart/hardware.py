@@ -5,7 +5,9 @@ starts it and before TensorFlow first computes.
 """
 
 import ctypes
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,6 +18,10 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 # glibc before 2.35 takes no larger threshold for mapping than the second of these.
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)
+
+# Where Linux says which cgroups a process is in, and what they allow.
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 # Compute capability of the first GPUs with bfloat16 arithmetic (Ampere).
 _BFLOAT16_CAPABILITY = (8, 0)
@@ -64,10 +70,43 @@ def memory() -> dict[str, float]:
 
 
 def num_cores() -> int:
-    """Processor cores that this process may use."""
+    """Processor cores that this process may use: its affinity, or less if its cgroup allows less.
+
+    A quota of one and a half cores counts as two.
+    """
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
+
+
+def _cgroup_quotas() -> Iterator[float]:
+    """The processor time, in cores, that this process's cgroups of either version allow it."""
+    try:
+        lines = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / controllers  # Of version 2, which names none, the folder itself.
+        # Limits of the groups above hold as well. In a container the path may be the host's,
+        # which is not to be seen there; the container's own group is then the root.
+        for group in (own := root / path.lstrip("/"), *own.parents):
+            try:
+                if controllers:
+                    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                    quota, period = ((group / name).read_text() for name in names)
+                else:
+                    quota, period = (group / "cpu.max").read_text().split()
+                if quota.strip() not in ("max", "-1"):
+                    yield float(quota) / float(period)
+            except (OSError, ValueError):
+                pass
+            if group == root:
+                break
 
 
 def has_gpu() -> bool:

@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 # Numbers that may be zero, that lie between zero and one, and all others.
 _NOT_NEGATIVE = ("entropy_cost", "baseline_cost", "max_grad_norm", "momentum", "seed")
-_NOT_NEGATIVE += ("pixel_control_cost", "population_size", "pbt_burn_in_frames")
+_NOT_NEGATIVE += ("pixel_control_cost", "population_size", "pbt_burn_in_frames", "actor_threads")
 _OTHERS = ("task", "pbt_member")
 _WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _POSITIVE = [

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from scalable_agent_popart import hardware
+from scalable_agent_popart import construction, hardware
+from scalable_agent_popart.config import Config
 
 _ROOT = Path(__file__).resolve().parents[1]
 _CPUINFO = "processor\t: 0\nmodel name\t: Xeon\nflags\t\t: {}\nbugs\t\t: amx_bf16_bug\n\n"
@@ -118,6 +119,58 @@ def test_the_gpu_learns_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None
 def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda process: {3, 5, 6})
     assert hardware.num_cores() == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        ("0::/", {}, 8),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"a/b/cpu.max": "1000 100000", "a/cpu.max": "300000 100000"}, 1),
+        # As a container sees it: the path is the host's, and the root is the container's group.
+        ("0::/host/path", {"cpu.max": "400000 100000"}, 4),
+        ("0::/", {"cpu.max": "1600000 100000"}, 8),
+        (
+            "4:memory:/m\n2:cpu,cpuacct:/a\n0::/",
+            {"cpu,cpuacct/a/cpu.cfs_quota_us": "300000", "cpu,cpuacct/a/cpu.cfs_period_us": "1e5"},
+            3,
+        ),
+        (
+            "2:cpu:/a",
+            {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+    ],
+)
+def test_cores_are_no_more_than_the_cgroups_allow(
+    own: str,
+    files: dict[str, str],
+    cores: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own").write_text(own + "\n")
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text + "\n")
+    monkeypatch.setattr(hardware, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(hardware, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda process: set(range(8)))
+    assert hardware.num_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_actors", "asked", "threads"),
+    [(2, 32, 0, 2), (16, 57, 0, 14), (64, 32, 0, 8), (1, 32, 0, 1), (8, 1, 0, 1), (8, 32, 3, 3)],
+)
+def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
+    cores: int, num_actors: int, asked: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "num_cores", lambda: cores)
+    config = Config.from_flags(
+        {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
+    )
+    assert construction.num_actor_threads(config) == threads
 
 
 _PREPARE = """
