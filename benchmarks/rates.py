@@ -86,10 +86,14 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
         clocks = running.pool.actor_clocks
         for clock in (*clocks, running.pool.learner_clock):
             clock.restart()
+        frames, processor = int(running.learner.frames), time.process_time()
         speed = rate(running.steps_per_update, running.update, seconds)
+        processor = time.process_time() - processor
+        steps = (int(running.learner.frames) - frames) / config.num_action_repeats
         actor, learner = shares(clocks), shares([running.pool.learner_clock])
     return {
         "agent_steps_per_second": speed,
+        "processor_us": 1e6 * processor / steps,
         "policy_lag": statistics.mean(running.lags),
         "queue_fill": statistics.mean(running.fills),
         **{f"actor_{stage}": share for stage, share in actor.items()},
@@ -200,7 +204,9 @@ def measure_emulation(config: Config, seconds: float) -> float:
 
 def _dealt(config: Config) -> list[np.ndarray]:
     """The tasks of each actor thread."""
-    return construction.deal_tasks(config.num_actors, len(config.suite.tasks), config.actor_threads)
+    return construction.deal_tasks(
+        config.num_actors, len(config.suite.tasks), construction.num_actor_threads(config)
+    )
 
 
 def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:

@@ -3,8 +3,9 @@
   python benchmarks/throughput.py --use_popart --json=throughput.json
   python benchmarks/throughput.py --use_popart --against=use_popart=false
   python benchmarks/throughput.py --use_popart --endurance_minutes=10
+  python benchmarks/throughput.py --measure=overhead --num_actors=64
 
-Takes every flag of training; the level is pong if none is given. Without the last two options
+Takes every flag of training; the level is pong if none is given. Without the last three options
 it measures, in one process and in turn, repeated `--repeats` times:
 
 * training: agent steps/s that the learner consumes while actors act, as in `--mode=train`,
@@ -21,8 +22,13 @@ divided by that. Reported are medians over the repeats, and the peak memory of t
 one with these flags changed, and reports the ratio of their rates, and that of their updates
 alone, made in turn one by one. `--endurance_minutes` trains once for so long and reports the
 growth of memory and the number of traces.
+
+`--measure=overhead` measures the program's own work: training with environments that cost nothing
+and a network of one linear layer behind the conversion of the images, with one actor thread and
+with two in turn. `processor_us` is processor time of all threads an agent step, in microseconds.
 """
 
+import dataclasses
 import json
 import resource
 import statistics
@@ -30,15 +36,19 @@ import sys
 import time
 from pathlib import Path
 
+import costless
 import rates
 from absl import app, flags
 
 import experiment
-from scalable_agent_popart import hardware
+from scalable_agent_popart import construction, hardware
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 
 FLAGS = flags.FLAGS
+flags.DEFINE_enum(
+    "measure", "training", ["training", "overhead"], "The whole, or the program's own work."
+)
 flags.DEFINE_integer("repeats", 3, "Times that everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
 flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
@@ -99,6 +109,19 @@ def endure(config: Config, minutes: float) -> dict[str, float]:
     }
 
 
+def measure_overhead(config: Config) -> dict[str, float]:
+    """The rates of training at next to no cost, with one actor thread and with two."""
+    figures = {}
+    with costless.in_place():
+        for threads, name in ((1, "one_thread"), (2, "two_threads")):
+            threaded = dataclasses.replace(config, actor_threads=threads)
+            found = rates.measure_training(threaded, FLAGS.seconds)
+            figures[name] = found["agent_steps_per_second"]
+            figures[f"{name}_processor_us"] = found["processor_us"]
+    figures["ratio"] = figures["two_threads"] / figures["one_thread"]
+    return figures
+
+
 def _resident_gib() -> float:
     return hardware.memory()["memory_mib"] / 1024
 
@@ -109,7 +132,9 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
         return [endure(config, FLAGS.endurance_minutes)]
     results = []
     for i in range(FLAGS.repeats):
-        if other is None:
+        if FLAGS.measure == "overhead":
+            results.append(measure_overhead(config))
+        elif other is None:
             results.append(measure(config))
         elif i % 2 == 0:
             results.append(compare(config, other))
@@ -140,7 +165,8 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
     precision = hardware.convolution_type(config.precision).name
     print(f"\n{config.agent_name}, {config.network} network, {config.level_name}, {precision}")
-    print(f"{config.num_actors} actors in {config.actor_threads} threads; medians")
+    threads = construction.num_actor_threads(config)
+    print(f"{config.num_actors} actors in {threads} threads; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:

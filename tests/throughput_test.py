@@ -68,6 +68,14 @@ def test_benchmark_of_endurance_reports_memory_and_traces(tmp_path: Path) -> Non
     )
 
 
+def test_benchmark_of_overhead_reports_one_thread_beside_two(tmp_path: Path) -> None:
+    figures = _run(tmp_path / "figures.json", "--measure=overhead", "--repeats=1")
+    for name in ("one_thread", "two_threads"):
+        assert figures[name] > 0
+        assert figures[f"{name}_processor_us"] > 0
+    assert figures["ratio"] == pytest.approx(figures["two_threads"] / figures["one_thread"])
+
+
 def test_impossible_flags_get_one_line(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "benchmarks/throughput.py", "--against=num_actors=0"],
