@@ -6,7 +6,9 @@ Runs from this project's environment, and needs nothing but the standard library
 virtual environment of its own below `--environments`, which is made if it is missing. In every
 repeat all contenders run one after the other, and ratios are taken within a repeat. All train
 IMPALA's deep network on one Atari game: 32 environments, rollouts of 20 steps, batches of 32
-rollouts, each used once, in float32 unless a contender's name says otherwise.
+rollouts, each used once, in float32 unless a contender's name says otherwise. With
+`--measure=overhead` they train one linear layer in 64 environments that cost nothing, which shows
+what the systems' own work takes.
 """
 
 import argparse
@@ -19,8 +21,11 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import setting
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parent.parent
@@ -38,6 +43,7 @@ _TUNING = {*_MALLOC, *_PASSIVE, *_ONE_THREAD}
 _OURS = [str(_ROOT / "benchmarks" / "throughput.py"), "--use_popart=false", "--repeats=1"]
 _OURS += ["--level_name={game}", "--seconds={seconds}", "--json={json}"]
 _PEER = ["--game={game}", "--seconds={seconds}", "--json={json}"]
+_OURS_OVERHEAD = ["--measure=overhead", f"--num_actors={setting.OVERHEAD_ENVIRONMENTS}"]
 _SAMPLE_FACTORY = [str(_HERE / "sample_factory_appo.py"), *_PEER]
 _RLLIB = [str(_HERE / "rllib_impala.py"), *_PEER]
 
@@ -52,7 +58,7 @@ class Contender(NamedTuple):
 
 
 # The first is what the others are compared with.
-CONTENDERS = (
+TRAINING = (
     Contender("ours", None, _OURS, {"PYTHONPATH": str(_ROOT)}),
     Contender("Sample Factory, as installed", "sf", _SAMPLE_FACTORY, {}),
     Contender("Sample Factory, malloc tuned", "sf", _SAMPLE_FACTORY, _MALLOC),
@@ -63,6 +69,16 @@ CONTENDERS = (
     Contender("RLlib, malloc tuned", "rllib", _RLLIB, _MALLOC),
     Contender("RLlib, tuned", "rllib", [*_RLLIB, "--tuned"], {**_MALLOC, **_ONE_THREAD}),
 )
+OVERHEAD = (
+    Contender("ours", None, [*_OURS, *_OURS_OVERHEAD], {"PYTHONPATH": str(_ROOT)}),
+    Contender("Sample Factory, as installed", "sf", [*_SAMPLE_FACTORY, "--overhead"], {}),
+    Contender(
+        "Sample Factory, tuned",
+        "sf",
+        [*_SAMPLE_FACTORY, "--overhead", "--tuned"],
+        {**_MALLOC, **_PASSIVE},
+    ),
+)
 REQUIREMENTS = {"sf": "requirements-sample-factory.txt", "rllib": "requirements-rllib.txt"}
 
 
@@ -71,9 +87,12 @@ def python_of(environments: Path, name: str | None) -> Path:
     return environments / name / "bin" / "python" if name else Path(sys.executable)
 
 
-def make_environments(environments: Path) -> None:
-    """Makes the virtual environments that are missing."""
+def make_environments(environments: Path, contenders: Sequence[Contender]) -> None:
+    """Makes the contenders' virtual environments that are missing."""
+    wanted = {contender.environment for contender in contenders}
     for name, requirements in REQUIREMENTS.items():
+        if name not in wanted:
+            continue
         python = python_of(environments, name)
         if python.exists():
             continue
@@ -134,9 +153,10 @@ def summary(repeats: list[dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         for repeat in repeats
     ]
     rows = []
+    first = next(iter(rates[0]))
     for name in rates[0]:
         made = [repeat[name] for repeat in rates if repeat[name]]
-        pairs = [(repeat[CONTENDERS[0].name], repeat[name]) for repeat in rates]
+        pairs = [(repeat[first], repeat[name]) for repeat in rates]
         ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
         row: dict[str, Any] = {"name": name, "rates": made, "ratios": ratios, "runs": len(rates)}
         row["median_rate"] = statistics.median(made) if made else None
@@ -148,7 +168,7 @@ def summary(repeats: list[dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The summary in Markdown: medians, and from the least to the most."""
     lines = [
-        f"| Contender | agent steps/s | {CONTENDERS[0].name} / it | failed |",
+        f"| Contender | agent steps/s | {rows[0]['name']} / it | failed |",
         "|---|---|---|---|",
     ]
     for row in rows:
@@ -172,17 +192,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="each measurement lasts")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for a contender")
     parser.add_argument("--game", default="pong")
+    parser.add_argument("--measure", choices=["training", "overhead"], default="training")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.environments = options.environments.absolute()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    make_environments(options.environments)
+    contenders = OVERHEAD if options.measure == "overhead" else TRAINING
+    make_environments(options.environments, contenders)
     repeats: list[dict[str, dict[str, Any]]] = []
     for number in range(1, options.repeats + 1):
         repeats.append({})
-        for contender in CONTENDERS:
+        for contender in contenders:
             result = repeats[-1][contender.name] = run(contender, options)
             if "failed" in result:
                 print(f"{contender.name} FAILED ({result['failed']}):\n{result['output']}")

@@ -7,7 +7,8 @@ warm-up: each step once, and only steps that the learner holds valid. A step is 
 
 Without `--tuned` the workers, threads and queues are Sample Factory's defaults, with 32
 environments on as many workers as there are cores. All further options go to Sample Factory.
-The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each.
+The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each; with
+`--overhead` they are 64 that cost nothing, and the network's torso is one linear layer.
 """
 
 import multiprocessing
@@ -16,6 +17,7 @@ import tempfile
 from typing import Any
 
 import gymnasium
+import numpy as np
 import setting
 import torch
 from game import make_game
@@ -27,6 +29,7 @@ from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.envs.env_wrappers import NumpyObsWrapper
 from sample_factory.model.actor_critic import ActorCritic, default_make_actor_critic_func
+from sample_factory.model.encoder import Encoder
 from sample_factory.train import make_runner
 from sample_factory.utils.attr_dict import AttrDict
 
@@ -79,6 +82,53 @@ def make_environment(
     return NumpyObsWrapper(environment)
 
 
+class CostlessEnvironment(gymnasium.Env):
+    """The same image `[4, 84, 84]` again and again, in episodes of 1,000 steps."""
+
+    observation_space = gymnasium.spaces.Box(
+        0, 255, (setting.STACKED_FRAMES, setting.FRAME_SIZE, setting.FRAME_SIZE), np.uint8
+    )
+    action_space = gymnasium.spaces.Discrete(setting.NUM_ACTIONS)
+    render_mode = None
+
+    def __init__(self) -> None:
+        self._image = self.observation_space.sample()
+        self._steps = 0
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self._steps = 0
+        return self._image, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return self._image, 1.0, self._steps == 1000, False, {}
+
+
+def make_costless_environment(*arguments: Any, **more: Any) -> gymnasium.Env:
+    """An environment whose every step takes no time."""
+    del arguments, more
+    return CostlessEnvironment()
+
+
+class LinearEncoder(Encoder):
+    """A linear layer on every twelfth pixel of every twelfth row."""
+
+    def __init__(self, cfg: AttrDict, observation_space: gymnasium.Space):
+        super().__init__(cfg)
+        pixels = (setting.FRAME_SIZE // setting.PIXEL_STRIDE) ** 2 * setting.STACKED_FRAMES
+        self._linear = torch.nn.Linear(pixels, 256)
+
+    def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Maps images `[N, 4, 84, 84]`, which were scaled to [0, 1], to `[N, 256]`."""
+        stride = setting.PIXEL_STRIDE
+        pixels = observations["obs"][:, :, ::stride, ::stride]
+        return torch.relu(self._linear(pixels.flatten(1)))
+
+    def get_out_size(self) -> int:
+        """Features an image."""
+        return 256
+
+
 def make_actor_critic(cfg: AttrDict, *spaces: gymnasium.Space) -> ActorCritic:
     """Sample Factory's own network, in the learner's process and in the one that acts."""
     if cfg.torch_threads:
@@ -102,9 +152,12 @@ def main() -> int:
     """Trains until there are updates enough, and reports."""
     setting.heed_signals()
     options, rest = setting.parser(__doc__).parse_known_args()
+    num_environments = (
+        setting.OVERHEAD_ENVIRONMENTS if options.overhead else setting.NUM_ENVIRONMENTS
+    )
     settings = {
         "num_workers": 2,
-        "num_envs_per_worker": setting.NUM_ENVIRONMENTS // 2,
+        "num_envs_per_worker": num_environments // 2,
         **(TUNED if options.tuned else {}),
     }
     updates = setting.Updates(options.seconds)
@@ -118,7 +171,11 @@ def main() -> int:
         if updates.complete:
             runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
 
-    register_env(options.game, make_environment)
+    if options.overhead:
+        register_env(options.game, make_costless_environment)
+        global_model_factory().register_encoder_factory(LinearEncoder)
+    else:
+        register_env(options.game, make_environment)
     global_model_factory().register_actor_critic_factory(make_actor_critic)
     learner_worker.Learner = VtraceLearner
     with tempfile.TemporaryDirectory() as directory:
@@ -136,7 +193,8 @@ def main() -> int:
     names = ["num_workers", "num_envs_per_worker", "worker_num_splits", "async_rl", "serial_mode"]
     names += ["batched_sampling", "num_batches_to_accumulate", "channels_last", "torch_threads"]
     names += ["set_workers_cpu_affinity", "policy_workers_per_policy"]
-    updates.report({name: cfg[name] for name in names}, parameters.pop(), options.json)
+    settings = {name: cfg[name] for name in names}
+    updates.report(settings, parameters.pop(), options.json, options.overhead)
     return 0
 
 

@@ -27,8 +27,17 @@ ENTROPY_COST = 0.01
 WARM_UP_UPDATES = 8
 
 
-def num_parameters() -> int:
-    """Parameters of IMPALA's deep network on a stack of frames, with both heads."""
+# To measure the systems' own work: environments that cost nothing, and a linear layer on every
+# twelfth pixel of every twelfth row.
+OVERHEAD_ENVIRONMENTS = 64
+PIXEL_STRIDE = 12
+
+
+def num_parameters(overhead: bool) -> int:
+    """Parameters on a stack of frames, with both heads, of one linear layer or the deep network."""
+    if overhead:
+        pixels = (FRAME_SIZE // PIXEL_STRIDE) ** 2 * STACKED_FRAMES
+        return (pixels + 1) * 256 + 257 * (NUM_ACTIONS + 1)
     count, channels, size = 0, STACKED_FRAMES, FRAME_SIZE
     for section in (16, 32, 32):
         # One convolution to the section's channels and four in its two residual blocks.
@@ -46,6 +55,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--game", default="pong", help="a game as in Atari-57: crazy_climber")
     made.add_argument("--seconds", type=float, default=60.0, help="measured after the warm-up")
     made.add_argument("--json", type=Path, help="file to write the result to")
+    made.add_argument("--overhead", action="store_true", help="measure the system's own work")
     made.add_argument("--tuned", action="store_true", help="the best settings found")
     return made
 
@@ -84,13 +94,18 @@ class Updates:
         return len(self._ends) > start + 1 and self._ends[-1] - self._ends[start] >= self._seconds
 
     def report(
-        self, settings: dict[str, Any], parameters: int, file: Path | None, **more: Any
+        self,
+        settings: dict[str, Any],
+        parameters: int,
+        file: Path | None,
+        overhead: bool = False,
+        **more: Any,
     ) -> None:
         """Prints the result as one JSON object, and writes it to a file if there is one."""
         if not self.complete:
             raise SystemExit(f"only {len(self._ends)} updates were made")
-        if parameters != num_parameters():
-            raise SystemExit(f"{parameters} parameters instead of {num_parameters()}")
+        if parameters != (expected := num_parameters(overhead)):
+            raise SystemExit(f"{parameters} parameters instead of {expected}")
         elapsed = self._ends[-1] - self._ends[WARM_UP_UPDATES - 1]
         steps = self._steps[WARM_UP_UPDATES:]
         tuning = {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "OMP_"))}
