@@ -26,11 +26,14 @@ class Convolution(snt.Module):
         self._kernel = kernel
         self._stride = stride
 
-    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Maps `[N, H, W, C]` to `[N, ceil(H / stride), ceil(W / stride), num_channels]`."""
+    def __call__(self, inputs: tf.Tensor, input_scale: float = 1.0) -> tf.Tensor:
+        """Maps `[N, H, W, C]` to `[N, ceil(H / stride), ceil(W / stride), num_channels]`.
+
+        The inputs count times `input_scale`.
+        """
         self._create(inputs.shape[-1])
         # Cast at every call, so that the gradients of several calls are added in float32.
-        weights = tf.cast(self.weights, inputs.dtype)
+        weights = tf.cast(self.weights * input_scale, inputs.dtype)
         outputs = tf.nn.conv2d(inputs, weights, self._stride, "SAME")
         return _add_bias(outputs, tf.cast(self.bias, inputs.dtype))
 
@@ -75,16 +78,17 @@ class Torso(snt.Module):
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
         """The convolutions: `[N, H, W, C]` to float32 `[N, F]`."""
-        # Scaled before they are rounded, or the brightest bytes would become one.
-        scaled = tf.cast(tf.image.convert_image_dtype(images, tf.float32), self._dtype)
-        hidden = self._convolve(scaled)
+        # Of bytes, which bfloat16 too holds exactly, the first layer's few weights are scaled in
+        # place of all the pixels.
+        scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
+        hidden = self._convolve(tf.cast(images, self._dtype), scale)
         return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [N, F]
 
     def project(self, hidden: tf.Tensor) -> tf.Tensor:
         """The linear layer: `[N, F]` to `[N, 256]`."""
         return tf.nn.relu(self._linear(hidden))
 
-    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
+    def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
         raise NotImplementedError
 
 
@@ -115,11 +119,12 @@ class DeepTorso(Torso):
             for i, num_channels in enumerate((16, 32, 32))
         ]
 
-    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
-        """Maps `[N, H, W, C]` to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
+    def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
+        """Maps `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
         hidden = images
         for convolution, first_block, second_block in self._sections:
-            hidden = convolution(hidden)
+            hidden = convolution(hidden, scale)
+            scale = 1.0  # Of the images alone.
             hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
             hidden = second_block(first_block(hidden))
         return hidden
@@ -133,9 +138,9 @@ class ShallowTorso(Torso):
         self._first = Convolution(16, kernel=8, stride=4, name="first")
         self._second = Convolution(32, kernel=4, stride=2, name="second")
 
-    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
-        """Maps `[N, H, W, C]` to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
-        return self._second(tf.nn.relu(self._first(images)))
+    def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
+        """Maps `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
+        return self._second(tf.nn.relu(self._first(images, scale)))
 
 
 TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
