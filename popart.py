@@ -44,10 +44,10 @@ class ValueHead(snt.Module):
     """One linear value function a task, normalised by that task's running statistics.
 
     Attributes:
-      shift: mu, non-trainable float32 variable `[num_tasks]`.
-      second_moment: nu, non-trainable float32 variable `[num_tasks]`.
-      weights: `[num_tasks, D]`, created at the first call.
-      bias: `[num_tasks]`.
+      shift: mu, non-trainable float64 variable `[num_tasks]`.
+      second_moment: nu, non-trainable float64 variable `[num_tasks]`.
+      weights: float32 `[num_tasks, D]`, created at the first call.
+      bias: float32 `[num_tasks]`.
     """
 
     def __init__(
@@ -93,22 +93,24 @@ class ValueHead(snt.Module):
         self._variance_bounds = (scale_lower_bound**2, scale_upper_bound**2)
         self._second_moment_of = second_moment_of
         self.weights = self.bias = None  # Until the first call tells the number of features.
-        self.shift = tf.Variable(tf.zeros([num_tasks]), trainable=False, name="shift")
+        # In float64, because nu and mu^2 are close where sigma is small beside mu.
+        self.shift = tf.Variable(tf.zeros([num_tasks], tf.float64), trainable=False, name="shift")
         self.second_moment = tf.Variable(
-            tf.ones([num_tasks]), trainable=False, name="second_moment"
+            tf.ones([num_tasks], tf.float64), trainable=False, name="second_moment"
         )
 
     @property
     def scale(self) -> tf.Tensor:
-        """sigma `[num_tasks]`, sqrt(nu - mu^2) within its bounds; 1 without normalisation."""
+        """sigma in float32 `[num_tasks]`: sqrt(nu - mu^2), clipped; 1 without normalisation."""
+        return tf.cast(self._precise_scale(), tf.float32)
+
+    def _precise_scale(self) -> tf.Tensor:
+        """sigma in float64 `[num_tasks]`."""
         if not self.normalise:
             return tf.ones_like(self.shift)
-        # In float64 because nu and mu^2 are close where sigma is small beside mu (their float32
-        # storage tells sigma to 1% or 2% while |mu| is below some 100 sigma), and clipped before
-        # the root because rounding may leave their difference below zero.
-        shift = tf.cast(self.shift, tf.float64)
-        variance = tf.cast(self.second_moment, tf.float64) - tf.square(shift)
-        return tf.cast(tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds)), tf.float32)
+        # Clipped before the root because rounding may leave the difference below zero.
+        variance = self.second_moment - tf.square(self.shift)
+        return tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds))
 
     @snt.once
     def _create_parameters(self, num_features: int) -> None:
@@ -143,8 +145,8 @@ class ValueHead(snt.Module):
         return scale * normalised + shift
 
     def statistics(self, task_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(mu, sigma) of each task id, without gradient; shaped like `task_ids`."""
-        shift = tf.gather(tf.stop_gradient(self.shift), task_ids)
+        """(mu, sigma) of each task id in float32, without gradient; shaped like `task_ids`."""
+        shift = tf.gather(tf.stop_gradient(tf.cast(self.shift, tf.float32)), task_ids)
         return shift, tf.gather(tf.stop_gradient(self.scale), task_ids)
 
     def update(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
@@ -161,23 +163,23 @@ class ValueHead(snt.Module):
         if not self.normalise:
             return
         task_ids = tf.convert_to_tensor(task_ids)
-        old_shift, old_scale = tf.identity(self.shift), self.scale
+        old_shift, old_scale = tf.identity(self.shift), self._precise_scale()
         self._update_statistics(targets, task_ids)
         if self.weights is None:
             return  # Never called: there are no outputs to preserve yet.
-        new_shift, new_scale = tf.identity(self.shift), self.scale
+        new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
         occurrences = tf.math.bincount(tf.cast(task_ids, tf.int32), minlength=self.num_tasks)
         present = occurrences > 0  # [num_tasks]
-        ratio = old_scale / new_scale
-        # The shift's change is divided on its own, so that it is rounded to its own size.
-        bias = ratio * self.bias + (old_shift - new_shift) / new_scale
+        # In float64, and rounded once.
+        weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
+        bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
         self.weights.assign(
-            tf.where(present[:, tf.newaxis], ratio[:, tf.newaxis] * self.weights, self.weights)
+            tf.where(present[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
         )
-        self.bias.assign(tf.where(present, bias, self.bias))
+        self.bias.assign(tf.where(present, tf.cast(bias, tf.float32), self.bias))
 
     def _update_statistics(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
-        """The moments after B online updates in order, in closed form and in float64.
+        """The moments after B online updates in order, in closed form.
 
         k updates of one task with rollout means m_1, ..., m_k leave
           mu_k = (1 - beta)^k mu_0 + sum_j beta (1 - beta)^(k - j) m_j,
@@ -197,5 +199,4 @@ class ValueHead(snt.Module):
         for variable, observed in ((self.shift, mean), (self.second_moment, square)):
             # Selected rather than multiplied by zero, which would spread one task's NaN to all.
             own = tf.where(own_task > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
-            moved = memory * tf.cast(variable, tf.float64) + tf.reduce_sum(own, axis=0)
-            variable.assign(tf.cast(moved, tf.float32))
+            variable.assign(memory * variable + tf.reduce_sum(own, axis=0))

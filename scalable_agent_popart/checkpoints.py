@@ -1,6 +1,7 @@
 """Checkpoints: everything a killed run needs to go on as if nothing had happened."""
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import tensorflow as tf
 from scalable_agent_popart.errors import UserError
 
 _KEPT = 3
+# PopArt's statistics, which older versions of this program kept in float32.
+_STATISTICS = tuple(
+    f"learner/head/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("shift", "second_moment")
+)
 
 
 class Checkpoints:
@@ -114,7 +119,9 @@ def frames_of(checkpoint: str) -> int | None:
 
 def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
     try:
-        objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
+        with tempfile.TemporaryDirectory() as directory:
+            readable = _with_float64_statistics(checkpoint, directory)
+            objects.restore(readable).assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError) as error:
         raise UserError(
             f"checkpoint {checkpoint} is of another program or version ({_first_line(error)}); "
@@ -124,6 +131,27 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
         raise UserError(
             f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {mend}"
         ) from error
+
+
+def _with_float64_statistics(checkpoint: str, directory: str) -> str:
+    """A checkpoint as it is, or a copy in a directory if its statistics are in float32.
+
+    TensorFlow restores a variable from a tensor of its own type only.
+    """
+    reader = tf.train.load_checkpoint(checkpoint)
+    types = reader.get_variable_to_dtype_map()
+    if all(types.get(name, tf.float64) == tf.float64 for name in _STATISTICS):
+        return checkpoint
+    tensors = {name: tf.constant(reader.get_tensor(name)) for name in types}
+    tensors |= {name: tf.cast(tensors[name], tf.float64) for name in _STATISTICS}
+    copy = str(Path(directory) / Path(checkpoint).name)
+    tf.raw_ops.SaveV2(
+        prefix=copy,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    return copy
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from scalable_agent_popart import construction
+from scalable_agent_popart import checkpoints, construction
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -39,6 +39,36 @@ def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> No
     assert Checkpoints(tmp_path, learner=learner).restore()
     for variable, value in zip(learner.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+
+
+def with_float32_statistics(learner: Learner) -> Learner:
+    """The learner as older versions saved it; with statistics that float32 rounds."""
+    for name, values in (("shift", [1 / 3] * 5), ("second_moment", [4 / 3] * 5)):
+        older = tf.Variable(values, trainable=False, dtype=tf.float32, name=name)
+        setattr(learner.head, name, older)
+    return learner
+
+
+def test_statistics_of_older_versions_come_back_and_are_kept_in_float64(tmp_path: Path) -> None:
+    older = with_float32_statistics(make_learner(use_popart=True))
+    path = Checkpoints(tmp_path, learner=older, length=tf.Variable(3)).save()
+    learner, length = make_learner(use_popart=True), tf.Variable(0)
+    spoil(learner)
+    resumed = Checkpoints(tmp_path, learner=learner, length=length)
+    assert resumed.restore()
+    assert int(length) == 3
+    assert learner.head.shift.dtype == learner.head.second_moment.dtype == tf.float64
+    for variable, value in zip(learner.variables, older.variables, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+    learner.head.shift.assign([1 / 3] * 5)
+    newer = resumed.save()
+    assert (path[-2:], newer[-2:]) == ("-1", "-2")
+    spoil(learner)
+    checkpoints.load(newer, learner=learner)
+    np.testing.assert_array_equal(learner.head.shift, [1 / 3] * 5)
+    # As a member of a population copies another's.
+    checkpoints.load(path, learner=learner)
+    np.testing.assert_array_equal(learner.head.shift, older.head.shift)
 
 
 def test_a_tester_reads_the_policy_alone(tmp_path: Path) -> None:

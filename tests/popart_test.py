@@ -28,10 +28,11 @@ def make_head(num_tasks: int, num_features: int, seed: int = 0, **options: Any) 
 
 
 def assert_bits_equal(actual: Any, expected: Any) -> None:
-    """Equality of float32 arrays bit for bit, which tells -0 from 0 and accepts NaN."""
+    """Equality of arrays bit for bit, which tells -0 from 0 and accepts NaN."""
     actual, expected = np.asarray(actual), np.asarray(expected)
-    assert actual.dtype == expected.dtype == np.float32
-    np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))
+    assert actual.dtype == expected.dtype
+    bits = f"u{actual.itemsize}"
+    np.testing.assert_array_equal(actual.view(bits), expected.view(bits))
 
 
 def state(head: popart.ValueHead) -> dict[str, np.ndarray]:
@@ -58,12 +59,10 @@ def online_statistics(
     return shift, second_moment
 
 
-def assert_statistics(
-    head: popart.ValueHead, expected: tuple[np.ndarray, np.ndarray], ulps: int = 1
-) -> None:
-    """Equality with float64 statistics up to the rounding of what is stored."""
-    np.testing.assert_allclose(head.shift, expected[0], rtol=ulps * _EPS)
-    np.testing.assert_allclose(head.second_moment, expected[1], rtol=ulps * _EPS)
+def assert_statistics(head: popart.ValueHead, expected: tuple[np.ndarray, np.ndarray]) -> None:
+    """Equality with float64 statistics up to the rounding of an update."""
+    np.testing.assert_allclose(head.shift, expected[0], rtol=1e-13)
+    np.testing.assert_allclose(head.second_moment, expected[1], rtol=1e-13)
 
 
 def outputs(head: popart.ValueHead, features: np.ndarray) -> np.ndarray:
@@ -112,6 +111,25 @@ def test_statistics_follow_the_loop_over_many_batches() -> None:
         expected = online_statistics(head, targets, task_ids, 0.05)
         head.update(tf.constant(targets), tf.constant(task_ids))
         assert_statistics(head, expected)
+
+
+@pytest.mark.parametrize("step_size", [3e-4, 0.01])
+def test_a_spread_far_below_the_mean_is_told_exactly(step_size: float) -> None:
+    head = popart.ValueHead(1, step_size=step_size)
+    head.shift.assign([100.0])
+    head.second_moment.assign([100.0**2 + 0.07**2])
+    update = tf.function(head.update)
+    rng = np.random.default_rng(0)
+    shift, second_moment = 100.0, 100.0**2 + 0.07**2
+    for _ in range(3000):
+        targets = rng.normal(100.0, 0.07, size=(5, 1)).astype(np.float32)
+        update(tf.constant(targets), tf.constant([0]))
+        shift += step_size * (np.float64(targets).mean() - shift)
+        second_moment += step_size * ((np.float64(targets) ** 2).mean() - second_moment)
+    scale = np.sqrt(second_moment - shift**2)
+    np.testing.assert_allclose(scale, 0.07, rtol=0.05)
+    np.testing.assert_allclose(head.shift, shift, rtol=1e-12)
+    np.testing.assert_allclose(head.scale, scale, rtol=1e-6)
 
 
 def test_rollouts_of_one_task_count_in_the_order_of_the_batch() -> None:
@@ -272,8 +290,8 @@ def test_a_variance_rounded_below_zero_gives_the_lower_bound() -> None:
 
 def test_statistics_start_at_zero_and_one() -> None:
     head = popart.ValueHead(3)
-    assert_bits_equal(head.shift, np.zeros(3, np.float32))
-    assert_bits_equal(head.second_moment, np.ones(3, np.float32))
+    assert_bits_equal(head.shift, np.zeros(3))
+    assert_bits_equal(head.second_moment, np.ones(3))
     assert_bits_equal(head.scale, np.ones(3, np.float32))
 
 
@@ -351,13 +369,15 @@ def test_without_normalisation_both_values_are_one() -> None:
     assert np.ptp(value.normalised) > 0.1
 
 
-def test_everything_is_float32() -> None:
+def test_all_but_the_statistics_is_float32() -> None:
     head = make_head(2, 3)
     head.update(tf.ones([4, 2]), tf.constant([0, 1]))
     value = head(tf.ones([5, 3]), tf.zeros([5], tf.int32))
-    tensors = [*head.variables, head.scale, *value, *head.statistics(tf.constant([0]))]
-    assert len(head.variables) == 4
+    parameters = head.trainable_variables
+    tensors = [*parameters, head.scale, *value, *head.statistics(tf.constant([0]))]
+    assert len(parameters) == 2
     assert {tensor.dtype for tensor in tensors} == {tf.float32}
+    assert head.shift.dtype == head.second_moment.dtype == tf.float64
 
 
 @pytest.mark.parametrize(
