@@ -61,14 +61,14 @@ def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
       `[T, B, rows, columns]` float32 in [0, 1], no gradient: entry t is what the action taken at
       step t has changed.
     """
-    steps, batch_size, height, width, channels = images.shape
+    steps, _, height, width, channels = images.shape
     rows, columns = grid_shape(height, width)
     top, left = (height - _CELL * rows) // 2, (width - _CELL * columns) // 2
     images = images[:, :, top : top + _CELL * rows, left : left + _CELL * columns]
     # A difference of bytes, without their wrapping around below zero.
     changes = tf.maximum(images[1:], images[:-1]) - tf.minimum(images[1:], images[:-1])
     # [T, B, 4 rows, 4 columns, channels] -> [T, B, rows, 4, columns, 4 channels]
-    cells = tf.reshape(changes, [steps - 1, batch_size, rows, _CELL, columns, _CELL * channels])
+    cells = tf.reshape(changes, [steps - 1, -1, rows, _CELL, columns, _CELL * channels])
     # In two steps, which reduce over neighbours and then over rows, in half the time of one.
     by_row = tf.reduce_mean(tf.cast(cells, tf.float32), axis=5)  # [T, B, rows, 4, columns]
     rewards = tf.reduce_mean(by_row, axis=3) / 255.0
@@ -124,6 +124,7 @@ class ActionValues(NamedTuple):
     def of(self, actions: tf.Tensor) -> tf.Tensor:
         """Those of the given actions `[...]` (int32): `[..., rows, columns]`."""
         *leading, rows, columns, size = self.dueling.shape
+        leading = [-1 if length is None else length for length in leading]
         num_actions = size - 1
         taken = tf.one_hot(actions, num_actions) - 1.0 / num_actions  # [..., num_actions]
         weights = tf.concat([tf.ones_like(taken[..., :1]), taken], axis=-1)

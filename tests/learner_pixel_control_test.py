@@ -112,6 +112,19 @@ def test_gradients_reach_torso_instructions_and_lstm_but_neither_policy_nor_valu
             assert np.abs(gradient).max() > 0, variable.name
 
 
+@pytest.mark.parametrize("level_name", ["dmlab30", "pong"])
+def test_gradients_of_single_rollouts_add_up_to_those_of_the_batch(level_name: str) -> None:
+    settings = config(level_name, **_PIXEL)
+    learner, batch = make_learner(settings), make_batch(settings)
+    whole = learner.gradients(batch).total
+    parts = [learner.gradients(rollouts.select(batch, np.array([b]))).total for b in range(3)]
+    for variable, total, *own in zip(learner.agent.trainable_variables, whole, *parts, strict=True):
+        scale = max(np.abs(part).max() for part in own)
+        np.testing.assert_allclose(
+            np.sum(own, axis=0), total, rtol=0, atol=1e-4 * scale, err_msg=variable.name
+        )
+
+
 def test_what_is_bootstrapped_from_has_no_gradient() -> None:
     settings = config("pong", **_PIXEL)
     learner, batch = make_learner(settings), make_batch(settings)

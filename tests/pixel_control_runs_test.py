@@ -61,6 +61,14 @@ def film_size(path: Path) -> tuple[int, int]:
     return frames[0].width, frames[0].height
 
 
+def test_gradients_of_each_task_are_measured_beside_pixel_control(tmp_path: Path) -> None:
+    run(**TINY, log_task_gradients=True, logdir=str(tmp_path))
+    for name in ("policy_gradient_norm", "total_gradient_norm"):
+        norms = metrics(tmp_path)[0][name]
+        assert norms
+        assert all(norm > 0 for norm in norms.values())
+
+
 @pytest.mark.parametrize(
     ("agent", "name"),
     [
