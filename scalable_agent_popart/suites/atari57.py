@@ -57,7 +57,7 @@ class AtariEnvironments:
             img_width=options.width,
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
-            noop_max=atari_emulator.MAX_NOOPS,
+            noop_max=atari_emulator.MAX_NOOPS + 1,  # The emulator draws numbers below it.
             # Reports a lost life as terminated and goes on; `episodic_life` would restart.
             life_loss_info=options.training,
             reward_clipping=False,
