@@ -70,8 +70,8 @@ class Member:
         }
 
     def hear(self, task: str, episode_return: float, frames: int) -> None:
-        """Counts a finished game, if it was finished since the last comparison."""
-        if frames > self._compared_at:
+        """Counts a finished game, if it ended after the burn-in and after the last comparison."""
+        if frames > max(int(self._compared_at), self._config.pbt_burn_in_frames):
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
@@ -99,8 +99,7 @@ class Member:
     def due(self) -> bool:
         """Whether the burn-in is over and enough episodes of all tasks that count are finished."""
         return (
-            int(self._learner.frames) >= self._config.pbt_burn_in_frames
-            and sum(map(len, self._returns.values())) >= self._config.pbt_episodes
+            sum(map(len, self._returns.values())) >= self._config.pbt_episodes
             and self._fitness() is not None
         )
 

@@ -15,18 +15,24 @@ from scalable_agent_popart.member_directory import MemberDirectory
 
 
 def test_is_due_after_burn_in_with_enough_episodes_of_every_task(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(BURN_IN - 1, seed=1).play(50.0, 100)
-    assert not run.member.due()
-    run.learner.frames.assign(BURN_IN)
-    assert run.member.due()
-    run = Run(tmp_path, 1).learn(BURN_IN, seed=1).play(50.0, EPISODES - 1)
+    run = Run(tmp_path, 1).learn(BURN_IN + 1, seed=1).play(50.0, EPISODES - 1)
     assert not run.member.due()
     run.play(50.0, 1)
     assert run.member.due()
-    run = Run(tmp_path, 2).learn(BURN_IN, seed=1)
+    run = Run(tmp_path, 2).learn(BURN_IN + 1, seed=1)
     for _ in range(100):
-        run.member.hear("catch_1", 1.0, BURN_IN)
+        run.member.hear("catch_1", 1.0, BURN_IN + 1)
     assert not run.member.due()
+
+
+def test_episodes_of_the_burn_in_do_not_count(tmp_path: Path) -> None:
+    run = Run(tmp_path, 0).learn(BURN_IN, seed=1).play(90.0, 100)
+    run.learner.frames.assign(BURN_IN + 1)
+    assert not run.member.due()
+    run.play(10.0).tune()
+    published = run.directory.published()
+    assert published is not None
+    assert (published.fitness, published.episodes) == (pytest.approx(10.0), EPISODES)
 
 
 def test_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -> None:
