@@ -161,7 +161,7 @@ _FLAGS = (
         "Episodes from one comparison with another member to the next, of all levels together; "
         "one at least of each level that has a score.",
     ),
-    _define("integer", "pbt_burn_in_frames", "Frames of each member before the first comparison."),
+    _define("integer", "pbt_burn_in_frames", "Frames of each member before episodes count."),
     # Records.
     _define("float", "checkpoint_seconds", "Seconds between checkpoints."),
     _define("float", "log_seconds", "Seconds between lines of metrics."),

@@ -60,6 +60,9 @@ class Member:
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._compared_at = tf.Variable(0, dtype=tf.int64, trainable=False)  # frames
+        # Frames after which an episode counts. Read once, when the variable has been restored: a
+        # resumed run hears of all its episodes, and reading a variable takes ten times as long.
+        self._counts_after: int | None = None
         tuned = {name: getattr(learner.hyperparameters, name) for name in config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**tuned)
         self.tracked: Mapping[str, Any] = {
@@ -71,7 +74,9 @@ class Member:
 
     def hear(self, task: str, episode_return: float, frames: int) -> None:
         """Counts a finished game, if it ended after the burn-in and after the last comparison."""
-        if frames > max(int(self._compared_at), self._config.pbt_burn_in_frames):
+        if self._counts_after is None:
+            self._counts_after = max(int(self._compared_at), self._config.pbt_burn_in_frames)
+        if frames > self._counts_after:
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
@@ -181,6 +186,7 @@ class Member:
             self._learner.hyperparameters.assign(values)
         self._num_comparisons.assign(number)
         self._compared_at.assign(frames)
+        self._counts_after = None
         self._record(
             Event(
                 comparison=number,

@@ -35,6 +35,18 @@ def test_episodes_of_the_burn_in_do_not_count(tmp_path: Path) -> None:
     assert (published.fitness, published.episodes) == (pytest.approx(10.0), EPISODES)
 
 
+def test_episodes_are_counted_without_reading_a_variable_for_each(tmp_path: Path) -> None:
+    run = Run(tmp_path, 0).learn(BURN_IN + 1, seed=1).play(90.0)
+    run.tune()
+    run = Run(tmp_path, 0).play(90.0, 100)  # As when its log is read again.
+    del run.member._compared_at
+    run.play(90.0, 100)
+    assert not run.member.due()
+    run.learner.frames.assign_add(1)
+    run.play(10.0)
+    assert run.member.due()
+
+
 def test_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -> None:
     source = publish(tmp_path, 1, 60.0)
     published, hyperparameters = source.weights(), source.tuned()
