@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,11 +11,9 @@ import tree
 
 from environments import EnvironmentLostError, EnvironmentPool, Ready
 from scalable_agent_popart import construction, evaluation_summary, rollouts
-from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.checkpoints import Checkpoints
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.pixel_control import QHead
 from scalable_agent_popart.pixel_control_view import PixelControlView
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.run_directory import RunDirectory
@@ -31,43 +29,77 @@ Watch = Callable[[Ready], None]
 
 
 def evaluate(config: Config) -> dict[str, Any]:
-    """Plays `test_num_episodes` of each task with the run's newest checkpoint.
+    """Tests a run once; see `Tester`."""
+    return Tester(config).test()
 
-    Of a task with a version held out from training, both versions are played. Prints the
-    scores and writes them, and films each task if asked to, in the run directory; films of a
-    run with pixel control show what that sees beside the picture. The run may still be training.
-    Returns the `evaluation_summary`.
 
-    Raises:
-      UserError: if there is no run, it is of another architecture, or it is damaged.
+class Tester:
+    """Plays `test_num_episodes` of each task with a run's newest checkpoint, as often as asked.
+
+    Of a task with a version held out from training, both versions are played. The run may still be
+    training. Agent, policy and graph are made once, since TensorFlow keeps what it has traced.
     """
-    directory = RunDirectory(config.logdir)
-    suite = config.suite
-    held_out = [task for task in suite.tasks if task in suite.test_versions]
-    played = suite.select([*(suite.test_version(task) for task in suite.tasks), *held_out])
-    quotas = _quotas(len(played.tasks), config.test_num_episodes, config.num_actors)
-    learned = _restore(config, with_q_head=config.pixel_control and config.record_video)
-    policy = _make_policy(config, learned.agent, len(quotas))
-    directory.prepare_evaluation(config.record_video)
-    seed = np.random.SeedSequence([config.seed, 1])
-    task_ids = [task_id for task_id, _ in quotas]
-    environments = construction.make_environments(config, played, task_ids, seed, training=False)
-    with contextlib.ExitStack() as stack:
-        stack.callback(environments.close)
-        watch: Watch = _ignore
-        if config.record_video:
-            filmed = {task_ids.index(task_id): played.tasks[task_id] for task_id in task_ids}
-            recorder = stack.enter_context(VideoRecorder(directory.videos, filmed))
-            watch = _camera(recorder, policy, learned)
-        returns = play(environments, policy, [quota for _, quota in quotas], watch)
-    by_task = {
-        task: [r for i, own in zip(task_ids, returns, strict=True) if i == task_id for r in own]
-        for task_id, task in enumerate(played.tasks)
-    }
-    summary = evaluation_summary.summarise(config, learned.frames, by_task)
-    evaluation_summary.show(summary)
-    directory.write_evaluation(summary)
-    return summary
+
+    def __init__(self, config: Config):
+        """Reads nothing yet.
+
+        Args:
+          config: to test with.
+        """
+        suite = config.suite
+        held_out = [task for task in suite.tasks if task in suite.test_versions]
+        self._config = config
+        self._directory = RunDirectory(config.logdir)
+        self._played = suite.select(
+            [*(suite.test_version(task) for task in suite.tasks), *held_out]
+        )
+        num_tasks = len(self._played.tasks)
+        self._quotas = _quotas(num_tasks, config.test_num_episodes, config.num_actors)
+        with_q_head = config.pixel_control and config.record_video
+        self._learned = _Learned(config, len(self._quotas), with_q_head)
+        q_head = self._learned.q_head
+        self._view = PixelControlView(self._learned.agent, q_head) if q_head is not None else None
+
+    @property
+    def num_traces(self) -> int:
+        """How often the policy was traced."""
+        return self._learned.policy.num_traces
+
+    def test(self) -> dict[str, Any]:
+        """Prints the scores and writes them, and films each task if asked to.
+
+        All of it goes to the run directory. Films of a run with pixel control show what that sees
+        beside the picture.
+
+        Returns:
+          The `evaluation_summary`.
+
+        Raises:
+          UserError: if there is no run, it is of another architecture, or it is damaged.
+        """
+        config, played = self._config, self._played
+        frames = self._learned.restore()
+        policy = self._learned.policy
+        self._directory.prepare_evaluation(config.record_video)
+        seed = np.random.SeedSequence([config.seed, 1])
+        ids = [task_id for task_id, _ in self._quotas]
+        environments = construction.make_environments(config, played, ids, seed, training=False)
+        with contextlib.ExitStack() as stack:
+            stack.callback(environments.close)
+            watch: Watch = _ignore
+            if config.record_video:
+                filmed = {ids.index(task_id): played.tasks[task_id] for task_id in ids}
+                recorder = stack.enter_context(VideoRecorder(self._directory.videos, filmed))
+                watch = _camera(recorder, policy, self._view)
+            returns = play(environments, policy, [quota for _, quota in self._quotas], watch)
+        by_task = {
+            task: [r for i, own in zip(ids, returns, strict=True) if i == task_id for r in own]
+            for task_id, task in enumerate(played.tasks)
+        }
+        summary = evaluation_summary.summarise(config, frames, by_task)
+        evaluation_summary.show(summary)
+        self._directory.write_evaluation(summary)
+        return summary
 
 
 def load_policy(config: Config, num_environments: int) -> tuple[Policy, int]:
@@ -76,50 +108,56 @@ def load_policy(config: Config, num_environments: int) -> tuple[Policy, int]:
     Raises:
       UserError: if there is no checkpoint, it is of another architecture, or it is damaged.
     """
-    learned = _restore(config, with_q_head=False)
-    return _make_policy(config, learned.agent, num_environments), learned.frames
+    learned = _Learned(config, num_environments, with_q_head=False)
+    return learned.policy, learned.restore()
 
 
-class _Learned(NamedTuple):
-    """What is taken from a checkpoint."""
+class _Learned:
+    """What is taken from a run's checkpoints, into variables that are made once.
 
-    agent: Agent
-    q_head: QHead | None  # of pixel control
-    frames: int  # the run's, up to it
+    Attributes:
+      agent: with a checkpoint's weights.
+      q_head: of pixel control, if asked for; likewise.
+      policy: that acts with these weights.
+    """
+
+    def __init__(self, config: Config, num_environments: int, with_q_head: bool):
+        self._directory = RunDirectory(config.logdir)
+        self._seed = config.seed
+        spec = construction.make_rollout_spec(config)
+        self.agent = construction.make_agent(config, spec)
+        self._frames = tf.Variable(0, dtype=tf.int64)
+        # The writer's names, as far as they are needed.
+        self._parts = {"agent": self.agent, "frames": self._frames}
+        self.q_head = None
+        if with_q_head:
+            self._parts["q_head"] = self.q_head = construction.make_q_head(config)
+            step = rollouts.example_batch(spec)
+            inputs = (step.agent_outputs.action, step.env_outputs, step.agent_state)
+            self.q_head(self.agent.unroll(*inputs).features)  # Creates the variables.
+        own = construction.make_agent(config, spec)
+        self.policy = Policy(own, self._weights(), self._seed, num_environments)
+
+    def restore(self) -> int:
+        """Takes the newest checkpoint, with which the policy begins anew; returns its frames.
+
+        Raises:
+          UserError: as `load_policy`.
+        """
+        saved = tf.train.Checkpoint(**self._parts)
+        if not Checkpoints(self._directory.checkpoints, learner=saved).restore():
+            raise UserError(f"there is no checkpoint in {self._directory.checkpoints}; train first")
+        self.policy.restart(self._weights(), self._seed)
+        self.policy.refresh()
+        return int(self._frames)
+
+    def _weights(self) -> WeightStore:
+        """The agent's present weights."""
+        return WeightStore(self.agent.trainable_variables, version=0)
 
 
-def _restore(config: Config, with_q_head: bool) -> _Learned:
-    """The run's newest checkpoint; raises UserError as `load_policy`."""
-    directory = RunDirectory(config.logdir)
-    spec = construction.make_rollout_spec(config)
-    agent = construction.make_agent(config, spec)
-    frames = tf.Variable(0, dtype=tf.int64)
-    # The writer's names, as far as they are needed.
-    parts = {"agent": agent, "frames": frames}
-    q_head = None
-    if with_q_head:
-        parts["q_head"] = q_head = construction.make_q_head(config)
-        step = rollouts.example_batch(spec)
-        # Creates the variables.
-        q_head(agent.unroll(step.agent_outputs.action, step.env_outputs, step.agent_state).features)
-    saved = tf.train.Checkpoint(**parts)
-    if not Checkpoints(directory.checkpoints, learner=saved).restore():
-        raise UserError(f"there is no checkpoint in {directory.checkpoints}; train first")
-    return _Learned(agent, q_head, int(frames))
-
-
-def _make_policy(config: Config, agent: Agent, num_environments: int) -> Policy:
-    """A policy with this agent's present weights."""
-    store = WeightStore(agent.trainable_variables, version=0)
-    own = construction.make_agent(config, construction.make_rollout_spec(config))
-    policy = Policy(own, store, config.seed, num_environments)
-    policy.refresh()
-    return policy
-
-
-def _camera(recorder: VideoRecorder, policy: Policy, learned: _Learned) -> Watch:
-    """Films this policy's play, with maps of pixel control if there is its head."""
-    view = PixelControlView(learned.agent, learned.q_head) if learned.q_head is not None else None
+def _camera(recorder: VideoRecorder, policy: Policy, view: PixelControlView | None) -> Watch:
+    """Films this policy's play, with maps of pixel control if there is a view of that."""
 
     def watch(ready: Ready) -> None:
         filmed = recorder.is_filming(ready.ids)

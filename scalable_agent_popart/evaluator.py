@@ -25,10 +25,11 @@ def follow(config: Config) -> None:
       config: to test with; its `total_environment_frames` are the run's end.
 
     Raises:
-      UserError: see `evaluation.evaluate`.
+      UserError: see `evaluation.Tester`.
     """
     directory = RunDirectory(config.logdir)
     writer = tf.summary.create_file_writer(str(directory.path / "evaluator"))
+    tester = evaluation.Tester(config)
     tested, frames = None, -1
     with writer.as_default():
         while frames < config.total_environment_frames:
@@ -36,7 +37,7 @@ def follow(config: Config) -> None:
             if newest is None or newest == tested or frames_of(newest) in (None, frames):
                 time.sleep(_POLL_SECONDS)
                 continue
-            summary = evaluation.evaluate(config)
+            summary = tester.test()
             tested, frames = newest, summary["frames"]
             _record(directory.evaluations_log, summary)
 

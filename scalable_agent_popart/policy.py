@@ -24,11 +24,8 @@ class Policy:
           num_environments: N.
         """
         self._agent = agent
-        self._source = source
-        self._seed = np.array([seed % 2**31, 0], np.int32)
         self._step = tf.function(agent.step, autograph=False)
         self._compiled_step: Any = None  # Until the first step shows the inputs' shapes.
-        self._version = -1
         # The last step's outputs of each environment, `[N, ...]`.
         self._output = AgentOutput(
             action=np.zeros(num_environments, np.int32),
@@ -40,6 +37,14 @@ class Policy:
         self._state: AgentState = tuple(
             np.repeat(part, num_environments, axis=0) for part in self._beginning
         )
+        self.restart(source, seed)
+
+    def restart(self, source: WeightSource, seed: int) -> None:
+        """Makes the policy as good as new, but for its graph, which is traced only once."""
+        self._source = source
+        self._seed = np.array([seed % 2**31, 0], np.int32)
+        self._version = -1
+        self.forget(np.arange(len(self._output.action)))
 
     @property
     def num_traces(self) -> int:

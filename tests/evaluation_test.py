@@ -15,6 +15,7 @@ from counting_environment import EPISODE_STEPS, CountingEnvironments
 
 from environments import Lockstep, StepOutput
 from scalable_agent_popart import evaluation, suites
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.suites import atari_emulator, atari_starts
 
@@ -127,3 +128,20 @@ def test_the_policy_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     result = _test(run, test_num_episodes=5)
     assert {len(task["returns"]) for task in result["tasks"].values()} == {5}
     assert len(refreshed) == 1
+
+
+def test_later_tests_take_newer_weights_and_trace_nothing_anew(tmp_path: Path) -> None:
+    flags = {"level_name": "catch5", "logdir": str(tmp_path), "use_lstm": True}
+    small = _SMALL | {"num_actors": 5}
+    main_program.run(**flags, **small)
+    config = Config.from_flags({**flags, "mode": "test", "test_num_episodes": 3})
+    tester = evaluation.Tester(config)
+    first = tester.test()
+    num_traces = tester.num_traces
+    # Frozen: the same weights play the same games.
+    assert tester.test()["tasks"] == first["tasks"]
+    main_program.run(**flags, **small | {"total_environment_frames": 1280})
+    newer = tester.test()
+    assert newer["frames"] > first["frames"]
+    assert newer["tasks"] == evaluation.evaluate(config)["tasks"]
+    assert tester.num_traces == num_traces > 0
