@@ -29,6 +29,7 @@ class ActorThreads:
         connect: Callable[[], tuple[WeightSource, RolloutSink]],
         seed: np.random.SeedSequence,
         stop: Callable[[], None],
+        policies: dict[int, Policy] | None = None,
     ):
         """Prepares the threads.
 
@@ -38,6 +39,8 @@ class ActorThreads:
           connect: gives a thread where its weights come from and its rollouts go.
           seed: of everything random.
           stop: closes the sinks, on the first exception and on `close`.
+          policies: by thread, of threads before these that have ended and had the same agent and
+            the same tasks; they act again, and those that are missing are added.
         """
         self._config = config
         self._spec = spec
@@ -50,7 +53,7 @@ class ActorThreads:
         )
         self._seeds = seed.spawn(len(self._dealt))
         self.clocks = [StageClock() for _ in self._dealt]
-        self._policies: list[Policy] = []
+        self._policies = {} if policies is None else policies
         self._pools: list[EnvironmentPool] = []
         self._workers = WorkerThreads(stop)
 
@@ -58,7 +61,8 @@ class ActorThreads:
         """Starts the threads, which `close` ends."""
         threads = zip(self._dealt, self._seeds, self.clocks, strict=True)
         for i, (task_ids, seed, clock) in enumerate(threads):
-            self._workers.start(f"actor-{i}", functools.partial(self._act, task_ids, seed, clock))
+            work = functools.partial(self._act, i, task_ids, seed, clock)
+            self._workers.start(f"actor-{i}", work)
 
     def close(self) -> None:
         """Stops all threads and waits for them."""
@@ -71,7 +75,7 @@ class ActorThreads:
     @property
     def num_traces(self) -> int:
         """How often the policies were traced."""
-        return sum(policy.num_traces for policy in self._policies)
+        return sum(policy.num_traces for policy in self._policies.values())
 
     def restarts(self) -> dict[str, int]:
         """How often environments were lost and started again, by task, where that happened."""
@@ -81,12 +85,17 @@ class ActorThreads:
             np.add.at(counts, pool.task_ids, pool.restarts)
         return {task: int(n) for task, n in zip(tasks, counts, strict=True) if n}
 
-    def _act(self, task_ids: np.ndarray, seed: np.random.SeedSequence, clock: StageClock) -> None:
+    def _act(
+        self, i: int, task_ids: np.ndarray, seed: np.random.SeedSequence, clock: StageClock
+    ) -> None:
         source, sink = self._connect()
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
-        agent = construction.make_agent(self._config, self._spec)
-        policy = Policy(agent, source, policy_seed, len(task_ids))
-        self._policies.append(policy)
+        policy = self._policies.get(i)
+        if policy is None:
+            agent = construction.make_agent(self._config, self._spec)
+            policy = self._policies[i] = Policy(agent, source, policy_seed, len(task_ids))
+        else:
+            policy.restart(source, policy_seed)
         environments = construction.make_environments(
             self._config, self._config.suite, task_ids, seed, training=True
         )

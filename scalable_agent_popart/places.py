@@ -34,9 +34,6 @@ _HEALTHY_SECONDS = 60.0
 # How long places may take to save and end when they are asked to.
 _GRACE_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
-# A process keeps some memory of every turn; after so many a new one takes its place.
-_MOST_TURNS = 20
-_MORE_TURNS = 75  # The exit code then.
 # Bytes at the end of a log that are sure to hold its last line.
 _TAIL = 2**17
 
@@ -46,7 +43,6 @@ class _Task(NamedTuple):
 
     config: Config
     start: Mapping[str, float]
-    most_turns: int
     parent: int  # process
     last_words: int  # file descriptor
 
@@ -138,9 +134,7 @@ class _Places:
                 raise UserError(message)
             if code == 0:
                 continue
-            if code == _MORE_TURNS:
-                self._places.append(self._open(frames))
-            elif code < 0 or code > 128:
+            if code < 0 or code > 128:
                 young = time.monotonic() - place.since < _HEALTHY_SECONDS
                 in_vain = young or frames <= place.frames
                 self._places.append(self._open(frames, place.quick_deaths + 1 if in_vain else 0))
@@ -166,9 +160,7 @@ class _Places:
         os.close(theirs)
         assert process.stdin
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            pickle.dump(
-                _Task(self._config, self._start, _MOST_TURNS, os.getpid(), theirs), process.stdin
-            )
+            pickle.dump(_Task(self._config, self._start, os.getpid(), theirs), process.stdin)
         return _Place(process, ours, time.monotonic(), frames, quick_deaths)
 
 
@@ -184,11 +176,9 @@ def take_place() -> None:
 
     hardware.prepare_process()
     try:
-        for count, signal_number in enumerate(population.turns(task.config, task.start), start=1):
+        for signal_number in population.turns(task.config, task.start):
             if signal_number is not None:
                 sys.exit(128 + signal_number)
-            if count == task.most_turns:
-                sys.exit(_MORE_TURNS)
     except Exception as error:
         line = errors.explain(error)
         if line is None:

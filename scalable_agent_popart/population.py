@@ -2,23 +2,77 @@
 
 import dataclasses
 import functools
+import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
-from scalable_agent_popart import cluster, pbt, training
+from scalable_agent_popart import cluster, construction, pbt, training
 from scalable_agent_popart.checkpoints import frames_of, newest_checkpoint
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
+from scalable_agent_popart.hyperparameters import Hyperparameters
+from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.member import Member
 from scalable_agent_popart.member_directory import Event
+from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.population_directory import PopulationDirectory
+from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.training import ActorPool
 
 # How often one that diverges is given something else to try, before this is thought hopeless.
 _MOST_RESCUES = 20
 _POLL_SECONDS = 2.0
+
+
+class Graphs:
+    """A learner and the actors' policies, used again for each run that this process trains.
+
+    TensorFlow keeps what it has traced, some 10 MiB a run, so a process that trains many members
+    must not trace anew for each.
+    """
+
+    def __init__(self) -> None:
+        self._shape: Config | None = None
+        self._learner: Learner | None = None
+        self._policies: dict[int, Policy] = {}
+
+    @property
+    def num_traces(self) -> int:
+        """How often the present learner and policies were traced."""
+        of_learner = 0 if self._learner is None else self._learner.num_traces
+        return of_learner + sum(policy.num_traces for policy in self._policies.values())
+
+    def make_learner(self, config: Config, spec: Rollout) -> Learner:
+        """A learner as `construction.make_learner` gives it, in the variables of the last one.
+
+        The last one is replaced if the runs differ in more than weights and hyperparameters.
+        """
+        fresh = construction.make_learner(config, spec)
+        shape = _shape(config)
+        if self._learner is None or shape != self._shape:
+            self._shape, self._learner, self._policies = shape, fresh, {}
+        else:
+            for variable, value in zip(self._learner.variables, fresh.variables, strict=True):
+                variable.assign(value)
+            self._learner.hyperparameters.assign(fresh.hyperparameters.values())
+        return self._learner
+
+    def make_experience(self, config: Config, spec: Rollout, learner: Learner) -> ActorPool:
+        """Actors for the learner that was made last."""
+        return ActorPool(config, spec, learner, self._policies)
+
+
+def _shape(config: Config) -> Config:
+    """What a run's graphs depend on: neither its directory nor its seed nor its variables."""
+    variables: dict[str, Any] = dict.fromkeys(
+        (field.name for field in dataclasses.fields(Hyperparameters)), 0.0
+    )
+    variables["max_grad_norm"] = float(config.max_grad_norm > 0)  # Without it nothing is clipped.
+    return dataclasses.replace(config, logdir="", seed=0, pbt_member=0, **variables)
 
 
 def train_member(
@@ -26,6 +80,7 @@ def train_member(
     start: Mapping[str, float],
     takes_turns: bool = False,
     show_progress: bool = True,
+    graphs: Graphs | None = None,
 ) -> int | None:
     """Trains the member `config.pbt_member`.
 
@@ -34,6 +89,7 @@ def train_member(
       start: flag to value of hyperparameters that are not to be drawn at the start.
       takes_turns: whether to train up to the next comparison only.
       show_progress: whether on the terminal.
+      graphs: of the members that this process trained before.
 
     Returns:
       None at the end, of the run or of the turn; or the number of the signal that asked to stop.
@@ -50,11 +106,14 @@ def train_member(
     RunDirectory(own.logdir).check(own)
     population.join(config)
     make_tuner = functools.partial(Member, own, population, takes_turns=takes_turns)
+    graphs = graphs or Graphs()
     while True:
         try:
             if config.learner_address:
                 return training.train(own, cluster.RemoteActors, make_tuner)
-            return training.train(own, make_tuner=make_tuner, show_progress=show_progress)
+            return training.train(
+                own, graphs.make_experience, make_tuner, show_progress, graphs.make_learner
+            )
         except DivergenceError as error:
             if error.signal_number is not None:
                 return error.signal_number
@@ -116,6 +175,7 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
     """
     population = PopulationDirectory(config.logdir)
     takes_turns = config.population_size > config.pbt_places
+    graphs = Graphs()
     waits = False
     while True:
         reached = {n: _frames(population, n) for n in range(config.population_size)}
@@ -125,9 +185,10 @@ def turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
         for number in sorted(left, key=lambda n: reached[n]):
             member = dataclasses.replace(config, pbt_member=number, pbt_places=1)
             try:
-                signal_number = train_member(member, start, takes_turns, show_progress=False)
+                signal_number = train_member(member, start, takes_turns, False, graphs)
             except InUseError:
                 continue
+            gc.collect()  # Cycles that hold variables, and that Python would leave for long.
             yield signal_number
             waits = False
             break

@@ -17,6 +17,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.logs import RunLog
+from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.signals import StopOnSignal
@@ -61,13 +62,20 @@ class ActorPool:
       rollout_queue: between the two.
     """
 
-    def __init__(self, config: Config, spec: rollouts.Rollout, learner: Learner):
+    def __init__(
+        self,
+        config: Config,
+        spec: rollouts.Rollout,
+        learner: Learner,
+        policies: dict[int, Policy] | None = None,
+    ):
         """Prepares the pool; threads start on entering.
 
         Args:
           config: of the run.
           spec: of one environment's rollout.
           learner: whose weights act.
+          policies: see `ActorThreads`.
         """
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
@@ -81,6 +89,7 @@ class ActorPool:
             lambda: (self._store, self.rollout_queue),
             seed,
             stop=self.rollout_queue.close,
+            policies=policies,
         )
         self.actor_clocks = self._actors.clocks
         self.learner_clock = self._feed.clock
@@ -116,6 +125,7 @@ class ActorPool:
 # Name of a measurement to its values by task.
 ByTask = Mapping[str, Mapping[str, float]]
 MakeExperience = Callable[[Config, rollouts.Rollout, Learner], Experience]
+MakeLearner = Callable[[Config, rollouts.Rollout], Learner]
 
 
 def train(
@@ -123,6 +133,7 @@ def train(
     make_experience: MakeExperience = ActorPool,
     make_tuner: MakeTuner = FixedHyperparameters,
     show_progress: bool = True,
+    make_learner: MakeLearner = construction.make_learner,
 ) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
@@ -131,6 +142,7 @@ def train(
       make_experience: where batches come from; by default actors in threads of this process.
       make_tuner: what changes hyperparameters on the way; by default nothing does.
       show_progress: whether on the terminal.
+      make_learner: gives one that has learned nothing.
 
     Returns:
       None at the end, or where the tuner stops; or the number of the signal that asked to stop.
@@ -147,7 +159,9 @@ def train(
     directory.check(config)
     directory.lock()
     try:
-        return _train_in(directory, config, make_experience, make_tuner, show_progress)
+        return _train_in(
+            directory, config, make_experience, make_tuner, show_progress, make_learner
+        )
     finally:
         directory.close()
 
@@ -158,12 +172,13 @@ def _train_in(
     make_experience: MakeExperience,
     make_tuner: MakeTuner,
     show_progress: bool,
+    make_learner: MakeLearner,
 ) -> int | None:
     """Trains in a directory that is locked, so that no other process moves the run on."""
     directory.check(config)
     tf.random.set_seed(config.seed)
     spec = construction.make_rollout_spec(config)
-    learner = construction.make_learner(config, spec)
+    learner = make_learner(config, spec)
     tuner = make_tuner(learner)
     log = RunLog(directory, config.suite, config.num_action_repeats, tuner.hear)
     checkpoints = Checkpoints(

@@ -1,5 +1,6 @@
 """Whole populations: trained, resumed, refused, interrupted and killed."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,8 +16,11 @@ import tensorflow as tf
 from main_program import run
 from programs import DEADLINE_SECONDS, ROOT, Programs, wait_until
 
-from scalable_agent_popart import places
+from scalable_agent_popart import construction
 from scalable_agent_popart import population as population_lib
+from scalable_agent_popart.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.member_directory import Event
 from scalable_agent_popart.population_directory import PopulationDirectory
 
@@ -203,6 +207,55 @@ def test_member_that_always_diverges_is_given_up(
     assert [event.started_over for event in _lineage(tmp_path, 0)] == [False, True, True]
 
 
+def _count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
+    """A list that grows by one with each call of a method."""
+    real, calls = getattr(owner, name), []
+
+    def count(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, count)
+    return calls
+
+
+def test_members_that_take_turns_share_what_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates = _count_calls(monkeypatch, Learner, "_update")
+    steps = _count_calls(monkeypatch, Agent, "step")
+    config = Config.from_flags({**_TINY, "population_size": 4, "logdir": str(tmp_path)})
+    assert all(signal_number is None for signal_number in population_lib.turns(config, {}))
+    assert (
+        sum(len(_lineage(tmp_path, number)) for number in range(4)) > 4
+    )  # More than one turn each.
+    # In each of the actors' threads, for one number of environments and for any.
+    assert len(steps) <= 2 * config.actor_threads
+    assert len(updates) == 1
+
+
+def test_learner_of_another_member_is_as_good_as_new() -> None:
+    given = {**_TINY, "logdir": "unused", "level_name": "cluttered_catch"}
+    first, second = (
+        Config.from_flags({**given, "seed": seed, "epsilon": epsilon})
+        for seed, epsilon in ((1, 0.1), (2, 0.2))
+    )
+    spec, graphs = construction.make_rollout_spec(first), population_lib.Graphs()
+    learner = graphs.make_learner(first, spec)
+    for variable in learner.variables:
+        variable.assign(tf.ones_like(variable))
+    tf.random.set_seed(second.seed)
+    fresh = construction.make_learner(second, spec)
+    tf.random.set_seed(second.seed)
+    assert graphs.make_learner(second, spec) is learner
+    for variable, value in zip(learner.variables, fresh.variables, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+    assert learner.hyperparameters.values() == fresh.hyperparameters.values()
+    # What the graph does not read from variables asks for another one.
+    other = dataclasses.replace(second, discounting=0.5)
+    assert graphs.make_learner(other, spec) is not learner
+
+
 class Populations(Programs):
     """Starts programs that train a population."""
 
@@ -245,23 +298,6 @@ def _gone(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def test_place_is_replaced_after_some_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, start = [], subprocess.Popen
-
-    def count(*arguments: Any, **named: Any) -> Any:
-        started.append(arguments)
-        return start(*arguments, **named)
-
-    monkeypatch.setattr(places, "_MOST_TURNS", 1)
-    monkeypatch.setattr(subprocess, "Popen", count)
-    _train(tmp_path, total_environment_frames=40)
-    assert len([command for (command, *_) in started if places._PLACE in command]) == 3
-    for number in range(2):
-        assert _saved(tmp_path, number)["learner/frames"] >= 40
 
 
 def test_place_that_is_killed_is_taken_again(populations: Populations) -> None:
