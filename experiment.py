@@ -18,7 +18,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from scalable_agent_popart import config as config_lib
-from scalable_agent_popart import config_checks, errors, suites
+from scalable_agent_popart import config_checks, errors, suites, tensorflow_import
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
@@ -280,8 +280,7 @@ def _run(config: config_lib.Config) -> int | None:
         return _train_population(config)
     if config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
-    # Fewer of TensorFlow's notes on its build and saving between the lines of progress.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tensorflow_import.import_quietly()
     from scalable_agent_popart import cluster, evaluation, evaluator, hardware, training  # noqa: PLC0415
 
     hardware.prepare_process()
@@ -309,7 +308,7 @@ def _train_population(config: config_lib.Config) -> int | None:
         from scalable_agent_popart import places  # noqa: PLC0415
 
         return places.train(config, start)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tensorflow_import.import_quietly()
     from scalable_agent_popart import cluster, hardware, population  # noqa: PLC0415
 
     hardware.prepare_process()

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
+from absl import logging
+
+from scalable_agent_popart.tensorflow_import import NVIDIA_DRIVER
 
 # Names of glibc's `mallopt` parameters, from its malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -44,6 +47,11 @@ def prepare_process() -> None:
             for gpu in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
             return
+        if NVIDIA_DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            logging.warning(
+                "this machine has an NVIDIA driver, but TensorFlow can use no GPU; with "
+                "TF_CPP_MIN_LOG_LEVEL=0 in the environment it says why"
+            )
         # Actors and the parts of a batch give every core work of its own; sharing one
         # operation between cores would make each wait for the other.
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import tqdm
 
-from scalable_agent_popart import errors
+from scalable_agent_popart import errors, tensorflow_import
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population_directory import PopulationDirectory
@@ -171,7 +171,7 @@ def take_place() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != task.parent:  # Gone already.
         sys.exit(128 + signal.SIGTERM)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tensorflow_import.import_quietly()
     from scalable_agent_popart import hardware, population  # noqa: PLC0415
 
     hardware.prepare_process()

@@ -244,6 +244,20 @@ def test_gpus_that_are_in_use_keep_the_memory_they_have(monkeypatch: pytest.Monk
     hardware.prepare_process()
 
 
+@pytest.mark.parametrize(("driver", "told"), [(True, 1), (False, 0)])
+def test_a_gpu_that_tensorflow_cannot_use_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: bool, told: int
+) -> None:
+    monkeypatch.setattr(hardware, "has_gpu", lambda: False)
+    monkeypatch.setattr(hardware, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    warnings: list[str] = []
+    monkeypatch.setattr(hardware.logging, "warning", warnings.append)
+    hardware.prepare_process()
+    assert len(warnings) == told
+    assert all("TF_CPP_MIN_LOG_LEVEL=0" in warning for warning in warnings)
+
+
 _ALLOCATE = """
 import ctypes
 import json

@@ -15,7 +15,6 @@ Writes `<game>.npz` for each game, in place of an older one; the module
 player than the papers' human are no human-starts scores of theirs; name the player.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 from absl import app, flags
 
 import environments
+from scalable_agent_popart import tensorflow_import
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
@@ -127,8 +127,7 @@ def _random_player() -> Callable[[environments.StepOutput], int]:
 
 
 def _policy_player(config: Config) -> _MakePlayer:
-    # Fewer of TensorFlow's notes on its build.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tensorflow_import.import_quietly()
     from scalable_agent_popart import evaluation, hardware  # noqa: PLC0415
 
     hardware.prepare_process()
