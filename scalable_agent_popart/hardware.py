@@ -4,6 +4,7 @@ Thread pools and the allocator belong to the process, so they are set once, by t
 starts it and before TensorFlow first computes.
 """
 
+import contextlib
 import ctypes
 import gc
 import math
@@ -75,12 +76,42 @@ def keep_freed_memory() -> None:
 
 
 def memory() -> dict[str, float]:
-    """`memory_mib`, what this process has resident now; nothing where the system does not say."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
+    """`memory_mib`, resident now of this process and its descendants; nothing without `/proc`.
+
+    Of the descendants' pages that several processes share, each has its proportional part.
+    """
+    own, *descendants = _process_tree()
+    if not own.exists():
         return {}
-    pages = int(statm.read_text().split()[1])
-    return {"memory_mib": pages * os.sysconf("SC_PAGE_SIZE") / 2**20}
+    total = _resident_bytes(own) + sum(map(_proportional_bytes, descendants))
+    return {"memory_mib": total / 2**20}
+
+
+def _process_tree() -> list[Path]:
+    """The directories in `/proc` of this process and its descendants."""
+    found = [Path("/proc/self")]
+    for process in found:  # Which grows.
+        # A child belongs to the thread that started it.
+        for children in process.glob("task/*/children"):
+            with contextlib.suppress(OSError):  # The thread has ended.
+                found += [Path("/proc", child) for child in children.read_text().split()]
+    return found
+
+
+def _resident_bytes(process: Path) -> int:
+    return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _proportional_bytes(process: Path) -> int:
+    """What is resident of a process; if its sharing is kept secret all of it, 0 once it ended."""
+    with contextlib.suppress(OSError):
+        for line in (process / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 2**10
+    try:
+        return _resident_bytes(process)
+    except OSError:
+        return 0
 
 
 def num_cores() -> int:

@@ -169,7 +169,8 @@ class RunLog:
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
-        Adds the process's memory, and each task's share of the rollouts since the last line.
+        Adds the memory of this process and its descendants, and each task's share of the rollouts
+        since the last line.
 
         Args:
           frames: of the run.

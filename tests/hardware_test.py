@@ -258,6 +258,36 @@ def test_a_gpu_that_tensorflow_cannot_use_is_told_of(
     assert all("TF_CPP_MIN_LOG_LEVEL=0" in warning for warning in warnings)
 
 
+_GRANDCHILD = "block = bytearray(b'x') * (200 * 2**20); print('ready', flush=True); input()"
+_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_GRANDCHILD!r}])"
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_memory_counts_processes_started_by_this_one_and_by_those(
+    monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    if hidden:  # As in containers where a process may not look into another.
+        read_text = Path.read_text
+
+        def refuse(path: Path) -> str:
+            if path.name == "smaps_rollup":
+                raise PermissionError(path)
+            return read_text(path)
+
+        monkeypatch.setattr(hardware.Path, "read_text", refuse)
+    before = hardware.memory()["memory_mib"]
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stdout.readline() == b"ready\n"
+        during = hardware.memory()["memory_mib"]
+        child.stdin.close()
+    assert 200 < during - before < 300
+    assert hardware.memory()["memory_mib"] < during - 150
+
+
 _ALLOCATE = """
 import ctypes
 import json

@@ -88,8 +88,8 @@ class Metrics:
       gradients: frames, loss (see `LOSSES`), task and norm of gradients, where those were measured;
         NaN for a task that had no rollout in the batch.
       batches: frames, task and share of the rollouts that were learned from since the line before.
-      course: frames, frames_per_second, memory_mib of the learner's process, and entropy of the
-        policy, the mean in nats over a batch; NaN where a record does not tell.
+      course: frames, frames_per_second, memory_mib of the learner and its environments' processes,
+        and entropy of the policy, the mean in nats over a batch; NaN where a record does not tell.
     """
 
     statistics: pd.DataFrame
