@@ -77,6 +77,12 @@ class ActorThreads:
         """How often the policies were traced."""
         return sum(policy.num_traces for policy in self._policies.values())
 
+    @property
+    def num_begun(self) -> int:
+        """How many environments have returned their first observation."""
+        policies = list(self._policies.values())  # Its thread may be adding one.
+        return sum(int(np.count_nonzero(policy.begun)) for policy in policies)
+
     def restarts(self) -> dict[str, int]:
         """How often environments were lost and started again, by task, where that happened."""
         tasks = self._config.suite.tasks

@@ -67,6 +67,7 @@ class RemoteActors:
         """
         port = int(config.learner_address.rpartition(":")[2])
         self._learner = learner
+        self._batch_size = config.batch_size
         self._total_frames = config.total_environment_frames
         self._port = LearnerPort(port, spec, config.batch_size, _card(config, learner.agent, spec))
         self._feed = BatchFeed(self._port, config.batch_size)
@@ -91,6 +92,10 @@ class RemoteActors:
         """Shows actors the learner's present weights."""
         variables = self._learner.agent.trainable_variables
         self._port.publish(version, b"".join(v.numpy().tobytes() for v in variables))
+
+    def awaited(self) -> str:
+        batch_size = self._batch_size
+        return f"waiting for actors: {self._port.fill() * batch_size:.0f} of {batch_size} rollouts"
 
     def restarts(self) -> dict[str, int]:
         """Nothing: only the actor jobs know."""

@@ -8,6 +8,7 @@ their frames never go backwards.
 import collections
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from scalable_agent_popart import hardware, scores
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.run_directory import RunDirectory
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.worker_threads import WorkerThreads
 
 # A task's score while training is the mean over its latest games.
 _RECENT_EPISODES = 100
@@ -110,6 +112,8 @@ class RunLog:
         self._directory = directory
         self._suite = suite
         self._progress: Any = None  # Until `open`.
+        self._begun = threading.Event()
+        self._clock = WorkerThreads(self._begun.set)
         self._num_action_repeats = num_action_repeats
         self._hear = hear
         self._returns: dict[str, collections.deque[float]] = {
@@ -135,7 +139,13 @@ class RunLog:
             smoothing=0.05,
             disable=not show_progress,
         )
+        if show_progress:
+            self._clock.start("clock", self._show_time)
         self._since = (time.monotonic(), frames)  # Of the last record.
+
+    def show_awaited(self, what: str) -> None:
+        """Shows in the progress bar what the first batch waits for, until that is recorded."""
+        self._progress.set_description(what, refresh=False)
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
         """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
@@ -159,6 +169,9 @@ class RunLog:
                     "frames": frames,
                 }
             )
+        if not self._begun.is_set():
+            self._begun.set()
+            self._progress.set_description(refresh=False)
         self._progress.update(frames - self._progress.n)
 
     def record_metrics(
@@ -214,10 +227,16 @@ class RunLog:
     def close(self) -> None:
         """Ends the records; harmless if they were never opened."""
         if self._progress is not None:
+            self._clock.close()
             self._progress.close()
             self._tensorboard.close()
             self.metrics.close()
             self.episodes.close()
+
+    def _show_time(self) -> None:
+        """Moves the bar's clock while the main thread, in the first update, cannot."""
+        while not self._begun.wait(self._progress.mininterval):
+            self._progress.refresh()
 
     def _note(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)

@@ -12,7 +12,11 @@ from scalable_agent_popart.weights import WeightSource
 
 
 class Policy:
-    """Chooses actions for N environments, one call of the network for all that are ready."""
+    """Chooses actions for N environments, one call of the network for all that are ready.
+
+    Attributes:
+      begun: bool `[N]`, which environments have begun their first episode.
+    """
 
     def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
         """Wraps an agent of its own.
@@ -26,6 +30,7 @@ class Policy:
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
         self._compiled_step: Any = None  # Until the first step shows the inputs' shapes.
+        self.begun = np.zeros(num_environments, bool)
         # The last step's outputs of each environment, `[N, ...]`.
         self._output = AgentOutput(
             action=np.zeros(num_environments, np.int32),
@@ -45,6 +50,7 @@ class Policy:
         self._seed = np.array([seed % 2**31, 0], np.int32)
         self._version = -1
         self.forget(np.arange(len(self._output.action)))
+        self.begun[:] = False
 
     @property
     def num_traces(self) -> int:
@@ -55,6 +61,7 @@ class Policy:
         """Puts the environments `ids` back to action 0 and the state at an episode's start."""
         if not len(ids):
             return
+        self.begun[ids] = True
         for array in self._output:
             array[ids] = 0
         self._store_state(ids, self._beginning)

@@ -71,6 +71,11 @@ class RolloutQueue:
             self._changed.notify_all()
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
+    def num_reserved(self) -> int:
+        """Rollouts that were put or are about to be, and were not taken yet."""
+        with self._changed:
+            return self._capacity - self._room
+
     def fill(self) -> float:
         """Rollouts that wait, as a share of the capacity."""
         return min(1.0, int(self._queue.size()) / self._capacity)

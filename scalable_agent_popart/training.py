@@ -40,6 +40,10 @@ class Experience(AbstractContextManager, Protocol):
         """
         ...
 
+    def awaited(self) -> str:
+        """In a few words, how far those who make the first batch are."""
+        ...
+
     def publish(self, version: int) -> None:
         """Makes the learner's present weights the newest."""
         ...
@@ -77,6 +81,7 @@ class ActorPool:
           learner: whose weights act.
           policies: see `ActorThreads`.
         """
+        self._config = config
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
         self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
@@ -111,6 +116,14 @@ class ActorPool:
     def next_batch(self) -> rollouts.Rollout | None:
         self._raise_error()
         return self._feed.next_batch()
+
+    def awaited(self) -> str:
+        begun, environments = self._actors.num_begun, self._config.num_actors
+        if begun < environments:
+            return f"{begun} of {environments} environments ready"
+        batch_size = self._config.batch_size
+        rollouts_ready = min(self.rollout_queue.num_reserved(), batch_size)
+        return f"{rollouts_ready} of {batch_size} rollouts"
 
     @property
     def num_traces(self) -> int:
@@ -240,7 +253,9 @@ def _feed(
     task_gradients = TaskGradients(learner, config.suite.tasks)
     log_due = checkpoint_due = time.monotonic()
     metrics = None
-    for batch in _batches(experience, learner, config, stop):
+    for batch in _batches(experience, learner, config, stop, log):
+        if metrics is None:
+            log.show_awaited("compiling the update")
         due = time.monotonic() >= min(log_due, checkpoint_due)
         measures = due and config.log_task_gradients  # With the weights that the update meets.
         gradients = task_gradients.measure(batch) if measures else {}
@@ -300,13 +315,20 @@ def _record(
 
 
 def _batches(
-    experience: Experience, learner: Learner, config: Config, stop: StopOnSignal
+    experience: Experience, learner: Learner, config: Config, stop: StopOnSignal, log: RunLog
 ) -> Iterator[rollouts.Rollout]:
-    """Batches until the frames are used up, a signal asks to stop or an environment is lost."""
+    """Batches until the frames are used up, a signal asks to stop or an environment is lost.
+
+    Shows what the first of them waits for.
+    """
+    any_batch = False
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = experience.next_batch()
         except EnvironmentLostError:
             return  # What was learned is saved first; leaving the actors raises it again.
         if batch is not None:
+            any_batch = True
             yield batch
+        elif not any_batch:
+            log.show_awaited(experience.awaited())

@@ -37,6 +37,7 @@ _KNOCK_SECONDS = 2.0
 _FIRST_BACK_OFF_SECONDS, _LONGEST_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WORDS = 60.0
 _MOST_NOTES = 1000
+_POLL_SECONDS = 0.05
 _VERSION_BYTES = 8
 
 
@@ -130,6 +131,8 @@ class LearnerPort:
         self._server = tf.distribute.Server(cluster, _JOB, 0, config=options)
         self._session = _v1.Session(self._server.target, graph=self._exchange.graph)
         self._open = False
+        self._any_taken = False
+        self._closed = False
 
     def publish(self, version: int, weights: bytes) -> None:
         """Shows weights; the first time, opens to actors."""
@@ -146,7 +149,13 @@ class LearnerPort:
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
         try:
+            # A dequeue takes what there is while it waits for the rest, which `fill` would not see.
+            while (
+                not (self._any_taken or self._closed) and self.fill() * self._capacity < batch_size
+            ):
+                time.sleep(_POLL_SECONDS)
             leaves = self._session.run(self._exchange.take)
+            self._any_taken = True
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
             return None
         return tf.nest.pack_sequence_as(self._spec, leaves)
@@ -166,6 +175,7 @@ class LearnerPort:
 
     def close(self) -> None:
         """Wakes who waits for rollouts; may be called twice."""
+        self._closed = True
         self._session.run(self._exchange.close)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counting_environment import OBSERVATION, CountingEnvironments, observed
+from programs import wait_until
 from uneven_environments import UnevenEnvironments
 
-from environments import Lockstep
+from environments import Lockstep, StepOutput
 from scalable_agent_popart import construction, rollouts, training
 from scalable_agent_popart.actor import run_actor
 from scalable_agent_popart.agent import Agent
@@ -330,6 +331,36 @@ def test_tasks_and_order_survive_threads_and_queue(
     for rollouts_seen in steps_seen.values():
         for k, steps in enumerate(rollouts_seen):
             assert steps == list(range(k * UNROLL, (k + 1) * UNROLL + 1))
+
+
+def test_it_is_told_who_has_begun_and_how_many_rollouts_there_are(
+    monkeypatch: pytest.MonkeyPatch, pool_config: Config
+) -> None:
+    count_everywhere(monkeypatch)
+    compiled = threading.Event()
+
+    class Slow(CountingEnvironments):
+        def reset(self) -> StepOutput:
+            compiled.wait()
+            return super().reset()
+
+    kinds = iter([Slow])  # One of the three threads has such environments.
+    monkeypatch.setattr(
+        construction,
+        "make_environments",
+        lambda config, suite, task_ids, *_, **__: Lockstep(
+            next(kinds, CountingEnvironments)(task_ids)
+        ),
+    )
+    spec = construction.make_rollout_spec(pool_config)
+    learner = construction.make_learner(pool_config, spec)
+    pool = training.ActorPool(pool_config, spec, learner)
+    assert pool.awaited() == "0 of 12 environments ready"
+    with pool:
+        wait_until(lambda: pool.awaited() == "8 of 12 environments ready")
+        compiled.set()
+        # Nobody takes batches, so the queue fills up.
+        wait_until(lambda: pool.awaited() == "4 of 4 rollouts")
 
 
 def test_every_task_has_an_actor_and_shares_are_even() -> None:

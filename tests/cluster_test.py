@@ -238,6 +238,21 @@ def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
     assert seen == [None]
 
 
+def test_rollouts_are_counted_while_the_first_batch_waits_for_the_rest(spec: Rollout) -> None:
+    server, link = _wire(spec, {})
+    server.publish(0, b"")
+    wait_until(lambda: link.look() is not None)
+    waiting = threading.Thread(target=lambda: server.get(8))
+    waiting.start()
+    link.put(_rollouts(spec, 3, mark=1))
+    assert server.fill() == 3 / 8
+    assert waiting.is_alive()
+    link.put(_rollouts(spec, 5, mark=1))
+    waiting.join(DEADLINE_SECONDS)
+    assert not waiting.is_alive()
+    server.close()
+
+
 def test_who_waits_for_room_hears_of_the_end(spec: Rollout) -> None:
     server, link = _wire(spec, {})
     server.publish(0, b"")

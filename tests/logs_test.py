@@ -1,9 +1,12 @@
 """Log files survive what happens to runs."""
 
+import io
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import wait_until
 
 from environments import StepOutputInfo
 from scalable_agent_popart import suites
@@ -49,14 +52,45 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         list(log.read())
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _info(steps: int, batch_size: int) -> StepOutputInfo:
+    """Of a batch in which no game ends."""
+    return StepOutputInfo(
+        episode_return=np.zeros([steps, batch_size], np.float32),
+        episode_step=np.ones([steps, batch_size], np.int32),
+        episode_end=np.zeros([steps, batch_size], bool),
+    )
+
+
+def test_what_is_awaited_is_shown_with_a_clock_that_moves_until_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    log.open(0, 1000)
+    log.show_awaited("17 of 30 environments ready")
+
+    def shown() -> str:
+        return terminal.getvalue().rpartition("\r")[2]
+
+    # Nobody calls anything meanwhile.
+    wait_until(lambda: shown().startswith("17 of 30 environments ready") and "[00:01<" in shown())
+    log.record_batch(40, np.array([0, 1]), _info(3, 2))
+    log.close()
+    assert "clock" not in {thread.name for thread in threading.enumerate()}
+    assert "environments ready" not in shown()
+    assert "40.0" in shown()
+
+
 def test_a_record_says_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
     log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_0.1,catch_1,catch_10"), 1)
     log.open(0, 1000, show_progress=False)
-    info = StepOutputInfo(
-        episode_return=np.zeros([3, 4], np.float32),
-        episode_step=np.ones([3, 4], np.int32),
-        episode_end=np.zeros([3, 4], bool),
-    )
+    info = _info(3, 4)
     for frames, task_ids in ((8, [0, 0, 2, 2]), (16, [0, 0, 0, 0])):
         log.record_batch(frames, np.array(task_ids), info)
     log.record_metrics(16, {"total_loss": 1.0}, {})
