@@ -24,7 +24,7 @@ from scalable_agent_popart import errors, tensorflow_import
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population_directory import PopulationDirectory
-from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.signals import StopOnSignal, show_saved
 
 _PLACE = "from scalable_agent_popart.places import take_place; take_place()"
 _POLL_SECONDS = 0.5
@@ -78,6 +78,8 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
                 view.refresh()
                 places.look_after(view.frames)
         view.refresh()
+    if stop.signal_number is not None:
+        show_saved(view.frames, population.path)
     return stop.signal_number
 
 
@@ -212,6 +214,7 @@ class _View:
         self._progress = tqdm.tqdm(
             total=self._total,
             initial=self.frames,
+            desc="members start",
             unit=" frames",
             unit_scale=True,
             mininterval=0.5 if terminal else 10.0,
@@ -238,6 +241,8 @@ class _View:
             best = f"{max(self._fitness.values()):.1f}"
             shown = {"best fitness": best, "of": len(self._fitness)}
             self._progress.set_postfix(shown, refresh=False)
+        if self.frames > self._progress.n:
+            self._progress.set_description(refresh=False)
         self._progress.update(self.frames - self._progress.n)
 
     def _count(self) -> None:

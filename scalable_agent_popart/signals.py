@@ -1,6 +1,8 @@
 """Stopping on request: SIGINT and SIGTERM end a run after its checkpoint is saved."""
 
 import signal
+import sys
+from pathlib import Path
 from types import FrameType
 
 
@@ -31,3 +33,16 @@ class StopOnSignal:
         del frame
         self.signal_number = number
         signal.signal(signal.SIGINT, self._previous[signal.SIGINT])
+
+
+def show_saved(frames: int, where: Path) -> None:
+    """Tells on the terminal what training that a signal has stopped leaves behind.
+
+    Args:
+      frames: environment frames learned from, all of them saved.
+      where: the directory to which they were.
+    """
+    if frames:
+        print(f"saved at {frames:,} frames in {where}; the same command goes on", file=sys.stderr)
+    else:
+        print("stopped before the first update: there was nothing to save", file=sys.stderr)

@@ -20,7 +20,7 @@ from scalable_agent_popart.logs import RunLog
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
 from scalable_agent_popart.run_directory import RunDirectory
-from scalable_agent_popart.signals import StopOnSignal
+from scalable_agent_popart.signals import StopOnSignal, show_saved
 from scalable_agent_popart.task_gradients import TaskGradients
 from scalable_agent_popart.tuning import FixedHyperparameters, MakeTuner, Tuner
 from scalable_agent_popart.weights import WeightStore
@@ -213,13 +213,16 @@ def _train_in(
         if not finished:
             tuner.begin(checkpoints.save)
         experience = make_experience(config, spec, learner)
-        return _learn(config, learner, log, checkpoints, experience, tuner)
+        signal_number = _learn(config, learner, log, checkpoints, experience, tuner)
     except DivergenceError:
         tuner.note_divergence()
         raise
     finally:
         log.close()
         tuner.close()
+    if signal_number is not None and show_progress:
+        show_saved(int(learner.frames), directory.checkpoints)
+    return signal_number
 
 
 def _learn(

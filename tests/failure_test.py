@@ -96,7 +96,10 @@ def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Sig
     _, output = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 128 + number
     assert "Traceback" not in output
-    assert saved(runs.logdir)[0] == metrics(runs.logdir)[-1]["frames"] >= before
+    frames = saved(runs.logdir)[0]
+    assert frames == metrics(runs.logdir)[-1]["frames"] >= before
+    told = f"saved at {frames:,} frames in {runs.logdir}/checkpoints; the same command goes on"
+    assert output.splitlines()[-1] == told
 
 
 def test_two_processes_cannot_train_in_one_directory(runs: Runs) -> None:

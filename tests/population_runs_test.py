@@ -318,10 +318,13 @@ def test_population_that_is_asked_to_stop_saves(populations: Populations) -> Non
     wait_until(lambda: populations.frames(0) > 0, program)
     (place,) = _places(program.pid)
     program.send_signal(signal.SIGINT)
-    program.communicate(timeout=DEADLINE_SECONDS)
+    _, told = program.communicate(timeout=DEADLINE_SECONDS)
     assert program.returncode == 128 + signal.SIGINT
     assert _gone(place)
     assert _saved(populations.root, 0)["learner/frames"] == populations.frames(0)
+    frames = sum(populations.frames(number) for number in range(2))
+    line = f"saved at {frames:,} frames in {populations.root}; the same command goes on"
+    assert told.splitlines()[-1] == line
 
 
 def test_places_end_with_their_parent(populations: Populations) -> None:
