@@ -52,4 +52,4 @@ def _record(path: Path, summary: dict[str, Any]) -> None:
         if score is not None:
             tf.summary.scalar(f"evaluation/{name}", score, summary["frames"])
     for level, mean in means.items():
-        tf.summary.scalar(f"evaluation/mean_return/{level}", mean, summary["frames"])
+        tf.summary.scalar(f"evaluation_return/{level}", mean, summary["frames"])

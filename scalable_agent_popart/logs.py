@@ -1,8 +1,8 @@
 """What a run records: JSON lines, TensorBoard and the terminal.
 
 `episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
-learning. Both are cut back to where they stood at the checkpoint when a run resumes, so that
-their frames never go backwards.
+learning. Both, and what TensorBoard shows, are cut back to where they stood at the checkpoint
+when a run resumes, so that their frames never go backwards.
 """
 
 import collections
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tqdm
+from tensorboard.compat.proto.event_pb2 import Event
 
 from environments import StepOutputInfo
 from scalable_agent_popart import hardware, scores
@@ -27,6 +28,18 @@ from scalable_agent_popart.worker_threads import WorkerThreads
 
 # A task's score while training is the mean over its latest games.
 _RECENT_EPISODES = 100
+# Scalars that TensorBoard shows in groups of these names; losses have one, and the rest are
+# `learning`.
+_SPEED = (
+    "frames_per_second",
+    "memory_mib",
+    "policy_lag",
+    "learner_wait",
+    "queue_fill",
+    "environment_restarts",
+)
+# By task: groups of their own, some under a name that says more there.
+_TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
 # Bytes; a line of metrics for 57 tasks has some 6,000.
 _LONGEST_LINE = 2**20
 
@@ -127,6 +140,7 @@ class RunLog:
         self.episodes.open()
         for episode in self.episodes.read():
             self._note(episode["task"], episode["episode_return"], episode["frames"])
+        _cut_events(self._directory.path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
         self._progress = tqdm.tqdm(
@@ -199,7 +213,7 @@ class RunLog:
             "frames": frames,
             "frames_per_second": (frames - since_frames) / max(now - since_time, 1e-9),
             **learner_metrics,
-            **self._score(),
+            **(score := self._score()),
             **hardware.memory(),
         }
         shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
@@ -212,10 +226,12 @@ class RunLog:
         self.episodes.flush()
         with self._tensorboard.as_default(step=frames):
             for name, value in record.items():
-                tf.summary.scalar(name, value)
+                if name != "frames":  # The axis.
+                    group = "scores" if name in score else _group(name)
+                    tf.summary.scalar(f"{group}/{name}", value)
             for name, values in by_task.items():
                 for task, value in values.items():
-                    tf.summary.scalar(f"{name}/{task}", value)
+                    tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
         self._tensorboard.flush()
         shown = {"loss": f"{record['total_loss']:.4g}"}
         headline = self._suite.headline
@@ -251,3 +267,30 @@ class RunLog:
         played = {t: returns for t, returns in self._returns.items() if returns and t in references}
         aggregate = scores.aggregate_returns(played, references)
         return {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}
+
+
+def _group(name: str) -> str:
+    if name.endswith("_loss"):
+        return "losses"
+    return "speed" if name in _SPEED else "learning"
+
+
+def _cut_events(directory: Path, frames: int) -> None:
+    """Removes what TensorBoard's files have of later than `frames`, and records cut short.
+
+    A record is its length in eight bytes, a checksum of four, the event, and another checksum.
+    """
+    for path in directory.glob("events.out.tfevents.*"):
+        with open(path, "rb+") as file:
+            size, end = path.stat().st_size, 0
+            while len(header := file.read(12)) == 12:
+                content = file.read(min(size, int.from_bytes(header[:8], "little")))
+                if len(file.read(4)) < 4:
+                    break
+                try:
+                    if Event.FromString(content).step > frames:
+                        break
+                except Exception:  # What is damaged cannot be told apart from its end.
+                    break
+                end = file.tell()
+            file.truncate(end)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import wait_until
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from environments import StepOutputInfo
 from scalable_agent_popart import suites
@@ -85,6 +86,54 @@ def test_what_is_awaited_is_shown_with_a_clock_that_moves_until_the_first_batch(
     assert "clock" not in {thread.name for thread in threading.enumerate()}
     assert "environments ready" not in shown()
     assert "40.0" in shown()
+
+
+def _curves(directory: Path) -> dict[str, list[int]]:
+    """The steps of each curve as TensorBoard's reader sees them, without its own mending."""
+    reader = EventAccumulator(str(directory), {"tensors": 0}, purge_orphaned_data=False)
+    reader.Reload()
+    return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
+
+
+def test_a_run_that_was_killed_and_resumes_has_one_course_in_tensorboard(tmp_path: Path) -> None:
+    def record(log: RunLog, frames: int) -> None:
+        log.record_batch(frames, np.array([0, 1]), _info(3, 2))
+        log.record_metrics(frames, {"total_loss": 1.0}, {})
+
+    killed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    killed.open(0, 1000, show_progress=False)
+    for frames in (100, 200, 300, 400):
+        record(killed, frames)
+    (events,) = tmp_path.glob("events.*")
+    with open(events, "ab") as file:
+        file.write(b"\x18\0\0\0\0\0\0\0cut")  # In the middle of a record.
+    resumed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    resumed.open(200, 1000, show_progress=False)  # Of the checkpoint.
+    for frames in (350, 450):
+        record(resumed, frames)
+    resumed.close()
+    curves = _curves(tmp_path)
+    assert curves["losses/total_loss"] == [100, 200, 350, 450]
+    assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
+
+
+def test_tensorboard_shows_scalars_in_groups(tmp_path: Path) -> None:
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_1,catch_10"), 1)
+    log.open(0, 1000, show_progress=False)
+    info = _info(3, 2)
+    info.episode_end[1] = True
+    log.record_batch(40, np.array([0, 1]), info)
+    measured = dict.fromkeys(("total_loss", "entropy_loss", "learning_rate", "queue_fill"), 1.0)
+    log.record_metrics(40, measured, {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}})
+    log.close()
+    tags = set(_curves(tmp_path))
+    assert tags >= {"losses/total_loss", "losses/entropy_loss", "learning/learning_rate"}
+    assert tags >= {"speed/queue_fill", "speed/frames_per_second", "speed/memory_mib"}
+    assert tags >= {"scores/mean_capped", "scores/tasks_scored", "episode_return/catch_10"}
+    assert tags >= {"popart_shift/catch_1", "popart_scale/catch_1", "batch_share/catch_1"}
+    assert all(tag.count("/") == 1 for tag in tags)
+    (line,) = log.metrics.read()
+    assert line.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
 
 
 def test_a_record_says_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
