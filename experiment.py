@@ -59,7 +59,9 @@ _FLAGS = (
         "mode", MODES, "Train; test the run in --logdir; train a population; report on --runs."
     ),
     _define(
-        "string", "level_name", "A suite (atari57, dmlab30, catch5, clutter), a level or levels."
+        "string",
+        "level_name",
+        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels.",
     ),
     _define("integer", "seed", "Random seed."),
     # Cluster.

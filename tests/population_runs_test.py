@@ -142,7 +142,7 @@ def test_member_is_tested_and_a_population_is_not(population: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        ({"level_name": "cluttered_catch"}, "--level_name was catch5 and is clutter;"),
+        ({"level_name": "cluttered_catch"}, "--level_name was catch5 and is cluttered_catch;"),
         ({"level_name": "catch_1,catch_10"}, "--level_name was catch5 and is catch_1,catch_10"),
         ({"network": "deep"}, "--network was shallow and is deep"),
         ({"use_popart": False}, "--use_popart was True and is False"),

@@ -81,7 +81,9 @@ def test_suites_that_need_nothing_more_pass_the_check(monkeypatch: pytest.Monkey
 
 
 def test_no_name_stands_for_two_things() -> None:
-    names = [name for suite in suites.ALL for name in (suite.name, *suite.tasks)]
+    # A suite of a single task is that task.
+    several = [suite.name for suite in suites.ALL if len(suite.tasks) > 1]
+    names = [*several, *(task for suite in suites.ALL for task in suite.tasks)]
     assert len(set(names)) == len(names)
 
 
@@ -98,7 +100,15 @@ def test_unknown_level_is_answered_with_near_matches(written: str, meant: str) -
 def test_level_like_no_other_is_answered_with_the_suites() -> None:
     message = _message("zzzzzz")
     assert "'zzzzzz'" in message
-    assert "atari57, catch5, clutter, dmlab30" in message
+    assert "atari57, catch5, cluttered_catch, dmlab30" in message
+
+
+def test_suite_of_one_task_has_its_name_and_the_one_that_old_runs_recorded() -> None:
+    for level_name in ("cluttered_catch", "clutter"):
+        suite = suites.resolve(level_name)
+        assert (suite.name, suite.level_name) == ("cluttered_catch", "cluttered_catch")
+        assert suite.tasks == ("cluttered_catch",)
+    assert "did you mean cluttered_catch?" in _message("cluttered_catc")
 
 
 def test_unknown_level_in_a_list_is_named() -> None:

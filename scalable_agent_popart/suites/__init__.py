@@ -44,8 +44,8 @@ def _find(name: str) -> tuple[Suite, str]:
         task = suite.find(name)
         if task is not None:
             return suite, task
-    candidates = [*suite_names, *(task for suite in ALL for task in suite.tasks)]
-    near = difflib.get_close_matches(name, candidates, n=3)
+    candidates = {*suite_names, *(task for suite in ALL for task in suite.tasks)}
+    near = difflib.get_close_matches(name, sorted(candidates), n=3)
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     else:

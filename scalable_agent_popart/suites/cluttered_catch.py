@@ -94,7 +94,7 @@ def _make_environments(
 
 
 SUITE = suite.Suite(
-    name="clutter",
+    name=_TASK,
     title="Cluttered Catch",
     tasks=(_TASK,),
     action_sets={"moves": 3},
@@ -124,5 +124,7 @@ SUITE = suite.Suite(
         "pbt_burn_in_frames": 50_000,
         "pbt_episodes": 1000,
     },
+    # As runs were recorded before the suite had its task's name.
+    other_tasks={"clutter": _TASK}.get,
     environment_factory=_make_environments,
 )
