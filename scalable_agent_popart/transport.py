@@ -17,6 +17,7 @@ import contextlib
 import json
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -249,6 +250,8 @@ class LearnerLink:
                 f"the learner at {self._address} runs another version of this program: {error}"
             ) from error
         except tf.errors.OpError as error:
+            # Closing waits for a learner that is gone as long as any call.
+            threading.Thread(target=_close, args=(self._session,), daemon=True).start()
             self._session = None
             self._try_later()
             logging.warning("lost the learner at %s: %s", self._address, type(error).__name__)
@@ -307,6 +310,12 @@ class LearnerLink:
             f"the learner at {self._address} has another configuration: {differences}; give "
             "both the same flags"
         )
+
+
+def _close(session: Any) -> None:
+    """Lets the learner forget a session, if it can be told."""
+    with contextlib.suppress(tf.errors.OpError):
+        session.close()
 
 
 def _check_free(port: int) -> None:

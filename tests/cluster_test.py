@@ -266,6 +266,29 @@ def test_who_waits_for_room_hears_of_the_end(spec: Rollout) -> None:
     wait_until(lambda: (view := link.look()) is not None and view.finished)
 
 
+def test_a_lost_session_is_closed_without_waiting_for_it(spec: Rollout) -> None:
+    server, link = _wire(spec, {})
+    server.publish(0, b"")
+    wait_until(lambda: link.look() is not None)
+    learner_is_back, closed = threading.Event(), threading.Event()
+
+    class Lost:
+        def run(self, *_: object) -> None:
+            raise tf.errors.DeadlineExceededError(None, None, "no answer")
+
+        def close(self) -> None:
+            learner_is_back.wait(DEADLINE_SECONDS)
+            closed.set()
+            raise tf.errors.DeadlineExceededError(None, None, "still no answer")
+
+    link._session = Lost()
+    assert link.look() is None
+    assert not closed.is_set()
+    learner_is_back.set()
+    assert closed.wait(DEADLINE_SECONDS)
+    wait_until(lambda: link.look() is not None)
+
+
 def test_a_link_to_nobody_says_so_at_once_and_often_does_not_even_look(spec: Rollout) -> None:
     link = transport.LearnerLink(f"localhost:{_free_port()}", spec, {}, "actor job 0")
     assert link.look() is None
