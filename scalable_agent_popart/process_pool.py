@@ -40,6 +40,23 @@ _SOUND_STEPS = 10
 # How long a process may take to end, when it is told to, and when it has said that it does.
 _GRACE_SECONDS = 5.0
 _LAST_GRACE_SECONDS = 0.5
+# Of what a process has said at the end: an engine shows all that its map compiler printed (10 kB).
+_READ_BYTES = 2**18
+_MOST_LINES = 5
+_MOST_REASONS = 3
+# Stack traces of Python, Lua and abseil: the message stands above Lua's and below Python's.
+_STACK_TRACE = re.compile(
+    r"^\s*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
+    r".*\n(?:[ \t]+.*(?:\n|$))*",
+    re.MULTILINE,
+)
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+# A line that says why, among others that say what was done. Warnings of the map compiler do not.
+_REASON = re.compile(
+    r"(?!WARNING).*(\bfatal\b|\berror\b|fail|\bcannot\b|could ?n[o']t|unable to|no space"
+    r"|no such file|out of memory|permission denied|(command|:) not found)",
+    re.IGNORECASE,
+)
 
 
 class _Child:
@@ -68,7 +85,7 @@ class _Child:
             self.process.wait()
         try:
             with open(self.directory / "output", "rb") as output:
-                output.seek(max(0, output.seek(0, os.SEEK_END) - 2000))
+                output.seek(max(0, output.seek(0, os.SEEK_END) - _READ_BYTES))
                 words = last_words(output.read().decode(errors="replace"))
         except OSError:
             words = last_words("")
@@ -261,11 +278,21 @@ class ProcessPool:
 
 
 def last_words(output: str) -> str:
-    """In one line, the exception that ended a process, or the last it said before it ended."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    raised = [i for i, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    told = lines[raised[-1] :] if raised else lines[-5:]
-    return " ".join(told)[:1000] or "(none)"
+    """Tells in one line why a process ended.
+
+    Args:
+      output: all that it has printed.
+
+    Returns:
+      The exception that ended it, or else its last lines, both without stack traces; before them
+      earlier lines that name a cause, as a missing program or library.
+    """
+    lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]
+    end = raised[-1] if raised else max(0, len(lines) - _MOST_LINES)
+    reasons = dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line))
+    told = [*list(reasons)[-_MOST_REASONS:], " ".join(lines[end:][:_MOST_LINES])]
+    return "; ".join(filter(None, told))[:1000] or "(none)"
 
 
 def child_environment(directory: Path) -> dict[str, str]:

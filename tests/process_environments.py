@@ -73,14 +73,22 @@ class Compiling(Counting):
 class Dying(Counting):
     """Ends its process after some steps, without a farewell to Python."""
 
-    def __init__(self, after: int, attempt: int, directory: Path, code: int = 7):
+    def __init__(
+        self,
+        after: int,
+        attempt: int,
+        directory: Path,
+        code: int = 7,
+        words: str = "the engine has no map",
+    ):
         super().__init__(attempt, directory)
         self._after = after
         self._code = code
+        self._words = words
 
     def step(self, action: int) -> tuple[float, bool, Any]:
         if self._steps == self._after:
-            print("the engine has no map", flush=True)
+            print(self._words, flush=True)
             os._exit(self._code)
         return super().step(action)
 

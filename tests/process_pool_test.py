@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -342,6 +343,99 @@ def test_what_a_process_says_does_not_grow_for_ever(make_pool: MakePool, tmp_pat
 )
 def test_last_words_are_one_line_that_tells_what_happened(output: str, told: str) -> None:
     assert process_pool.last_words(output) == told
+
+
+# What the real engine printed, shortened. Without an image of the data set; the last three lines
+# are as newer versions of abseil print them:
+_NO_IMAGE = """F0000 00:00:1700000000.000000 19815 context.cc:1090] Check failed: result.ok() \
+[modifyControl] - [image.load] - "/data/1706.png" could not be read.
+stack traceback:
+\t[C]: in function 'load'
+\t...eepmind_lab/baselab/game_scripts/datasets/reader.lua:38: in function 'getImage'
+\t...actories/psychlab/continuous_recognition_factory.lua:297: in function 'addArray'
+\t...actories/psychlab/continuous_recognition_factory.lua:238: in function 'mouseHoverCallback'
+\t.../game_scripts/factories/psychlab/point_and_click.lua:302: in function 'f'
+\t.../game_scripts/factories/psychlab/point_and_click.lua:325: in function 'onMouseOver'
+\t.../game_scripts/factories/psychlab/point_and_click.lua:504: in function 'step'
+*** Check failure stack trace: ***
+    @     0x7f2a8c3d4e5f  absl::log_internal::LogMessage::SendToLog()
+    @     0x7f2a8c3d4e60  deepmind::lab::Context::ModifyControl()
+"""
+# Without `zip`, which packs what the map compiler has made:
+_NO_ZIP = """/site/deepmind_lab/deepmind/level_generation/compile_map.sh: line 128: zip: \
+command not found
+E0000 00:00:1700000000.000000 18698 compile_map.cc:136] 2.5.17
+Q3Map         - v1.0r (c) 1999 Id Software Inc.
+Script file scripts/ghost.shader was not found
+WARNING: Unknown surfaceparm: "noclip"
+WARNING: Couldn't find image for shader textures/door_placeholder:door_5_9
+Writing /tmp/0_0/baselab/keysdoors_demo_map.bsp
+Wrote 0.3 MB (359576 bytes)
+        4 seconds elapsed
+
+Traceback (most recent call last):
+  File "/code/scalable_agent_popart/environment_process.py", line 122, in play
+    first = environment.reset()
+            ^^^^^^^^^^^^^^^^^^^
+RuntimeError: Failed to start environment - "[deepmind.lab.TextLevelMaker.mapFromTextLevel] - \
+Failed to compile map.
+Map Name:
+keysdoors_demo_mapEntity Layer:
+***********
+**   I   **
+***H***H***
+**P  I   **
+***********
+Variations Layer:
+
+stack traceback:
+\t[C]: in function 'mapFromTextLevel'
+\t...eepmind_lab/baselab/game_scripts/common/make_map.lua:37: in function 'makeMap'
+\t...cripts/factories/rooms/keys_doors_puzzle_factory.lua:129: in function 'start'
+"""
+# Without OSMesa:
+_NO_LIBRARY = """Failed to open library! - /site/deepmind_lab/libdmlab_headless_sw.so
+libOSMesa.so.8: cannot open shared object file: No such file or directory
+Traceback (most recent call last):
+  File "<string>", line 3, in <module>
+RuntimeError: Failed to connect RL API
+"""
+# Without a file that the engine asks for by ending the process:
+_NO_MAP = "Didn't find map 'lt_chasm'\n: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (_NO_IMAGE, r'F0000 .* Check failed: .* - "/data/1706\.png" could not be read\.'),
+        (
+            _NO_ZIP,
+            r"/site/\S+/compile_map\.sh: line 128: zip: command not found; RuntimeError: Failed to "
+            r'start environment - "\[\S+\] - Failed to compile map\. .*',
+        ),
+        (
+            _NO_LIBRARY,
+            "Failed to open library! - .*; libOSMesa.so.8: cannot open shared object file: No such "
+            "file or directory; RuntimeError: Failed to connect RL API",
+        ),
+        (_NO_MAP, "Didn't find map 'lt_chasm' : No such file or directory"),
+    ],
+)
+def test_last_words_tell_why_the_real_engine_ended(output: str, told: str) -> None:
+    words = process_pool.last_words(output)
+    assert re.fullmatch(told, words)
+    assert "lua:" not in words
+    assert "WARNING" not in words
+
+
+def test_why_an_engine_ended_is_found_above_much_else(
+    make_pool: MakePool, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "sh: 1: zip: not found\n" + 1000 * "entering scripts/common.shader\n"
+    pool = make_pool(functools.partial(process_environments.Dying, 2, words=words))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        play(pool, lambda ready: pool.restarts[0] == 1)
+    assert "zip: not found" in caplog.text
 
 
 _PARENT = """
