@@ -1,10 +1,11 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
 Parent and children share a block of memory in which each environment has its rows. A byte over
-a socket gives a child the turn; the child gives it back in its rows, and rings a bell that all
-children share. (Frames are seen before the flag that follows them, as x86 has it.) An end of file
-on the socket means that the other is gone. A child whose parent is gone closes its environment
-and ends, and the last of them removes the files of all.
+a socket gives a child the turn; the child fills its rows and gives the turn back by writing its
+number to a pipe that all children share. Both pass through the kernel, whose locks order what
+is written to the rows before it is read, on processors of every kind. An end of file on the
+socket means that the other is gone. A child whose parent is gone closes its environment and ends,
+and the last of them removes the files of all.
 
 No TensorFlow here, as in all that the children import.
 """
@@ -35,13 +36,13 @@ MakeEnvironment = Callable[[int, Path], Environment]
 # Exit codes where an environment raises, before its first episode or later; engines use others.
 REFUSED, RAISED = 77, 78
 _MAX_OUTPUT_BYTES = 2**20
+ANSWER = np.dtype(np.int32)  # Of the numbers in the pipe.
 
 
 class Rows:
     """Arrays `[N, ...]` over shared memory.
 
     Attributes:
-      answered: uint8, 1 from when a child gives the turn back until it is received.
       action: int32.
       reward: float32.
       done: bool.
@@ -56,7 +57,7 @@ class Rows:
           num_environments: N.
           observation: nested `ArraySpec`s of one environment.
         """
-        scalars = [ArraySpec((), dtype) for dtype in (np.uint8, np.int32, np.float32, np.bool_)]
+        scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
         specs = [*scalars, *tree.flatten(observation)]
         shapes = [(num_environments, *spec.shape) for spec in specs]
         sizes = [
@@ -70,8 +71,8 @@ class Rows:
             np.ndarray(shape, spec.dtype, buffer, offset)
             for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
         ]
-        self.answered, self.action, self.reward, self.done = arrays[:4]
-        self.observation = tree.unflatten_as(observation, arrays[4:])
+        self.action, self.reward, self.done = arrays[:3]
+        self.observation = tree.unflatten_as(observation, arrays[3:])
 
     def writer(self, row: int) -> Callable[[float, bool, Any], None]:
         """Of one environment's steps: takes reward, done and observation."""
@@ -100,7 +101,7 @@ class Task:
     attempt: int
     row: int
     connection: int  # file descriptors
-    bell: int
+    answers: int
     memory: int
     num_environments: int
     observation: Any
@@ -111,7 +112,7 @@ def play() -> None:
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
         task: Task = pickle.load(sys.stdin.buffer)
-        for file in (task.connection, task.bell, task.memory):
+        for file in (task.connection, task.answers, task.memory):
             os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
         connection = socket.socket(fileno=task.connection)
         try:
@@ -138,11 +139,12 @@ def _take_turns(
 ) -> None:
     rows = Rows(task.memory, task.num_environments, task.observation)
     write, action = rows.writer(task.row), rows.action[task.row : task.row + 1]
+    number = np.array(task.row, ANSWER).tobytes()
 
     def give_turn_back(reward: float, done: bool, observation: Any) -> None:
         write(reward, done, observation)
-        rows.answered[task.row] = 1
-        os.eventfd_write(task.bell, 1)
+        with contextlib.suppress(BrokenPipeError):  # The parent is gone, as the socket tells.
+            os.write(task.answers, number)
 
     give_turn_back(0.0, True, first)
     while _has_turn(connection):

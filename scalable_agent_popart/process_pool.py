@@ -24,10 +24,18 @@ import numpy as np
 from absl import logging
 
 from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
-from scalable_agent_popart.environment_process import REFUSED, Hold, MakeEnvironment, Rows, Task
+from scalable_agent_popart.environment_process import (
+    ANSWER,
+    REFUSED,
+    Hold,
+    MakeEnvironment,
+    Rows,
+    Task,
+)
 
 _TURN = b"."
 _CHILD = "from scalable_agent_popart.environment_process import play; play()"
+_PIPE_BYTES = 2**16  # As much as Linux keeps.
 # How long environments that are ready wait for others to share a call of the policy.
 _GATHER_SECONDS = 0.01
 # Who has had the turn for so long is busy with more than a step, and not waited for.
@@ -121,12 +129,13 @@ class ProcessPool:
         self._observation = observation
         self._hold: Hold | None = None  # Of the directory, once started.
         self._memory = os.memfd_create("environments")
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Children write to it the numbers of environments that have given the turn back.
+        self._answers, self._answer = os.pipe()
         self._rows = Rows(self._memory, len(task_ids), observation)
         self._counter = EpisodeCounter(len(task_ids))
-        self._files = [self._memory, self._bell]
+        self._files = [self._memory, self._answers, self._answer]
         self._selector = select.epoll()
-        self._selector.register(self._bell, select.EPOLLIN)
+        self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, _Child] = {}
         self._child_of: dict[int, int] = {}  # Socket to environment.
         # Of the present processes; the first turn they give back is no step.
@@ -134,6 +143,7 @@ class ProcessPool:
         self._due: dict[int, float] = {}  # Environment to when it is started again.
         self._deaths = np.zeros(len(task_ids), np.int64)  # In a row.
         self._has_turn = np.zeros(len(task_ids), bool)
+        self._answered = np.zeros(len(task_ids), bool)  # And were not received yet.
         self._turn_began = np.zeros(len(task_ids))
         self._ended: set[int] = set()  # While they did not have the turn.
 
@@ -151,7 +161,7 @@ class ProcessPool:
             row.
         """
         ids = self._gather(seconds)
-        self._rows.answered[ids] = 0
+        self._answered[ids] = False
         self._steps[ids] += 1
         self._has_turn[ids] = False
         reward, done, observation = self._rows.read(ids)
@@ -190,10 +200,9 @@ class ProcessPool:
         any_ready = False
         while True:
             self._attend(wait)
-            answered = self._rows.answered != 0
-            ids = np.flatnonzero(answered)
+            ids = np.flatnonzero(self._answered)
             now = time.monotonic()
-            expected = answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
+            expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
             if len(ids) and not any_ready:
                 any_ready = True
                 end = min(end, now + _GATHER_SECONDS)
@@ -203,10 +212,11 @@ class ProcessPool:
 
     def _attend(self, seconds: float) -> None:
         """Waits at most so long for something to happen, and sees to processes that end."""
-        for file, _ in self._selector.poll(max(0.0, seconds)):
-            if file == self._bell:
-                os.eventfd_read(self._bell)
-                continue
+        events = dict(self._selector.poll(max(0.0, seconds)))
+        if events.pop(self._answers, None):
+            # First, and all there is, since a child may have answered before it died.
+            self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
+        for file in events:
             self._selector.unregister(file)  # Nothing but an end of file ever comes from a child.
             i = self._child_of.pop(file)
             if self._has_turn[i]:
@@ -222,7 +232,7 @@ class ProcessPool:
         self._steps[i] = -1
         self._has_turn[i] = True
         self._turn_began[i] = time.monotonic()
-        self._rows.answered[i] = 0
+        self._answered[i] = False
         ours, theirs = socket.socketpair()
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir(parents=True)
@@ -231,7 +241,7 @@ class ProcessPool:
             attempt,
             i,
             theirs.fileno(),
-            self._bell,
+            self._answer,
             self._memory,
             len(self.task_ids),
             self._observation,
@@ -243,7 +253,7 @@ class ProcessPool:
                 stdout=output,
                 stderr=output,
                 env=child_environment(directory),
-                pass_fds=(theirs.fileno(), self._bell, self._memory),
+                pass_fds=(theirs.fileno(), self._answer, self._memory),
                 start_new_session=True,  # Ctrl-C is for the parent.
             )
         assert process.stdin
@@ -257,7 +267,7 @@ class ProcessPool:
         """Sees to a child that is gone, and to its successor."""
         child = self._children.pop(i)
         self._has_turn[i] = False
-        self._rows.answered[i] = 0
+        self._answered[i] = False
         words = child.end(_LAST_GRACE_SECONDS)
         code = child.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
