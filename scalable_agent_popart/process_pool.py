@@ -1,7 +1,7 @@
 """Environments in processes of their own, so that a slow or dying one holds up nobody else.
 
 See `environment_process` for what passes between parent and children. A child that is gone is
-started again, later with each death in a row, and counted.
+started again, later with each death in a row, and counted. One that hangs is killed first.
 """
 
 import contextlib
@@ -45,6 +45,9 @@ _FIRST_DELAY_SECONDS = 0.1
 _MOST_DEATHS_IN_A_ROW = 8
 # A death is not one in a row with those before if this many steps came between.
 _SOUND_STEPS = 10
+# How long a step or reset may take: a map that is compiled on a busy machine takes minutes.
+_MOST_TURN_SECONDS = 15 * 60.0
+_CHECK_SECONDS = 1.0
 # How long a process may take to end, when it is told to, and when it has said that it does.
 _GRACE_SECONDS = 5.0
 _LAST_GRACE_SECONDS = 0.5
@@ -77,11 +80,16 @@ class _Child:
         self.directory = directory
         self.connection = connection
         self.process = process
+        self.hung = False
 
     def give_turn(self) -> None:
         """Lets it step."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # Its end is found out.
             self.connection.send(_TURN)
+
+    def kill(self) -> None:
+        """Ends it at once, with the programs it runs."""
+        os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self, seconds: float) -> str:
         """Waits so long for the process to end, then kills it; returns what it said last."""
@@ -89,7 +97,7 @@ class _Child:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)  # With the programs it runs.
+            self.kill()
             self.process.wait()
         try:
             with open(self.directory / "output", "rb") as output:
@@ -145,6 +153,7 @@ class ProcessPool:
         self._has_turn = np.zeros(len(task_ids), bool)
         self._answered = np.zeros(len(task_ids), bool)  # And were not received yet.
         self._turn_began = np.zeros(len(task_ids))
+        self._checked = 0.0  # When hung ones were last looked for.
         self._ended: set[int] = set()  # While they did not have the turn.
 
     def start(self) -> None:
@@ -224,9 +233,21 @@ class ProcessPool:
             else:
                 self._ended.add(i)
         now = time.monotonic()
+        if now - self._checked > _CHECK_SECONDS:
+            self._kill_hung(now)
         for i in [i for i, due in self._due.items() if due <= now]:
             del self._due[i]
             self._start(i, int(self.restarts[i]))
+
+    def _kill_hung(self, now: float) -> None:
+        """Kills children that have taken too long; their ends are then found out."""
+        if now - self._checked > _MOST_TURN_SECONDS:  # As if all processes had been suspended.
+            self._turn_began[self._has_turn] = now
+        self._checked = now
+        busy = self._has_turn & ~self._answered
+        for i in np.flatnonzero(busy & (now - self._turn_began > _MOST_TURN_SECONDS)).tolist():
+            self._children[i].hung = True
+            self._children[i].kill()
 
     def _start(self, i: int, attempt: int) -> None:
         self._steps[i] = -1
@@ -270,7 +291,12 @@ class ProcessPool:
         self._answered[i] = False
         words = child.end(_LAST_GRACE_SECONDS)
         code = child.process.returncode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if child.hung:
+            how = f"was killed, having hung for {_MOST_TURN_SECONDS:g} s"
+        elif code < 0:
+            how = f"was killed by signal {-code}"
+        else:
+            how = f"ended with exit code {code}"
         if child.attempt == 0 and code == REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         self._deaths[i] = 1 if self._steps[i] >= _SOUND_STEPS else self._deaths[i] + 1

@@ -326,6 +326,46 @@ def test_a_death_is_noticed_though_a_program_of_the_engine_lives_on(
     os.kill(program, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_one_that_hangs_is_killed_with_its_programs_and_counted(
+    make_pool: MakePool, tmp_path: Path, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    if begun:
+        pool = make_pool(Counting, Counting)
+        play(pool, has_steps(0, 3))
+        hung = {pool._children[0].process.pid}
+        os.kill(*hung, signal.SIGSTOP)
+    else:
+        pool = make_pool(
+            functools.partial(process_environments.Compiling, tmp_path / "program"), Counting
+        )
+        wait_until(lambda: (tmp_path / "program").exists())
+        hung = {pool._children[0].process.pid, int((tmp_path / "program").read_text())}
+    before = play(pool, has_steps(1, 20))
+    assert pool.restarts.tolist() == [0, 0], "it has its time"
+    pool._turn_began[0] -= process_pool._MOST_TURN_SECONDS
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        after = play(pool, lambda ready: pool.restarts[0] == 1)
+    wait_until(lambda: not any(map(is_alive, hung)))
+    assert "level_0 was killed, having hung for 900 s; starting another" in caplog.text
+    assert not any(step.fresh for step in steps_of([*before, *after], 1)[1:])
+
+
+def test_time_in_which_nobody_looks_does_not_count_as_hanging(
+    make_pool: MakePool, tmp_path: Path
+) -> None:
+    """As when a batch system suspends all processes of a job."""
+    file = tmp_path / "may_begin"
+    pool = make_pool(functools.partial(process_environments.Waiting, file), Counting)
+    play(pool, has_steps(1, 3))
+    pool._turn_began -= process_pool._MOST_TURN_SECONDS
+    pool._checked -= process_pool._MOST_TURN_SECONDS
+    play(pool, has_steps(1, 20))
+    file.touch()
+    play(pool, has_steps(0, 3))
+    assert pool.restarts.tolist() == [0, 0]
+
+
 def test_closing_ends_processes_at_whatever_they_are(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
