@@ -186,6 +186,8 @@ def test_a_run_goes_on_and_is_tested_where_its_images_have_moved(
     stand_in(**SHORT)
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
+    for image in ("0001.png", "2400.png"):
+        (old / image).touch()
     level_name = "psychlab_continuous_recognition"
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": level_name, "num_actors": 2}
     run(**settings, dataset_path=str(old), total_environment_frames=240)

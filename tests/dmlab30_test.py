@@ -175,7 +175,14 @@ def test_datasets_are_asked_for_before_training(
     for level_name in ("dmlab30", _NEED_DATASET.split(",")[1]):
         assert "give --dataset_path" in _refusal(level_name)
     assert "is no directory" in _refusal(dataset_path=str(tmp_path / "absent"))
-    for path in ("dummy", str(tmp_path)):
+    images = tmp_path / "images"
+    images.mkdir()
+    assert "has no 0001.png and no 2400.png: psychlab_arb" in _refusal(dataset_path=str(images))
+    (images / "0001.png").touch()
+    assert f"--dataset_path={images} has no 2400.png: " in _refusal(dataset_path=str(images))
+    assert _config("lt_chasm", dataset_path=str(images)), "other levels may show other images"
+    (images / "2400.png").touch()
+    for path in ("dummy", str(images)):
         assert _config(_NEED_DATASET, dataset_path=path).dataset_path == path
     (tmp_path / "file").touch()
     assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=str(tmp_path / "file/x"))

@@ -82,6 +82,9 @@ _TEST_VERSIONS = {
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
 }
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
+# The first and the last of what these levels show. One that lacks an image ends its process.
+_IMAGES = ("0001.png", "2400.png")
+_DATASET_README = "DeepMind Lab's data/brady_konkle_oliva2008/README.md"
 _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
@@ -244,9 +247,17 @@ def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
     if needy and not path:
         raise UserError(
             f"{' and '.join(needy)} need(s) a dataset: give --dataset_path, the folder of the "
-            "Brady, Konkle, Alvarez and Oliva (2008) images that DeepMind Lab's data/brady_konkle_"
-            f"oliva2008/README.md tells how to get, or '{_DUMMY_DATASET}' for coloured squares"
+            f"Brady, Konkle, Alvarez and Oliva (2008) images that {_DATASET_README} tells how to "
+            f"get, or '{_DUMMY_DATASET}' for coloured squares"
         )
+    if needy and path != _DUMMY_DATASET:
+        missing = [name for name in _IMAGES if not os.path.isfile(os.path.join(path, name))]
+        if missing:
+            raise UserError(
+                f"--dataset_path={path} has no {' and no '.join(missing)}: {' and '.join(needy)} "
+                f"need(s) the images {' to '.join(_IMAGES)} that {_DATASET_README} tells how to "
+                f"make, or give '{_DUMMY_DATASET}' for coloured squares"
+            )
     against = complaint(level_path(levels[0]))
     if against is not None:
         raise UserError(f"deepmind_lab cannot load {levels[0]}: {against}")
