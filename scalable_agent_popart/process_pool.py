@@ -336,4 +336,6 @@ def child_environment(directory: Path) -> dict[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # Its arrays are small, and there are as many children as there are environments.
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    # Mesa's software renderer (llvmpipe) draws in the thread that asks, not in one for each core.
+    threads["LP_NUM_THREADS"] = "0"
     return {**os.environ, **threads, "PYTHONPATH": path, "TMPDIR": str(directory)}
