@@ -48,6 +48,7 @@ _SOUND_STEPS = 10
 # How long a step or reset may take: a map that is compiled on a busy machine takes minutes.
 _MOST_TURN_SECONDS = 15 * 60.0
 _CHECK_SECONDS = 1.0
+_UNSEEN_SECONDS = 5.0
 # How long a process may take to end, when it is told to, and when it has said that it does.
 _GRACE_SECONDS = 5.0
 _LAST_GRACE_SECONDS = 0.5
@@ -241,8 +242,9 @@ class ProcessPool:
 
     def _kill_hung(self, now: float) -> None:
         """Kills children that have taken too long; their ends are then found out."""
-        if now - self._checked > _MOST_TURN_SECONDS:  # As if all processes had been suspended.
-            self._turn_began[self._has_turn] = now
+        unseen = now - self._checked
+        if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
+            self._turn_began = np.minimum(self._turn_began + unseen, now)
         self._checked = now
         busy = self._has_turn & ~self._answered
         for i in np.flatnonzero(busy & (now - self._turn_began > _MOST_TURN_SECONDS)).tolist():
