@@ -498,7 +498,7 @@ def test_why_an_engine_ended_is_found_above_much_else(
 
 
 def test_processes_start_no_threads_of_their_own(tmp_path: Path) -> None:
-    """As many as cores in each of thirty, of which the renderer's cost a third of the speed."""
+    """As many as cores in each of thirty processes would get in each other's way."""
     variables = process_pool.child_environment(tmp_path)
     libraries = {"LP": "0", "OMP": "1", "OPENBLAS": "1", "MKL": "1"}
     assert {name: variables[f"{name}_NUM_THREADS"] for name in libraries} == libraries
