@@ -24,7 +24,8 @@ from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.signals import StopOnSignal
 from scalable_agent_popart.transport import LearnerLink, LearnerPort, View
-from scalable_agent_popart.weights import Weights
+from scalable_agent_popart.weights import Weights, WeightStore
+from scalable_agent_popart.worker_threads import WorkerThreads
 
 # What an actor job and its learner must have in common; shapes follow from it.
 _SHARED_FLAGS = (
@@ -71,27 +72,38 @@ class RemoteActors:
         self._total_frames = config.total_environment_frames
         self._port = LearnerPort(port, spec, config.batch_size, _card(config, learner.agent, spec))
         self._feed = BatchFeed(self._port, config.batch_size)
-        self.next_batch = self._feed.next_batch
+        version = int(learner.num_updates)
+        self._store = WeightStore(learner.agent.trainable_variables, version)
+        self._shown = -1  # The version.
+        self._publish_due = threading.Event()
+        self._publishes = True
+        self._publisher = WorkerThreads(self._stop_publishing)
 
     def __enter__(self) -> "RemoteActors":
-        self.publish(int(self._learner.num_updates))
+        self._show(self._store.latest())  # Nobody is let in before.
+        self._publisher.start("weights", self._show_newest)
         self._feed.start()
         return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         finished = exception_type is None and self._learner.frames >= self._total_frames
+        self._publisher.close()  # Once it has shown the newest.
         if finished:
             self._port.finish()
         self._feed.close()  # Who waits for room in the queue is sent away, and hears of it.
         if finished:
             time.sleep(_FAREWELL_SECONDS)
         if exception_type is None:
-            self._feed.raise_error()
+            self._raise_error()
+
+    def next_batch(self) -> Rollout | None:
+        self._raise_error()
+        return self._feed.next_batch()
 
     def publish(self, version: int) -> None:
-        """Shows actors the learner's present weights."""
-        variables = self._learner.agent.trainable_variables
-        self._port.publish(version, b"".join(v.numpy().tobytes() for v in variables))
+        """Has a thread show actors the learner's present weights, unless newer ones come first."""
+        self._store.publish(version)
+        self._publish_due.set()
 
     def awaited(self) -> str:
         batch_size = self._batch_size
@@ -106,6 +118,30 @@ class RemoteActors:
         for note in self._port.notes():
             logging.warning("%s", note)
         return self._feed.load()
+
+    def _raise_error(self) -> None:
+        self._publisher.raise_error()
+        self._feed.raise_error()
+
+    def _show_newest(self) -> None:
+        """Shows weights as they are published, the last ones before it ends."""
+        publishes = True
+        while publishes:
+            self._publish_due.wait()
+            self._publish_due.clear()
+            publishes = self._publishes  # Looked at first, so that the last ones are not missed.
+            self._show(self._store.latest())
+
+    def _stop_publishing(self) -> None:
+        self._publishes = False
+        self._publish_due.set()
+
+    def _show(self, weights: Weights) -> None:
+        if weights.version == self._shown:
+            return
+        self._shown = weights.version
+        blob = b"".join(tensor.numpy().tobytes() for tensor in weights.tensors)
+        self._port.publish(weights.version, blob)
 
 
 def act(config: Config) -> int | None:

@@ -16,6 +16,7 @@ from programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 from scalable_agent_popart import cluster, construction, transport
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 
 _SETTINGS = {
@@ -334,6 +335,88 @@ def test_jobs_deal_the_levels_on_where_others_left_off() -> None:
         counts = np.bincount(np.concatenate(dealt), minlength=num_tasks)
         assert counts.max() - counts.min() <= 1
         assert all(len(own) == num_actors for own in dealt)
+
+
+# The learner's own side.
+
+
+class FakePort:
+    """Notes what it is to show, and takes as long for it as it is told to."""
+
+    def __init__(self, *_: object) -> None:
+        self.shown: list[tuple[int, bytes]] = []
+        self.finished_after: int | None = None
+        self.free = threading.Event()
+        self.free.set()
+        self.error: Exception | None = None
+        self._closed = threading.Event()
+
+    def publish(self, version: int, weights: bytes) -> None:
+        self.shown.append((version, weights))
+        self.free.wait(DEADLINE_SECONDS)
+        if self.error is not None:
+            raise self.error
+
+    def finish(self) -> None:
+        self.finished_after = len(self.shown)
+
+    def get(self, batch_size: int) -> None:
+        self._closed.wait(DEADLINE_SECONDS)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def _remote_actors(
+    spec: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Learner, FakePort, cluster.RemoteActors]:
+    monkeypatch.setattr(cluster, "LearnerPort", FakePort)
+    monkeypatch.setattr(cluster, "_FAREWELL_SECONDS", 0.0)
+    config = _config()
+    learner = construction.make_learner(config, spec)
+    actors = cluster.RemoteActors(config, spec, learner)
+    return learner, actors._port, actors  # type: ignore[return-value]
+
+
+def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
+    spec: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, port, actors = _remote_actors(spec, monkeypatch)
+    variables = learner.agent.trainable_variables
+
+    def weights() -> bytes:
+        return b"".join(v.numpy().tobytes() for v in variables)
+
+    with actors:
+        assert port.shown == [(0, weights())], "shown before anyone is let in"
+        port.free.clear()
+        expected = {}
+        for version in (1, 2, 3):
+            variables[0].assign_add(tf.ones_like(variables[0]))
+            expected[version] = weights()
+            actors.publish(version)
+            wait_until(lambda: len(port.shown) == 2)
+        variables[0].assign_add(tf.ones_like(variables[0]))  # Not to be seen yet.
+        learner.frames.assign(10**12)
+        port.free.set()
+    assert port.shown == [(0, port.shown[0][1]), (1, expected[1]), (3, expected[3])]
+    assert port.finished_after == 3, "actors are sent away with the newest"
+
+
+def test_an_error_while_weights_are_shown_reaches_the_learner(
+    spec: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, port, actors = _remote_actors(spec, monkeypatch)
+
+    def wait_for_batches() -> None:
+        with actors:
+            port.error = ZeroDivisionError("while weights are shown")
+            actors.publish(1)
+            while True:
+                assert actors.next_batch() is None
+
+    with pytest.raises(ZeroDivisionError, match="while weights are shown"):
+        wait_for_batches()
 
 
 # The learner as an actor thread sees it.
