@@ -18,7 +18,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from scalable_agent_popart import config as config_lib
-from scalable_agent_popart import config_checks, errors, suites, tensorflow_import
+from scalable_agent_popart import config_checks, errors, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population_directory import PopulationDirectory
 from scalable_agent_popart.run_directory import RunDirectory
@@ -282,7 +282,7 @@ def _run(config: config_lib.Config) -> int | None:
         return _train_population(config)
     if config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
-    tensorflow_import.import_quietly()
+    _import_tensorflow()
     from scalable_agent_popart import cluster, evaluation, evaluator, hardware, training  # noqa: PLC0415
 
     hardware.prepare_process()
@@ -299,6 +299,13 @@ def _run(config: config_lib.Config) -> int | None:
     return cluster.train(config) if config.learner_address else training.train(config)
 
 
+def _import_tensorflow() -> None:
+    """Imports TensorFlow without its messages on the terminal."""
+    from scalable_agent_popart import tensorflow_import  # noqa: PLC0415
+
+    tensorflow_import.import_quietly()
+
+
 def _train_population(config: config_lib.Config) -> int | None:
     """All members of a population, or this process's part of one; returns as `_run` does."""
     directory = PopulationDirectory(config.logdir)
@@ -310,7 +317,7 @@ def _train_population(config: config_lib.Config) -> int | None:
         from scalable_agent_popart import places  # noqa: PLC0415
 
         return places.train(config, start)
-    tensorflow_import.import_quietly()
+    _import_tensorflow()
     from scalable_agent_popart import cluster, hardware, population  # noqa: PLC0415
 
     hardware.prepare_process()
