@@ -164,14 +164,16 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
     if "peak_memory_gib" in medians:  # Later ones hold what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
-    precision = hardware.convolution_type(config.precision).name
-    print(f"\n{config.agent_name}, {config.network} network, {config.level_name}, {precision}")
+    print(
+        f"\n{config.agent_name}, {config.network} network, {config.level_name}, {config.precision}"
+    )
     threads = construction.num_actor_threads(config)
     print(f"{config.num_actors} actors in {threads} threads; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:
-        settings = {**experiment.given_flags(), "precision": precision, "against": FLAGS.against}
+        taken = {"precision": config.precision, "against": FLAGS.against}
+        settings = {**experiment.given_flags(), **taken}
         record = {**medians, "settings": settings, "repeats": results}
         Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
 
@@ -187,7 +189,8 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         sys.exit(f"error: {error}")
     hardware.prepare_process()
-    report(config, run(config, other))
+    config = construction.settle(config)
+    report(config, run(config, construction.settle(other) if other else None))
 
 
 if __name__ == "__main__":

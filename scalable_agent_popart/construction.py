@@ -1,14 +1,17 @@
 """Makes the parts of a run from its configuration."""
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
+import tensorflow as tf
+import tree
 
 import popart
 from environments import EnvironmentPool
-from scalable_agent_popart import hardware, rollouts
+from scalable_agent_popart import frame_stack, hardware, networks, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learner import Learner, LearnerSettings
@@ -20,6 +23,31 @@ from scalable_agent_popart.suites import Suite
 _IMAGES_PER_PART = 64
 # Environments that share a call of the policy, at the least, unless threads are asked for.
 _MIN_ACTORS_PER_THREAD = 4
+# Images that the types of convolutions are compared with on a processor.
+_SAMPLE_IMAGES = 32
+
+
+def settle(config: Config) -> Config:
+    """The configuration with the type of the convolutions that `--precision=auto` is here.
+
+    It is measured, at the first call, with what the network is mostly made of and images of the
+    size that it sees.
+    """
+    if config.precision != "auto":
+        return config
+    suite = config.suite
+    frame = suite.observation_spec(config.environment_options(training=True))
+    height, width, channels = tree.flatten(frame)[0].shape
+    channels *= frame_stack.NUM_FRAMES if suite.stacks_frames else 1
+    # A GPU computes a batch at once.
+    images = config.batch_size * config.unroll_length if hardware.has_gpu() else _SAMPLE_IMAGES
+    taken = _faster_type(config.network, (images, height, width, channels))
+    return replace(config, precision=taken.name)
+
+
+@functools.cache
+def _faster_type(network: str, shape: tuple[int, ...]) -> tf.DType:
+    return hardware.faster_type(functools.partial(networks.sample_work, network, shape))
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:
@@ -49,7 +77,7 @@ def _bare_agent(config: Config) -> Agent:
         config.use_lstm,
         stacked_frame=frame if suite.stacks_frames else None,
         reads_instructions=suite.has_instructions,
-        dtype=hardware.convolution_type(config.precision),
+        dtype=tf.as_dtype(settle(config).precision),
         num_parts=1 if hardware.has_gpu() else _num_parts(config),
     )
 

@@ -9,8 +9,11 @@ import ctypes
 import gc
 import math
 import os
-from collections.abc import Iterator
+import platform
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -28,8 +31,12 @@ _MMAP_THRESHOLDS = (2**31 - 1, 2**25)
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
-# Compute capability of the first GPUs with bfloat16 arithmetic (Ampere).
-_BFLOAT16_CAPABILITY = (8, 0)
+# How long types are compared, and how often at least.
+_MEASURING_SECONDS = 0.5
+_LEAST_ROUNDS = 5
+# How many times as fast bfloat16 has to be. Convolutions are not all of an update, so that less
+# would gain little, and on a busy machine the noise would decide, for each run anew.
+_CLEAR_GAIN = 1.25
 
 
 def prepare_process() -> None:
@@ -164,31 +171,55 @@ def learner_device() -> str:
     return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
 
 
-def convolution_type(precision: str) -> tf.DType:
-    """The type of convolutions for a `--precision`: float32, bfloat16 or auto.
+def device() -> dict[str, Any]:
+    """The processor's model, the cores that this process may use, and the GPUs, for records."""
+    return {
+        "processor": _processor_model(),
+        "cores": num_cores(),
+        "gpus": [
+            tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
+            for gpu in tf.config.list_physical_devices("GPU")
+        ],
+    }
 
-    `auto` is bfloat16 where the GPU, or the processor's matrix unit (AMX), has instructions that
-    make it faster. Vector instructions for it (AVX512_BF16) are not enough: they do no more
-    multiplications a cycle than float32's.
+
+def faster_type(make_work: Callable[[tf.DType], Callable[[], object]]) -> tf.DType:
+    """The type in which some work is done sooner: bfloat16 if that is clearly so, or float32.
+
+    Measured, since neither a device's name nor its list of features tells. Both types work in
+    turn, so that what other processes do to one they do to the other, and of each the shortest
+    time counts, which is the one that they disturbed least.
+
+    Args:
+      make_work: given a type, returns a call that does the work in it and waits for its end.
     """
-    if precision == "auto":
-        fast = _gpu_has_bfloat16() if has_gpu() else "amx_bf16" in _processor_flags()
-        return tf.bfloat16 if fast else tf.float32
-    return tf.as_dtype(precision)
-
-
-def _gpu_has_bfloat16() -> bool:
-    details = [
-        tf.config.experimental.get_device_details(gpu)
-        for gpu in tf.config.list_physical_devices("GPU")
-    ]
-    return all(d.get("compute_capability", (0, 0)) >= _BFLOAT16_CAPABILITY for d in details)
-
-
-def _processor_flags() -> set[str]:
-    """The processor's features as Linux names them; empty elsewhere."""
+    types = (tf.float32, tf.bfloat16)
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+        works = [make_work(dtype) for dtype in types]
+        for work in works:
+            work()  # Compiles.
+    except tf.errors.OpError as error:
+        logging.info("convolutions in float32: not in bfloat16 here (%s)", type(error).__name__)
+        return tf.float32
+    shortest = [math.inf, math.inf]
+    rounds, start = 0, time.perf_counter()
+    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < _MEASURING_SECONDS:
+        for i, work in enumerate(works):
+            begin = time.perf_counter()
+            work()
+            shortest[i] = min(shortest[i], time.perf_counter() - begin)
+        rounds += 1
+    gain = shortest[0] / shortest[1]
+    taken = tf.bfloat16 if gain >= _CLEAR_GAIN else tf.float32
+    logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
+    return taken
+
+
+def _processor_model() -> str:
+    """The processor's name as Linux knows it; what Python knows elsewhere."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -145,6 +145,45 @@ class ShallowTorso(Torso):
 
 TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
 
+# Convolutions that are, for their time, what a torso is: channels, kernel, stride, and whether the
+# maximum is pooled after it. Of the deep one these are four of fifteen; all take seconds to trace.
+_SAMPLES = {
+    "deep": ((16, 3, 1, True), (16, 3, 1, False), (16, 3, 1, False), (32, 3, 1, True)),
+    "shallow": ((16, 8, 4, False), (32, 4, 2, False)),
+}
+
+
+def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callable[[], object]:
+    """Makes a call that does what takes an update's time: convolutions and their gradients.
+
+    Args:
+      network: a key of `TORSOS`.
+      shape: of the images, `[N, H, W, C]`.
+      dtype: of the convolutions.
+    """
+    # Constants, so that no random number is taken from those that a run's seed gives.
+    images = tf.zeros(shape, tf.uint8)
+    weights, num_inputs = [], shape[-1]
+    for num_channels, kernel, _, _ in _SAMPLES[network]:
+        weights.append(tf.fill([kernel, kernel, num_inputs, num_channels], 0.01))
+        weights.append(tf.zeros([num_channels]))
+        num_inputs = num_channels
+
+    @tf.function
+    def work(images: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            hidden = tf.cast(tf.image.convert_image_dtype(images, tf.float32), dtype)
+            for i, (_, _, stride, pools) in enumerate(_SAMPLES[network]):
+                kernel, bias = (tf.cast(w, dtype) for w in weights[2 * i : 2 * i + 2])
+                hidden = tf.nn.relu(_add_bias(tf.nn.conv2d(hidden, kernel, stride, "SAME"), bias))
+                if pools:
+                    hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
+            loss = tf.reduce_sum(tf.cast(hidden, tf.float32))
+        return tf.add_n([tf.reduce_sum(g) for g in tape.gradient(loss, weights)])
+
+    return lambda: work(images, weights).numpy()
+
 
 class InstructionEncoder(snt.Module):
     """Words to 20 features each, an LSTM of 64 over them, its output after the last word."""

@@ -1,6 +1,7 @@
 """An unroll in parts, and without a gradient through its last step, is the same unroll."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from agent_inputs import (
     with_game_over,
 )
 
-from scalable_agent_popart import construction, hardware
+from scalable_agent_popart import construction, hardware, networks
 from scalable_agent_popart.agent import Agent, Unroll
 from scalable_agent_popart.config import Config
 
@@ -175,3 +176,44 @@ def test_a_gpu_is_given_all_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(hardware, "has_gpu", lambda: True)
     flags = {"level_name": "catch5", "network": "shallow", "precision": "float32"}
     assert convolutions(Config.from_flags(flags), 21, bootstrap=True) == [tf.float32] * 2 * 2
+
+
+def test_auto_is_measured_with_the_images_and_the_network_of_the_run_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def faster_type(make_work: Callable[[tf.DType], Callable[[], object]]) -> tf.DType:
+        for dtype in (tf.float32, tf.bfloat16):
+            assert np.isfinite(make_work(dtype)())
+        asked.append(make_work.args)  # type: ignore[attr-defined]
+        return tf.bfloat16
+
+    monkeypatch.setattr(hardware, "has_gpu", lambda: False)
+    monkeypatch.setattr(hardware, "faster_type", faster_type)
+    construction._faster_type.cache_clear()
+    try:
+        for network in ("shallow", "deep"):
+            config = Config.from_flags({"level_name": "pong", "network": network})
+            for _ in range(2):
+                assert construction.settle(config) == replace(config, precision="bfloat16")
+        assert [network for network, _ in asked] == ["shallow", "deep"]
+        assert {shape[1:] for _, shape in asked} == {(84, 84, 4)}
+        config = Config.from_flags({"level_name": "catch5"})
+        assert set(convolutions(config, 3, bootstrap=True)) == {tf.bfloat16}
+        assert asked[-1][1][1:] == (config.height, config.width, config.suite.num_channels)
+        named = replace(config, precision="float32")
+        assert construction.settle(named) is named
+        assert len(asked) == 3
+    finally:
+        construction._faster_type.cache_clear()
+
+
+def test_measuring_takes_no_random_number_of_the_run() -> None:
+    drawn = []
+    for measures in (False, True):
+        tf.random.set_seed(3)
+        if measures:
+            networks.sample_work("shallow", (2, 21, 21, 1), tf.bfloat16)()
+        drawn.append(tf.random.uniform([4]).numpy().tolist())
+    assert drawn[0] == drawn[1]

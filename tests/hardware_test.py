@@ -4,6 +4,7 @@ import ctypes
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,53 +59,94 @@ def run_apart(program: str) -> Any:
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("flags", ["fpu amx_bf16", "fpu"])
-def test_a_precision_that_is_named_is_taken_on_any_machine(
-    monkeypatch: pytest.MonkeyPatch, precision: str, flags: str
+class Stopwatch:
+    """A clock that moves only by what the works are made to take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float | Callable[[int], float]):
+        self.now = 0.0
+        self.log: list[str] = []
+        self._seconds = seconds
+        monkeypatch.setattr(hardware.time, "perf_counter", lambda: self.now)
+
+    def make_work(self, dtype: tf.DType) -> Callable[[], object]:
+        def work() -> None:
+            self.log.append(dtype.name)
+            seconds = self._seconds[dtype.name]
+            count = self.log.count(dtype.name)
+            self.now += seconds(count) if callable(seconds) else seconds
+
+        return work
+
+
+@pytest.mark.parametrize(
+    ("float32", "bfloat16", "expected"),
+    [
+        (0.02, 0.01, tf.bfloat16),
+        (0.02, 0.015, tf.bfloat16),
+        (0.02, 0.0195, tf.float32),  # Which is no clear gain.
+        (0.02, 0.02, tf.float32),
+        (0.01, 0.02, tf.float32),
+    ],
+)
+@pytest.mark.parametrize("flags", ["fpu amx_tile amx_bf16", "fpu"])
+def test_the_type_taken_follows_the_measurement_whatever_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
+    float32: float,
+    bfloat16: float,
+    expected: tf.DType,
 ) -> None:
     use_processor(monkeypatch, _CPUINFO.format(flags))
-    assert hardware.convolution_type(precision) == tf.as_dtype(precision)
-    use_gpus(monkeypatch, {"compute_capability": (7, 5)}, {"compute_capability": (9, 0)})
-    assert hardware.convolution_type(precision) == tf.as_dtype(precision)
+    watch = Stopwatch(monkeypatch, float32=float32, bfloat16=bfloat16)
+    assert hardware.faster_type(watch.make_work) == expected
+    assert watch.now < 2.0
+    assert watch.log == ["float32", "bfloat16"] * (len(watch.log) // 2)
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        (_CPUINFO.format("fpu avx512_bf16 amx_tile amx_bf16 amx_int8"), tf.bfloat16),
-        (_CPUINFO.format("fpu avx512f avx512_bf16"), tf.float32),
-        (_CPUINFO.format("fpu amx_tile amx_int8"), tf.float32),
-        (_CPUINFO.format("fpu"), tf.float32),
-        ("processor\t: 0\nFeatures\t: fp asimd bf16\n", tf.float32),  # Not an x86.
-        ("", tf.float32),
-        (FileNotFoundError(2, "No such file or directory"), tf.float32),  # Not Linux.
-    ],
-)
-def test_auto_is_bfloat16_where_the_processor_has_a_matrix_unit_for_it(
-    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | OSError, expected: tf.DType
+def test_a_first_call_that_compiles_and_pauses_of_a_busy_machine_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fast_but_disturbed(count: int) -> float:
+        return 5.0 if count == 1 else 0.01 + 0.2 * (count % 2)
+
+    watch = Stopwatch(monkeypatch, float32=0.02, bfloat16=fast_but_disturbed)
+    assert hardware.faster_type(watch.make_work) == tf.bfloat16
+
+
+def test_slow_work_is_timed_several_times_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Stopwatch(monkeypatch, float32=1.0, bfloat16=lambda count: 0.5 if count == 4 else 3.0)
+    assert hardware.faster_type(watch.make_work) == tf.bfloat16
+
+
+@pytest.mark.parametrize("fails", ["to be made", "to run"])
+def test_a_type_that_a_device_cannot_compute_is_not_taken(fails: str) -> None:
+    def make_work(dtype: tf.DType) -> Callable[[], object]:
+        def fail() -> None:
+            raise tf.errors.UnimplementedError(None, None, "no such kernel")
+
+        if dtype == tf.bfloat16 and fails == "to be made":
+            fail()
+        return fail if dtype == tf.bfloat16 else lambda: None
+
+    assert hardware.faster_type(make_work) == tf.float32
+
+
+def test_the_device_is_named_by_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "num_cores", lambda: 6)
+    use_processor(monkeypatch, _CPUINFO.format("fpu"))
+    assert hardware.device() == {"processor": "Xeon", "cores": 6, "gpus": []}
+    use_gpus(monkeypatch, {"device_name": "H100"}, {"device_name": "A2"})
+    assert hardware.device()["gpus"] == ["H100", "A2"]
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "processor : 0\n", FileNotFoundError(2, "no such file")])
+def test_a_device_whose_system_does_not_name_it_still_has_cores(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str | OSError
 ) -> None:
     use_processor(monkeypatch, cpuinfo)
-    assert hardware.convolution_type("auto") == expected
-
-
-@pytest.mark.parametrize(
-    ("details", "expected"),
-    [
-        ([{"compute_capability": (8, 0)}], tf.bfloat16),
-        ([{"compute_capability": (9, 0), "device_name": "fast"}], tf.bfloat16),
-        ([{"compute_capability": (10, 0)}], tf.bfloat16),
-        ([{"compute_capability": (7, 5)}], tf.float32),
-        ([{}], tf.float32),
-        ([{"compute_capability": (9, 0)}, {"compute_capability": (7, 0)}], tf.float32),
-    ],
-)
-def test_auto_is_bfloat16_where_every_gpu_can_compute_it(
-    monkeypatch: pytest.MonkeyPatch, details: list[dict[str, Any]], expected: tf.DType
-) -> None:
-    use_processor(monkeypatch, _CPUINFO.format("amx_bf16"))  # Does not count beside a GPU.
-    use_gpus(monkeypatch, *details)
-    assert hardware.convolution_type("auto") == expected
+    device = hardware.device()
+    assert isinstance(device["processor"], str)
+    assert device["cores"] >= 1
 
 
 def test_the_gpu_learns_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
