@@ -146,7 +146,8 @@ _FLAGS = (
     _define_enum(
         "precision",
         config_checks.PRECISIONS,
-        "Type of the convolutions; all else is float32. auto: bfloat16 where it is faster.",
+        "Type of the convolutions; all else is float32. auto: bfloat16 where it is measured to "
+        "be clearly faster as the run begins; a run that is resumed keeps its type.",
     ),
     _define("boolean", "xla", "Whether XLA compiles the learner's update. For GPUs."),
     # Population.
@@ -173,6 +174,12 @@ _FLAGS = (
         "Whether they say how large each level's gradients are, of the policy's loss and of the "
         "total; measuring that once takes as long as some updates.",
     ),
+    _define(
+        "boolean",
+        "allow_changes",
+        "Lets a run that is resumed go on with other flags that shape learning; config.json keeps "
+        "what changed when, and reports name it.",
+    ),
     # Test.
     _define("integer", "test_num_episodes", "Number of episodes per level to test."),
     _define_enum("starts", config_checks.STARTS, "Up to 30 no-ops, or recorded human starts."),
@@ -184,7 +191,12 @@ _FLAGS = (
 # Of --mode=report, which is about runs and is none itself.
 flags.DEFINE_list("runs", [], "Run directories to report on, separated by commas.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
-_REPORT_FLAGS = ("runs", "report_dir")
+flags.DEFINE_list(
+    "ignore_flags",
+    [],
+    "Flags, such as precision, by which runs of a report are not told apart as agents.",
+)
+_REPORT_FLAGS = ("runs", "report_dir", "ignore_flags")
 
 
 def main(argv: list[str]) -> None:
@@ -258,9 +270,9 @@ def _report() -> None:
     if foreign:
         raise UserError(
             f"--{sorted(foreign)[0]} means nothing to --mode=report, which takes --runs, "
-            "--report_dir and, for some levels only, --level_name"
+            "--report_dir, --ignore_flags and, for some levels only, --level_name"
         )
-    for name in _REPORT_FLAGS:
+    for name in ("runs", "report_dir"):
         if not getattr(flags.FLAGS, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     level_name = flags.FLAGS.level_name
@@ -270,6 +282,7 @@ def _report() -> None:
         flags.FLAGS.runs,
         flags.FLAGS.report_dir,
         suites.resolve(level_name) if level_name else None,
+        flags.FLAGS.ignore_flags,
     )
     for line in skipped:
         print(f"note: {line}", file=sys.stderr)

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,8 @@ class RemoteActors:
         self._learner = learner
         self._batch_size = config.batch_size
         self._total_frames = config.total_environment_frames
-        self._port = LearnerPort(port, spec, config.batch_size, _card(config, learner.agent, spec))
+        card = {**_card(config, learner.agent, spec), **_may_differ(config)}
+        self._port = LearnerPort(port, spec, config.batch_size, card)
         self._feed = BatchFeed(self._port, config.batch_size)
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
@@ -155,17 +156,18 @@ def act(config: Config) -> int | None:
     Raises:
       UserError: if the learner has another configuration.
     """
+    config = construction.settle(config)  # Its own machine's.
     spec = construction.make_rollout_spec(config)
     agent = construction.make_agent(config, spec)
     over = threading.Event()
 
-    def connect() -> RemoteLearner:
-        name = f"actor job {config.task}"
-        link = LearnerLink(config.learner_address, spec, _card(config, agent, spec), name)
+    def connect(may_differ: Mapping[str, Any] | None = None) -> RemoteLearner:
+        name, card = f"actor job {config.task}", _card(config, agent, spec)
+        link = LearnerLink(config.learner_address, spec, card, name, may_differ)
         return RemoteLearner(link, agent.trainable_variables, over)
 
     with StopOnSignal() as stop:
-        first = connect()
+        first = connect(_may_differ(config))  # Says it once.
         if not first.wait(lambda: stop.signal_number is not None):
             return stop.signal_number
         seed = np.random.SeedSequence([config.seed, config.task, first.latest().version])
@@ -278,6 +280,11 @@ def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
         tensors.append(tf.constant(flat.reshape(variable.shape)))
         start += flat.nbytes
     return tensors
+
+
+def _may_differ(config: Config) -> dict[str, Any]:
+    """What a learner and its actors say if they do not agree on it."""
+    return {"--precision": config.precision}
 
 
 def _card(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:

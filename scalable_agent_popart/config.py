@@ -28,6 +28,7 @@ _OF_OCCASION = (
     "checkpoint_seconds",
     "log_seconds",
     "log_task_gradients",
+    "allow_changes",
 )
 
 # What a run directory's checkpoints and statistics are bound to.
@@ -45,6 +46,10 @@ _FIXED_BY_RUN = (
     "reward_clipping",
     "action_set",
 )
+
+# What changes nothing of what was learned. A run may be made longer at any time; where the learning
+# rate is annealed, that is to the new end from then on, and the record tells.
+_CHANGES_FREELY = ("total_environment_frames",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,7 @@ class Config:
     checkpoint_seconds: float = 60.0
     log_seconds: float = 5.0
     log_task_gradients: bool = False
+    allow_changes: bool = False
     # Test.
     test_num_episodes: int
     starts: str = "noop"
@@ -220,6 +226,30 @@ class Config:
             if getattr(self, name) != getattr(other, name)
         ]
 
+    def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
+        """The flags that shape learning and are others than `previous` has: then, and now.
+
+        These are the seed and those of `experiment`. Actors and their threads are none: they
+        shape how far the policy lags behind only, and follow the machine. `--precision=auto` is
+        whatever type it turns out to be, so that it is no other than any.
+        """
+        then, now = ({"seed": each.seed, **each.experiment} for each in (previous, self))
+        if "auto" in (then["precision"], now["precision"]):
+            now["precision"] = then["precision"]
+        return {
+            name: (getattr(previous, name), getattr(self, name))
+            for name in now
+            if name in then and now[name] != then[name]
+        }
+
+    def refused_changes(self, previous: "Config") -> list[str]:
+        """Those of `changes` that make a run that has learned another one, flag by flag."""
+        return [
+            f"--{name} was {then} and is {now}"
+            for name, (then, now) in self.changes(previous).items()
+            if name not in _CHANGES_FREELY
+        ]
+
     def for_test(self, given: Mapping[str, Any]) -> "Config":
         """The configuration to test this run with, other levels of its suite perhaps.
 
@@ -234,6 +264,8 @@ class Config:
             )
         own = {name: v for name, v in dataclasses.asdict(self).items() if name not in _OF_TEST}
         asked = {**own, **given}
+        if asked["precision"] == "auto":
+            asked["precision"] = self.precision  # That of the run.
         config = Config.from_flags({name: v for name, v in asked.items() if name not in _OF_JOB})
         # Scores are of raw rewards, whatever the clipping.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)

@@ -138,6 +138,11 @@ def _check_job(config: Config) -> None:
 
 
 def _check_population(config: Config, suite: Suite) -> None:
+    if config.mode == "pbt" and config.allow_changes:
+        raise UserError(
+            "--allow_changes is for a single run: the members of a population, which copy one "
+            "another, have the same flags; leave it out"
+        )
     if config.mode != "pbt":
         for name, off in (("population_size", 0), ("pbt_member", -1), ("pbt_places", 1)):
             # A member is tested with the flags that it was trained with.

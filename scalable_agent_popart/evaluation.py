@@ -46,6 +46,7 @@ class Tester:
         Args:
           config: to test with.
         """
+        config = construction.settle(config)
         suite = config.suite
         held_out = [task for task in suite.tasks if task in suite.test_versions]
         self._config = config

@@ -42,6 +42,7 @@ def summarise(
         "frames": frames,
         "starts": config.starts,
         "agent": config.agent_name,
+        "precision": config.precision,
         "confidence": intervals.CONFIDENCE,
         "tasks": {level: tasks[level] for level in test_levels},
         **of_levels(test_levels),

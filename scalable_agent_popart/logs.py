@@ -110,6 +110,7 @@ class RunLog:
         suite: Suite,
         num_action_repeats: int,
         hear: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
+        constants: Mapping[str, str] | None = None,
     ):
         """Opens nothing yet.
 
@@ -119,7 +120,9 @@ class RunLog:
           num_action_repeats: environment frames an agent step lasts.
           hear: is told of each finished game, those in the log included once that is opened: its
             task, its raw return, and the run's frames at its end.
+          constants: name to value, for every line of metrics.
         """
+        self._constants = constants or {}
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
         self._directory = directory
@@ -221,7 +224,7 @@ class RunLog:
         mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
         batch_share = dict(zip(self._suite.tasks, shares, strict=True))
         by_task = {"episode_return": mean_returns, "batch_share": batch_share, **by_task}
-        self.metrics.write({"time": time.time(), **record, **by_task})
+        self.metrics.write({"time": time.time(), **record, **self._constants, **by_task})
         self.metrics.flush()
         self.episodes.flush()
         with self._tensorboard.as_default(step=frames):

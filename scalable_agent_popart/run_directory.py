@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,30 @@ DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Overf
 # Lies in a directory that holds the runs of a population, and is none itself.
 POPULATION_FILE = "population.json"
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Flags that shape learning and with which a run went on differently.
+
+    Attributes:
+      frames: of the run, when it was resumed with them.
+      changed: flag to its value before and from then on.
+      git_revision: of the program, from then on.
+    """
+
+    frames: int
+    changed: Mapping[str, tuple[Any, Any]]
+    git_revision: str | None = None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is read of a `config.json`."""
+
+    config: Config
+    history: tuple[Change, ...]
+    device: str
 
 
 class RunDirectory:
@@ -60,12 +85,35 @@ class RunDirectory:
         Raises:
           UserError: if the directory or its configuration cannot be read.
         """
+        record = self._read_record()
+        return None if record is None else record.config
+
+    def read_history(self) -> tuple["Change", ...]:
+        """What flags the run was resumed with that were others, oldest first; raises as above."""
+        record = self._read_record()
+        return () if record is None else record.history
+
+    def read_device(self) -> str:
+        """What the run was last trained on, in words; empty if that is not known."""
+        record = self._read_record()
+        return "" if record is None else record.device
+
+    def _read_record(self) -> "_Record | None":
         try:
             record = json.loads(self._config_path.read_text())
             # A flag that did not exist when the run was made takes its default.
-            return Config.from_flags(
+            config = Config.from_flags(
                 {"level_name": record["flags"]["level_name"], **record["flags"]}
             )
+            history = tuple(
+                Change(
+                    int(entry["frames"]),
+                    {name: (then, now) for name, (then, now) in entry["changed"].items()},
+                    entry["git_revision"],
+                )
+                for entry in record.get("history", ())
+            )
+            return _Record(config, history, _describe(record.get("device")))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (*DAMAGE, OSError) as error:
@@ -90,6 +138,13 @@ class RunDirectory:
                 raise UserError(
                     f"{self.path} holds another run: {'; '.join(differences)}; "
                     "give the same flags or another --logdir"
+                )
+            changes = config.refused_changes(previous)
+            # Before its first checkpoint a run has learned nothing that would be mixed.
+            if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
+                raise UserError(
+                    f"the run in {self.path} has learned with other flags: {'; '.join(changes)}; "
+                    "give the same flags, another --logdir, or --allow_changes to go on with these"
                 )
         else:
             for path in (self.metrics, self.episodes, self.checkpoints):
@@ -134,14 +189,37 @@ class RunDirectory:
                 "overwrite them; bring the checkpoints back or give another --logdir"
             )
 
-    def record(self, config: Config) -> None:
-        """Writes `config.json`."""
+    def record(
+        self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
+    ) -> None:
+        """Writes `config.json`; flags that shape learning and have changed go to its history.
+
+        Args:
+          config: that the run is trained with from now on.
+          frames: that the run has learned from so far.
+          device: what it is trained on, see `hardware.device`.
+        """
+        before = self._read_record()
+        history: list[Change] = []
+        revision = _git_revision()
+        if before is not None:
+            # Nothing was learned with flags whose frames were lost.
+            lost = [change for change in before.history if change.frames >= frames]
+            history += before.history[: len(before.history) - len(lost)]
+            then = {
+                name: old for change in reversed(lost) for name, (old, _) in change.changed.items()
+            }
+            changed = config.changes(dataclasses.replace(before.config, **then))
+            if changed and frames:
+                history.append(Change(frames, changed, revision))
         record = {
             "agent": config.agent_name,
             "flags": dataclasses.asdict(config),
             "tasks": config.suite.tasks,
             "versions": _versions(),
-            "git_revision": _git_revision(),
+            "git_revision": revision,
+            "device": device,
+            "history": [dataclasses.asdict(change) for change in history],
         }
         write_atomically(self._config_path, record)
 
@@ -216,6 +294,15 @@ def write_atomically(path: Path, record: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _describe(device: Mapping[str, Any] | None) -> str:
+    """A device as records have it, in words."""
+    if not device:
+        return ""
+    cores = device["cores"]
+    processor = f"{cores} core{'s' * (cores > 1)} of {device['processor']}"
+    return ", ".join([*device["gpus"], processor])
 
 
 def _versions() -> dict[str, str]:

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from environments import EnvironmentLostError
-from scalable_agent_popart import construction, rollouts
+from scalable_agent_popart import construction, hardware, rollouts
 from scalable_agent_popart.actor_threads import ActorThreads
 from scalable_agent_popart.batch_feed import BatchFeed
 from scalable_agent_popart.checkpoints import Checkpoints
@@ -189,11 +190,16 @@ def _train_in(
 ) -> int | None:
     """Trains in a directory that is locked, so that no other process moves the run on."""
     directory.check(config)
+    previous = directory.read_config()
+    if previous is not None and config.precision == "auto":
+        config = replace(config, precision=previous.precision)
+    config = construction.settle(config)
     tf.random.set_seed(config.seed)
     spec = construction.make_rollout_spec(config)
     learner = make_learner(config, spec)
     tuner = make_tuner(learner)
-    log = RunLog(directory, config.suite, config.num_action_repeats, tuner.hear)
+    constants = {"precision": config.precision}
+    log = RunLog(directory, config.suite, config.num_action_repeats, tuner.hear, constants)
     checkpoints = Checkpoints(
         directory.checkpoints,
         learner=learner,
@@ -205,7 +211,8 @@ def _train_in(
         directory.refuse_to_lose_logs()
     finished = learner.frames >= config.total_environment_frames
     if not finished:
-        directory.record(config)  # With what trains it from now on.
+        # With what trains it from now on.
+        directory.record(config, int(learner.frames), hardware.device())
     try:
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
         if finished and not config.learner_address:

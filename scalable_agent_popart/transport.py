@@ -196,7 +196,14 @@ class LearnerLink:
     says nothing.
     """
 
-    def __init__(self, address: str, spec: Rollout, card: Mapping[str, Any], name: str):
+    def __init__(
+        self,
+        address: str,
+        spec: Rollout,
+        card: Mapping[str, Any],
+        name: str,
+        may_differ: Mapping[str, Any] | None = None,
+    ):
         """Connects nowhere yet.
 
         Args:
@@ -204,7 +211,9 @@ class LearnerLink:
           spec: of one environment's rollout.
           card: what must be the same on both sides, flag to value.
           name: of the actor job, for the learner's log.
+          may_differ: what is logged on both sides if it is not the same, flag to value.
         """
+        self._may_differ = may_differ or {}
         self._address = address
         self._spec = spec
         self._card = card
@@ -295,21 +304,30 @@ class LearnerLink:
 
     def _check(self, card: Mapping[str, Any], session: Any, exchange: _Exchange) -> None:
         """Raises UserError, and leaves the learner a note, if the two sides differ."""
-        differing = [name for name, value in self._card.items() if card.get(name) != value]
-        if not differing:
+        allowed = self._compare(self._may_differ, card)
+        if allowed:
+            logging.warning("%s", allowed)
+            self._leave_note(f"{self._name}: {allowed}", session, exchange)
+        differences = self._compare(self._card, card)
+        if not differences:
             return
-        differences = "; ".join(
-            f"{name} is {card.get(name)} at the learner and {self._card[name]} at {self._name}"
-            for name in differing
-        )
-        with contextlib.suppress(tf.errors.OpError):
-            session.run(
-                exchange.leave_note, {exchange.note: f"{self._name} refused: {differences}"}
-            )
+        self._leave_note(f"{self._name} refused: {differences}", session, exchange)
         raise UserError(
             f"the learner at {self._address} has another configuration: {differences}; give "
             "both the same flags"
         )
+
+    def _compare(self, own: Mapping[str, Any], card: Mapping[str, Any]) -> str:
+        """In words, what is another at the learner; empty if nothing is."""
+        return "; ".join(
+            f"{name} is {card.get(name)} at the learner and {value} at {self._name}"
+            for name, value in own.items()
+            if card.get(name) != value
+        )
+
+    def _leave_note(self, note: str, session: Any, exchange: _Exchange) -> None:
+        with contextlib.suppress(tf.errors.OpError):
+            session.run(exchange.leave_note, {exchange.note: note})
 
 
 def _close(session: Any) -> None:

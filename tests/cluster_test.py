@@ -123,6 +123,19 @@ def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) 
     assert f"actor job 3 refused: {differences}" in output
 
 
+def test_an_actor_that_computes_in_another_type_plays_and_says_so_once(jobs: Jobs) -> None:
+    learner = jobs.learner("--log_seconds=0.1", "--precision=float32")
+    other = jobs.actor(3, "--precision=bfloat16", "--num_actors=10", "--actor_threads=2")
+    wait_until(lambda: jobs.frames() > 2000, learner, other)
+    outputs = []
+    for process in (other, learner):
+        process.terminate()
+        outputs.append(process.communicate(timeout=DEADLINE_SECONDS)[1])
+    difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
+    assert [output.count(difference) for output in outputs] == [1, 1]
+    assert {line["precision"] for line in metrics(jobs.logdir)} == {"float32"}
+
+
 def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
     evaluator = jobs.start("evaluator", f"--logdir={jobs.logdir}", "--test_num_episodes=5")
     training, actor = jobs.learner("--checkpoint_seconds=1"), jobs.actor(0)

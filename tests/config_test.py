@@ -372,6 +372,61 @@ def test_an_experiment_is_what_shapes_learning() -> None:
         assert _config("pong", **other).experiment != config.experiment
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seed": 7},
+        {"discounting": 0.5},
+        {"batch_size": 8},
+        {"learning_rate": 1e-3},
+        {"popart_step_size": 0.1},
+        {"precision": "bfloat16"},
+        {"unroll_length": 5},
+    ],
+)
+def test_flags_that_shape_learning_are_changes_that_are_refused(given: dict[str, Any]) -> None:
+    ((name, value),) = given.items()
+    then = _config("pong", precision="float32")
+    now = then.with_flags(given)
+    assert now.changes(then) == {name: (getattr(then, name), value)}
+    assert now.refused_changes(then) == [f"--{name} was {getattr(then, name)} and is {value}"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_actors": 40, "actor_threads": 1},
+        {"logdir": "elsewhere", "log_seconds": 1.0, "checkpoint_seconds": 9.0, "xla": True},
+        {"precision": "auto"},
+        {"allow_changes": True},
+        {"learner_address": "host:1234"},
+    ],
+)
+def test_where_and_how_fast_a_run_goes_on_is_no_change(given: dict[str, Any]) -> None:
+    then = _config("pong", precision="float32")
+    assert then.with_flags(given).changes(then) == {}
+    assert then.changes(then.with_flags(given)) == {}
+
+
+def test_a_run_may_be_made_longer_which_is_a_change_all_the_same() -> None:
+    then, now = _config("pong"), _config("pong", total_environment_frames=10**9)
+    assert now.changes(then) == {"total_environment_frames": (200_000_000, 10**9)}
+    assert now.refused_changes(then) == []
+
+
+@pytest.mark.parametrize("given", [{}, {"precision": "auto"}])
+def test_a_test_computes_in_the_type_of_the_run(given: dict[str, Any]) -> None:
+    trained = _config("pong", precision="bfloat16")
+    assert trained.for_test({"mode": "test", **given}).precision == "bfloat16"
+    other = trained.for_test({"mode": "test", "precision": "float32"})
+    assert other.precision == "float32"
+
+
+def test_a_populations_flags_cannot_be_changed() -> None:
+    population = {"mode": "pbt", "population_size": 4, "allow_changes": True}
+    assert "--allow_changes is for a single run" in _refusal(**population)
+
+
 # Flags.
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from main_program import run
 
-from scalable_agent_popart import training
+from scalable_agent_popart import construction, hardware, training
 from scalable_agent_popart.suites import atari_emulator, catch
 
 TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
@@ -120,6 +120,72 @@ def test_the_same_command_resumes(tmp_path: Path) -> None:
     assert after[FRAMES] == 800
     np.testing.assert_array_equal(after[SHIFT], saved(tmp_path)[SHIFT])
     assert json.loads((tmp_path / "config.json").read_text())["git_revision"] == "older"
+
+
+def measures(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Makes the measurement of types come out like this."""
+    monkeypatch.setattr(construction, "_faster_type", lambda network, shape: tf.as_dtype(name))
+
+
+def recorded(logdir: Path) -> dict[str, Any]:
+    return json.loads((logdir / "config.json").read_text())
+
+
+def test_the_type_that_was_measured_is_recorded_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measures(monkeypatch, "bfloat16")
+    train(tmp_path, precision="auto")
+    record = recorded(tmp_path)
+    assert record["flags"]["precision"] == "bfloat16"
+    assert record["device"] == hardware.device()
+    assert {line["precision"] for line in lines(tmp_path / "metrics.jsonl")} == {"bfloat16"}
+    measures(monkeypatch, "float32")  # As another machine would.
+    assert test(tmp_path, test_num_episodes=1)["precision"] == "bfloat16"
+    assert test(tmp_path, test_num_episodes=1, precision="float32")["precision"] == "float32"
+    for frames, given in ((800, {"precision": "auto"}), (1200, {}), (1600, {})):
+        train(tmp_path, total_environment_frames=frames, **given)
+    assert {line["precision"] for line in lines(tmp_path / "metrics.jsonl")} == {"bfloat16"}
+    assert recorded(tmp_path)["flags"]["precision"] == "bfloat16"
+    again = {**TINY, "logdir": str(tmp_path), "total_environment_frames": 2000}
+    message = fails(capsys, **again, precision="float32")
+    assert "--precision was bfloat16 and is float32" in message
+
+
+def test_a_run_that_was_recorded_as_auto_goes_on_in_what_is_measured_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path)
+    record = recorded(tmp_path)
+    record["flags"]["precision"] = "auto"
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    measures(monkeypatch, "bfloat16")
+    train(tmp_path, total_environment_frames=800)
+    assert recorded(tmp_path)["flags"]["precision"] == "bfloat16"
+    assert lines(tmp_path / "metrics.jsonl")[-1]["precision"] == "bfloat16"
+
+
+def test_a_run_goes_on_with_other_flags_only_if_that_is_allowed_and_then_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path)
+    before = snapshot(tmp_path)
+    again = {**TINY, "logdir": str(tmp_path), "total_environment_frames": 800}
+    for name, then, now in (("discounting", 0.99, 0.5), ("batch_size", 4, 8), ("seed", 1, 2)):
+        message = fails(capsys, **{**again, name: now})
+        assert f"--{name} was {then} and is {now}" in message
+        assert "--allow_changes" in message
+    assert snapshot(tmp_path) == before
+    train(tmp_path, total_environment_frames=800, discounting=0.5, allow_changes=True)
+    train(tmp_path, total_environment_frames=1200, discounting=0.5)
+    first, second = recorded(tmp_path)["history"]
+    assert first["frames"] == 400
+    assert first["changed"] == {
+        "discounting": [0.99, 0.5],
+        "total_environment_frames": [400, 800],
+    }
+    assert second["changed"] == {"total_environment_frames": [800, 1200]}
+    assert recorded(tmp_path)["flags"]["discounting"] == 0.5
 
 
 def test_logs_beyond_the_checkpoint_are_cut_on_resume(tmp_path: Path) -> None:

@@ -344,6 +344,34 @@ def test_members_may_differ_in_what_is_their_own(tmp_path: Path, given: dict[str
     assert population.read_config() == _population()
 
 
+def test_members_whose_types_were_measured_differently_are_one_population(tmp_path: Path) -> None:
+    population = PopulationDirectory(str(tmp_path))
+    population.join(_population(logdir=str(tmp_path)))
+    for number, precision in enumerate(("float32", "bfloat16")):
+        own = _member(_population(logdir=str(tmp_path)), number)
+        directory = RunDirectory(own.logdir)
+        directory.path.mkdir()
+        directory.record(dataclasses.replace(own, precision=precision))
+        directory.checkpoints.mkdir()
+        (directory.checkpoints / "ckpt-1.index").touch()
+        population.check(_population(logdir=str(tmp_path)))
+        directory.check(own)
+        other = {"float32": "bfloat16", "bfloat16": "float32"}[precision]
+        with pytest.raises(UserError, match=f"--precision was {precision} and is {other}"):
+            directory.check(dataclasses.replace(own, precision=other))
+
+
+def test_a_member_that_has_learned_goes_on_whatever_its_hyperparameters_are_now(
+    tmp_path: Path,
+) -> None:
+    own, directory = _recorded_member(tmp_path)
+    directory.checkpoints.mkdir()
+    (directory.checkpoints / "ckpt-1.index").touch()
+    directory.check(dataclasses.replace(own, learning_rate=0.5, entropy_cost=0.5, epsilon=0.5))
+    with pytest.raises(UserError, match=r"--discounting was 0\.99 and is 0\.5"):
+        directory.check(dataclasses.replace(own, discounting=0.5))
+
+
 def test_a_run_is_no_population_and_a_population_is_no_run(tmp_path: Path) -> None:
     population, run = tmp_path / "population", RunDirectory(str(tmp_path / "run"))
     PopulationDirectory(str(population)).check(_population())

@@ -11,6 +11,7 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.comparison import compare
 from scalable_agent_popart.report.runs import Run, read_run
+from scalable_agent_popart.run_directory import RunDirectory
 
 _TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 
@@ -220,6 +221,60 @@ def test_variants_have_the_papers_words_and_others_their_flags(tmp_path: Path) -
         *({"level_name": "rooms_watermaze", "action_set": a} for a in ("impala", "popart")),
     )
     assert set(_labels(runs)) == {"IMPALA", "IMPALA (original action set)"}
+
+
+def test_runs_of_different_arithmetic_are_one_agent_only_if_asked_for(tmp_path: Path) -> None:
+    types = ({"precision": p} for p in ("float32", "bfloat16", "bfloat16", "auto"))
+    runs = _runs(tmp_path, *types)
+    assert _labels(runs) == {
+        "IMPALA (precision=auto)": ["3"],
+        "IMPALA (precision=bfloat16)": ["1", "2"],
+        "IMPALA (precision=float32)": ["0"],
+    }
+    (comparison,), _ = compare(runs, None, ["precision"])
+    assert [(agent.label, len(agent.runs)) for agent in comparison.agents] == [("IMPALA", 4)]
+
+
+@pytest.mark.parametrize("name", ["presicion", "logdir", "seed", "use_popart", "reward_clipping"])
+def test_flags_that_tell_no_agents_apart_cannot_be_ignored(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"--ignore_flags={name} is no flag"):
+        compare(_runs(tmp_path, {}), None, [name])
+
+
+def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(
+    tmp_path: Path,
+) -> None:
+    _runs(tmp_path, {}, {"discounting": 0.5}, {}, {})
+    for number, frames in ((2, 30_000), (3, 40_000)):
+        directory = RunDirectory(str(tmp_path / str(number)))
+        config = directory.read_config()
+        assert config is not None
+        directory.record(config.with_flags({"discounting": 0.5, "seed": 4}), frames)
+    mixed = [
+        f"mixed: seed 1 to 4 at {n},000 frames; discounting 0.99 to 0.5 at {n},000 frames"
+        for n in (30, 40)
+    ]
+    assert _labels([_read(tmp_path / str(i)) for i in range(4)]) == {
+        "IMPALA (discounting=0.5)": ["1"],
+        "IMPALA (discounting=0.99)": ["0"],
+        f"IMPALA ({mixed[0]})": ["2"],
+        f"IMPALA ({mixed[1]})": ["3"],
+    }
+
+
+@pytest.mark.parametrize(("schedule", "is_mixed"), [("linear", True), ("constant", False)])
+def test_a_run_made_longer_is_mixed_if_its_learning_rate_was_annealed_to_the_end_before(
+    tmp_path: Path, schedule: str, is_mixed: bool
+) -> None:
+    flags = {"learning_rate_schedule": schedule}
+    _runs(tmp_path, flags, {**flags, "total_environment_frames": 10**9})
+    directory = RunDirectory(str(tmp_path / "0"))
+    config = directory.read_config()
+    assert config is not None
+    directory.record(config.with_flags({"total_environment_frames": 10**9}), 20_000)
+    runs = [_read(tmp_path / name) for name in "01"]
+    assert bool(runs[0].mixed) == is_mixed
+    assert len(_labels(runs)) == 1 + is_mixed
 
 
 def test_runs_of_other_tasks_are_compared_apart(tmp_path: Path) -> None:

@@ -214,6 +214,25 @@ def test_no_readable_run_is_one_line_and_nothing_is_written(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_precision_and_device_of_every_run_are_named(tmp_path: Path) -> None:
+    for name, precision in (("old", "auto"), ("new", "bfloat16")):
+        directory = make_run(tmp_path / name, episodes=2, level_name="catch_1", precision=precision)
+    config = directory.read_config()
+    assert config is not None
+    directory.record(config, 0, {"processor": "EPYC", "cores": 2, "gpus": []})
+    runs = (tmp_path / "old", tmp_path / "new")
+    rows = {row["Agent"]: row for row in _table(report(tmp_path / "out", *runs), "Agent")}
+    old, new = rows["IMPALA (precision=auto)"], rows["IMPALA (precision=bfloat16)"]
+    assert (old["Precision"], old["Device"]) == ("auto", "not recorded")
+    assert (new["Precision"], new["Device"]) == ("bfloat16", "2 cores of EPYC")
+    text = report(tmp_path / "out", *runs, ignore_flags=["precision"])
+    assert [row["Agent"] for row in _table(text, "Agent")] == ["IMPALA", "IMPALA"]
+    message = _refusal(
+        runs=[str(path) for path in runs], report_dir=str(tmp_path / "out"), ignore_flags=["speed"]
+    )
+    assert "--ignore_flags=speed is no flag" in message
+
+
 def test_flags_of_other_modes_are_refused(runs: Path, tmp_path: Path) -> None:
     out, names = str(tmp_path / "out"), [str(runs / "impala")]
     assert "--runs is missing" in _refusal(report_dir=out)

@@ -86,7 +86,9 @@ def test_directory_without_a_run_has_no_configuration(tmp_path: Path) -> None:
 def test_record_has_flags_tasks_agent_versions_and_git_revision(tmp_path: Path) -> None:
     config = _config(use_popart=True)
     record = _record(tmp_path, config)
-    assert set(record) == {"agent", "flags", "tasks", "versions", "git_revision"}
+    keys = {"agent", "flags", "tasks", "versions", "git_revision", "device", "history"}
+    assert set(record) == keys
+    assert record["history"] == []
     assert set(record["flags"]) == set(Config.__dataclass_fields__)
     assert record["flags"]["level_name"] == "catch5"
     assert record["tasks"] == list(config.suite.tasks)
@@ -142,11 +144,104 @@ def test_write_that_fails_leaves_the_old_file(
     assert json.loads(path.read_text()) == {"old": 1}
 
 
+def _has_learned(path: Path) -> None:
+    """Makes it look as if the run had saved a checkpoint."""
+    (path / "checkpoints").mkdir()
+    (path / "checkpoints" / "ckpt-1.index").touch()
+
+
 def test_same_configuration_may_go_on_and_so_may_one_with_other_settings(tmp_path: Path) -> None:
+    _record(tmp_path, _config(precision="bfloat16"))
+    _has_learned(tmp_path)
+    free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
+    for flags in ({"precision": "bfloat16"}, {}, {"precision": "auto", **free}):
+        RunDirectory(str(tmp_path)).check(_config(**flags))
+
+
+def test_other_flags_that_shape_learning_are_refused_with_the_difference(tmp_path: Path) -> None:
+    _record(tmp_path, _config(precision="bfloat16"))
+    changed = {"discounting": 0.5, "seed": 9, "precision": "float32"}
+    RunDirectory(str(tmp_path)).check(_config(**changed))  # It has not begun to learn.
+    _has_learned(tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(UserError) as error:
+        RunDirectory(str(tmp_path)).check(_config(**changed))
+    message = str(error.value)
+    assert "\n" not in message
+    for difference in (
+        "--discounting was 0.99 and is 0.5",
+        "--seed was 1 and is 9",
+        "--precision was bfloat16 and is float32",
+        "give the same flags, another --logdir, or --allow_changes",
+    ):
+        assert difference in message
+    RunDirectory(str(tmp_path)).check(_config(**changed, allow_changes=True))
+    with pytest.raises(UserError, match="holds another run: --use_lstm was False and is True"):
+        RunDirectory(str(tmp_path)).check(_config(use_lstm=True, allow_changes=True))
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_an_old_run_whose_type_is_unknown_goes_on_in_any(tmp_path: Path) -> None:
     _record(tmp_path, _config())
-    changed = _config(learning_rate=1e-4, batch_size=8, seed=9, total_environment_frames=10**6)
-    for config in (_config(), changed):
-        RunDirectory(str(tmp_path)).check(config)
+    record = json.loads((tmp_path / "config.json").read_text())
+    del record["history"], record["device"]
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    _has_learned(tmp_path)
+    directory = RunDirectory(str(tmp_path))
+    assert (directory.read_history(), directory.read_device()) == ((), "")
+    for precision in ("float32", "bfloat16", "auto"):
+        directory.check(_config(precision=precision))
+    directory.record(_config(precision="float32"), 400)
+    assert directory.read_history() == ()
+
+
+def test_the_record_keeps_every_change_and_when_it_was(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    directory.record(_config())
+    directory.record(_config(), 400)
+    assert directory.read_history() == ()
+    directory.record(_config(discounting=0.5, num_actors=20), 800)
+    directory.record(_config(discounting=0.5), 1200)
+    directory.record(_config(seed=2, batch_size=9), 1600)
+    first, second = json.loads((tmp_path / "config.json").read_text())["history"]
+    assert (first["frames"], first["changed"]) == (800, {"discounting": [0.99, 0.5]})
+    assert second["frames"] == 1600
+    own = _config()
+    expected = {"seed": [1, 2], "batch_size": [own.batch_size, 9], "discounting": [0.5, 0.99]}
+    assert second["changed"] == expected
+    assert first["git_revision"] == second["git_revision"] == run_directory._git_revision()
+    assert directory.read_history()[1].changed["seed"] == (1, 2)
+
+
+def test_flags_that_nothing_was_learned_with_are_not_kept(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    directory.record(_config(seed=3))
+    directory.record(_config())
+    assert directory.read_history() == ()
+    directory.record(_config(discounting=0.5), 800)
+    directory.record(_config(discounting=0.6), 800)
+    (change,) = directory.read_history()
+    assert (change.frames, change.changed) == (800, {"discounting": (0.99, 0.6)})
+    directory.record(_config(), 400)  # Its newer checkpoints are gone.
+    assert directory.read_history() == ()
+
+
+@pytest.mark.parametrize(
+    "entry", [3, {}, {"frames": "x", "changed": {}}, {"frames": 1, "changed": {"seed": 3}}]
+)
+def test_a_damaged_history_is_refused(tmp_path: Path, entry: object) -> None:
+    record = _record(tmp_path, _config())
+    (tmp_path / "config.json").write_text(json.dumps({**record, "history": [entry]}))
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        RunDirectory(str(tmp_path)).read_history()
+
+
+def test_the_device_is_told_in_words(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    directory.record(_config(), 0, {"processor": "EPYC", "cores": 2, "gpus": []})
+    assert directory.read_device() == "2 cores of EPYC"
+    directory.record(_config(), 0, {"processor": "Xeon", "cores": 1, "gpus": ["H100"]})
+    assert directory.read_device() == "H100, 1 core of Xeon"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Reads run directories, finished or not, and writes `report.md`, the same as a se
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -58,19 +58,25 @@ class _Writer:
             (self._directory / name).write_text(content, encoding="utf-8", errors="replace")
 
 
-def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = None) -> list[str]:
+def write_report(
+    paths: Sequence[str],
+    report_dir: str,
+    suite: Suite | None = None,
+    ignored: Collection[str] = (),
+) -> list[str]:
     """Writes a report on runs.
 
     Args:
       paths: of run directories.
       report_dir: where to write; made if need be.
       suite: with the tasks to compare; by default those that each run was trained on.
+      ignored: flags that do not tell agents apart.
 
     Returns:
       A line for each thing that could not be read and was passed over.
 
     Raises:
-      UserError: if no run can be read, or nothing written.
+      UserError: if no run can be read, or nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -79,7 +85,7 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
             skipped += runs[-1].problems
         except UserError as error:
             skipped.append(f"{path} skipped: {error}")
-    comparisons, left_out = compare(runs, suite)
+    comparisons, left_out = compare(runs, suite, ignored)
     skipped += left_out
     if not comparisons:
         raise UserError(f"there is no run to report on: {'; '.join(skipped)}")

@@ -1,10 +1,11 @@
 """Which runs are put side by side: runs of one agent together, agents of one benchmark together."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.runs import Run
 from scalable_agent_popart.suites import Suite
 
@@ -15,6 +16,8 @@ _VARIANTS = {
     "reward_clipping": {"none": "unclipped"},
     "action_set": {"impala": "original action set"},
 }
+# Flags that make an agent's name, so that runs that differ in them are different agents always.
+_IN_NAMES = (*_VARIANTS, "use_popart", "multi_head", "pixel_control", "population_size")
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,28 @@ class Comparison:
         return f"{self.suite.title}, a subset of {part} of {whole} tasks: {named}"
 
 
-def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison], list[str]]:
+def compare(
+    runs: Sequence[Run], suite: Suite | None, ignored: Collection[str] = ()
+) -> tuple[list[Comparison], list[str]]:
     """Groups runs.
 
     Args:
       runs: of any agents and benchmarks.
       suite: with the tasks to compare; if None, runs of the same tasks are compared on these.
+      ignored: flags that do not tell agents apart.
 
     Returns:
       Comparisons, and a line for each run that is in none of them.
+
+    Raises:
+      UserError: if a flag to be ignored is none that tells agents apart.
     """
+    for name in ignored:
+        if not any(name in _experiment(run.config) for run in runs) or name in _IN_NAMES:
+            raise UserError(
+                f"--ignore_flags={name} is no flag by which agents are told apart beside their "
+                "names, such as precision or batch_size; leave it out"
+            )
     members: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
     left_out = []
     for run in runs:
@@ -82,23 +97,23 @@ def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison],
         else:
             members.setdefault((own.name, tasks), []).append(run)
     comparisons = [
-        Comparison(together[0].config.suite.select(tasks), _agents(together))
+        Comparison(together[0].config.suite.select(tasks), _agents(together, ignored))
         for (_, tasks), together in members.items()
     ]
     return comparisons, left_out
 
 
-def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
+def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
     experiments: dict[str, list[Run]] = {}
     for run in runs:
-        key = repr((_label(run), sorted(_experiment(run.config).items())))
+        key = repr((_label(run), sorted(_experiment(run.config, ignored).items())))
         experiments.setdefault(key, []).append(run)
     variants: dict[str, list[list[Run]]] = {}
     for together in experiments.values():
         variants.setdefault(_label(together[0]), []).append(together)
     agents = []
     for members in variants.values():  # With a population or without, so of the same flags.
-        flags = [_experiment(together[0].config) for together in members]
+        flags = [_experiment(together[0].config, ignored) for together in members]
         differing = [name for name in flags[0] if len({own[name] for own in flags}) > 1]
         for together, own in zip(members, flags, strict=True):
             text = _label(together[0], [_difference(name, own[name]) for name in differing])
@@ -114,9 +129,10 @@ def _difference(flag: str, value: Any) -> str:
     return f"trained on {value if len(tasks) < 4 else f'{len(tasks)} tasks'}"
 
 
-def _experiment(config: Config) -> dict[str, Any]:
+def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]:
     """The flags that make an experiment, with its tasks always in the same order."""
-    return {**config.experiment, "level_name": _in_order(config.suite).level_name}
+    flags = {**config.experiment, "level_name": _in_order(config.suite).level_name}
+    return {name: value for name, value in flags.items() if name not in ignored}
 
 
 def _in_order(suite: Suite) -> Suite:
@@ -139,7 +155,8 @@ def label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> 
 def _label(run: Run, others: Sequence[str] = ()) -> str:
     config = run.config
     variant = {flag: getattr(config, flag) for flag in _VARIANTS}
-    words = [*_population(run), *others]
+    mixed = [f"mixed: {'; '.join(run.mixed)}"] if run.mixed else []
+    words = [*_population(run), *mixed, *others]
     return label(config.agent_name, config.suite, words, **variant)
 
 

@@ -44,6 +44,8 @@ def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> s
             "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
             "Episodes": f"{len(run.episodes):,}",
             "Tests": ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
+            "Precision": run.config.precision,
+            "Device": run.device or "not recorded",
         }
         for comparison in comparisons
         for agent in comparison.agents

@@ -13,7 +13,7 @@ from scalable_agent_popart.report import records
 from scalable_agent_popart.report.ancestry import Segment
 from scalable_agent_popart.report.populations import Population, read_population
 from scalable_agent_popart.report.records import Evaluation, Metrics
-from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.run_directory import Change, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Run:
       problems: what could not be read, a line each.
       population: what the run is the best of, or a member of. Frames are then those that the
         weights have learned from, in whatever member.
+      history: the flags that the run was resumed with and that were others, oldest first.
+      device: what the run was trained on; empty if that is not known.
     """
 
     path: Path
@@ -39,11 +41,26 @@ class Run:
     evaluations: tuple[Evaluation, ...]
     problems: list[str] = field(default_factory=list)
     population: Population | None = None
+    history: tuple[Change, ...] = ()
+    device: str = ""
 
     @property
     def seed(self) -> int:
         """That all of the run's chance comes from."""
         return self.population.seed if self.population else self.config.seed
+
+    @property
+    def mixed(self) -> list[str]:
+        """What says that the run has learned with different flags, one after the other.
+
+        A run that was made longer has, if its learning rate was annealed to the end before.
+        """
+        return [
+            f"{name} {then} to {now} at {change.frames:,} frames"
+            for change in self.history
+            for name, (then, now) in change.changed.items()
+            if name != "total_environment_frames" or self.config.learning_rate_schedule == "linear"
+        ]
 
     @property
     def frames(self) -> int:
@@ -72,6 +89,7 @@ def read_run(path: str) -> Run:
             raise UserError("it holds no config.json, so no run")
         logs = _Logs.read(directory, config, problems)
     else:
+        directory = population.directory(population.shown.number)
         config = population.config
         logs = _follow(population, problems)
     if not len(logs.episodes) and not len(logs.metrics.statistics) and not logs.evaluations:
@@ -84,6 +102,8 @@ def read_run(path: str) -> Run:
         logs.evaluations,
         problems,
         population,
+        directory.read_history(),
+        directory.read_device(),
     )
 
 
