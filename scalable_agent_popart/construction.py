@@ -24,7 +24,7 @@ _IMAGES_PER_PART = 64
 # Environments that share a call of the policy, at the least, unless threads are asked for.
 _MIN_ACTORS_PER_THREAD = 4
 # Images that the types of convolutions are compared with on a processor.
-_SAMPLE_IMAGES = 32
+_SAMPLE_IMAGES = 16
 
 
 def settle(config: Config) -> Config:

@@ -88,8 +88,8 @@ class RunDirectory:
         record = self._read_record()
         return None if record is None else record.config
 
-    def read_history(self) -> tuple["Change", ...]:
-        """What flags the run was resumed with that were others, oldest first; raises as above."""
+    def read_history(self) -> tuple[Change, ...]:
+        """The changes of flags while the run learned, oldest first; raises as `read_config`."""
         record = self._read_record()
         return () if record is None else record.history
 
@@ -98,7 +98,7 @@ class RunDirectory:
         record = self._read_record()
         return "" if record is None else record.device
 
-    def _read_record(self) -> "_Record | None":
+    def _read_record(self) -> _Record | None:
         try:
             record = json.loads(self._config_path.read_text())
             # A flag that did not exist when the run was made takes its default.
