@@ -18,6 +18,7 @@ import pickle
 import shutil
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,13 +174,16 @@ class Hold:
         self._file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
-    def release(self) -> None:
-        """Lets go; may be called twice."""
+    def release(self, tries: int = 1) -> None:
+        """Lets go, and looks so often if all others have; may be called twice."""
         if self._file < 0:
             return
-        with contextlib.suppress(OSError):  # Others hold it, or it is gone.
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(self._directory, ignore_errors=True)
+        for attempt in range(tries):
+            time.sleep(0.05 * (attempt > 0))
+            with contextlib.suppress(OSError):  # Others hold it, or it is gone.
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(self._directory, ignore_errors=True)
+                break
         os.close(self._file)
         self._file = -1
 
@@ -187,4 +191,5 @@ class Hold:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.release()
+        # A parent that is killed closes its sockets some time before it lets go.
+        self.release(tries=20)

@@ -192,14 +192,16 @@ class ProcessPool:
 
     def close(self) -> None:
         self._selector.close()
+        if self._hold is not None:
+            self._hold.release()
         for child in self._children.values():
             child.connection.close()  # All of them end at the same time.
         end = time.monotonic() + _GRACE_SECONDS
         for child in self._children.values():
             child.end(max(0.0, end - time.monotonic()))
         self._children.clear()
-        if self._hold is not None:
-            self._hold.release()
+        if self._hold is not None:  # Nobody else removes it if the last had to be killed.
+            shutil.rmtree(self._directory, ignore_errors=True)
         while self._files:
             os.close(self._files.pop())
 

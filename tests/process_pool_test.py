@@ -20,7 +20,7 @@ import tree
 from process_environments import EPISODE_STEPS, OBSERVATION, Counting
 
 from environments import EnvironmentLostError, Ready
-from scalable_agent_popart import process_pool
+from scalable_agent_popart import environment_process, process_pool
 from scalable_agent_popart.environment_process import ANSWER, REFUSED, MakeEnvironment
 from scalable_agent_popart.process_pool import ProcessPool
 
@@ -543,6 +543,20 @@ def test_processes_notice_that_their_parent_was_killed(tmp_path: Path) -> None:
     (tmp_path / "may_begin").touch()
     wait_until(lambda: not is_alive(waiting))
     assert not list(tmp_path.glob("environment_processes_*")), "nothing is left behind"
+
+
+def test_files_go_though_a_killed_parent_lets_go_of_them_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its sockets, by which its children see that it is gone."""
+    directory = tmp_path / "environment_processes_x"
+    directory.mkdir()
+    parent = os.open(directory, os.O_RDONLY)
+    fcntl.flock(parent, fcntl.LOCK_SH)
+    monkeypatch.setattr(environment_process.time, "sleep", lambda s: s and os.close(parent))
+    with environment_process.Hold(directory):
+        pass
+    assert not directory.exists()
 
 
 def test_a_child_that_is_never_told_what_to_do_leaves_nothing_behind(tmp_path: Path) -> None:
