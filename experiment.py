@@ -88,7 +88,8 @@ _FLAGS = (
     _define(
         "integer",
         "actor_threads",
-        "Threads that step them, each a batch of its own. 0: one a core, each with four or more.",
+        "Threads that step them, each a batch of its own. 0: one a core, but each with eight "
+        "actors or more, if there are so many.",
     ),
     _define("integer", "batch_size", "Rollouts per batch."),
     _define("integer", "unroll_length", "Rollout length in agent steps."),

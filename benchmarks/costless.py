@@ -61,7 +61,7 @@ class LinearTorso(networks.Torso):
 
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
-    """Puts both in the place of every suite's environments and of every torso."""
+    """Replaces every suite's environments and every torso by those that cost nothing."""
 
     def make_environments(
         config: Config,

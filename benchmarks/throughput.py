@@ -164,15 +164,16 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
     if "peak_memory_gib" in medians:  # Later ones hold what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
-    print(
-        f"\n{config.agent_name}, {config.network} network, {config.level_name}, {config.precision}"
-    )
-    threads = construction.num_actor_threads(config)
+    overhead = FLAGS.measure == "overhead"
+    network = "one linear layer" if overhead else f"{config.network} network"
+    print(f"\n{config.agent_name}, {network}, {config.level_name}, {config.precision}")
+    threads = "1 and 2" if overhead else construction.num_actor_threads(config)
     print(f"{config.num_actors} actors in {threads} threads; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:
-        taken = {"precision": config.precision, "against": FLAGS.against}
+        taken = {name: FLAGS[name].value for name in ("measure", "against")}
+        taken["precision"] = config.precision
         settings = {**experiment.given_flags(), **taken}
         record = {**medians, "settings": settings, "repeats": results}
         Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
@@ -182,6 +183,10 @@ def main(argv: list[str]) -> None:
     """Measures, prints a table and writes the JSON file."""
     del argv
     try:
+        if FLAGS.measure == "overhead" and (FLAGS.against or FLAGS.endurance_minutes):
+            raise UserError(
+                "--measure=overhead goes with neither --against nor --endurance_minutes"
+            )
         config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
         other = changed(config, FLAGS.against) if FLAGS.against else None
         for each in (config, other or config):

@@ -39,8 +39,8 @@ class ActorThreads:
           connect: gives a thread where its weights come from and its rollouts go.
           seed: of everything random.
           stop: closes the sinks, on the first exception and on `close`.
-          policies: by thread, of threads before these that have ended and had the same agent and
-            the same tasks; they act again, and those that are missing are added.
+          policies: those of ended threads with the same agent and tasks, by thread number, to be
+            used again; missing ones are added.
         """
         self._config = config
         self._spec = spec
@@ -74,12 +74,12 @@ class ActorThreads:
 
     @property
     def num_traces(self) -> int:
-        """How often the policies were traced."""
+        """Counts the tracings of all policies."""
         return sum(policy.num_traces for policy in self._policies.values())
 
     @property
     def num_begun(self) -> int:
-        """How many environments have returned their first observation."""
+        """Counts the environments that have returned their first observation."""
         policies = list(self._policies.values())  # Its thread may be adding one.
         return sum(int(np.count_nonzero(policy.begun)) for policy in policies)
 

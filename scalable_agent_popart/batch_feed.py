@@ -10,6 +10,8 @@ from scalable_agent_popart import hardware, rollouts
 from scalable_agent_popart.stage_clock import StageClock, shares
 from scalable_agent_popart.worker_threads import WorkerThreads
 
+# One graph for all feeds of a process, of which members that take turns need many.
+_time_major = tf.function(rollouts.time_major, autograph=False)
 # How long the main thread waits for a batch before it looks for signals and failed threads.
 _POLL_SECONDS = 0.2
 
@@ -86,13 +88,12 @@ class BatchFeed:
         return {"learner_wait": waiting, "queue_fill": self._source.fill()}
 
     def _prepare(self) -> None:
-        transpose = tf.function(rollouts.time_major, autograph=False)
         while self._may_take.acquire() and not self._closed:
             stacked = self._source.get(self._batch_size)
             if stacked is None:
                 return
             with tf.device(hardware.learner_device()):
-                self._batches.put(transpose(stacked))
+                self._batches.put(_time_major(stacked))
 
     def _stop(self) -> None:
         self._closed = True

@@ -1,7 +1,9 @@
 """Checkpoints: everything a killed run needs to go on as if nothing had happened."""
 
+import contextlib
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +121,10 @@ def frames_of(checkpoint: str) -> int | None:
 
 def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            readable = _with_float64_statistics(checkpoint, directory)
+        with _with_float64_statistics(checkpoint) as readable:
             objects.restore(readable).assert_existing_objects_matched().expect_partial()
+    except UserError:
+        raise
     except (AssertionError, ValueError) as error:
         raise UserError(
             f"checkpoint {checkpoint} is of another program or version ({_first_line(error)}); "
@@ -133,25 +136,38 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
         ) from error
 
 
-def _with_float64_statistics(checkpoint: str, directory: str) -> str:
-    """A checkpoint as it is, or a copy in a directory if its statistics are in float32.
+@contextlib.contextmanager
+def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
+    """A checkpoint as it is, or for as long as it is entered a copy if its statistics are float32.
 
     TensorFlow restores a variable from a tensor of its own type only.
+
+    Raises:
+      UserError: if there is no place for the copy.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     types = reader.get_variable_to_dtype_map()
     if all(types.get(name, tf.float64) == tf.float64 for name in _STATISTICS):
-        return checkpoint
+        yield checkpoint
+        return
     tensors = {name: tf.constant(reader.get_tensor(name)) for name in types}
     tensors |= {name: tf.cast(tensors[name], tf.float64) for name in _STATISTICS}
-    copy = str(Path(directory) / Path(checkpoint).name)
-    tf.raw_ops.SaveV2(
-        prefix=copy,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
-    )
-    return copy
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(tempfile.TemporaryDirectory())
+            copy = str(Path(directory) / Path(checkpoint).name)
+            tf.raw_ops.SaveV2(
+                prefix=copy,
+                tensor_names=list(tensors),
+                shape_and_slices=[""] * len(tensors),
+                tensors=list(tensors.values()),
+            )
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"checkpoint {checkpoint} is of an earlier version, and a copy for this one cannot "
+                f"be written ({_first_line(error)}); point TMPDIR to a directory with room"
+            ) from error
+        yield copy
 
 
 def _first_line(error: Exception) -> str:

@@ -283,7 +283,7 @@ def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 
 
 def _may_differ(config: Config) -> dict[str, Any]:
-    """What a learner and its actors say if they do not agree on it."""
+    """Names the settings that a learner and its actors may differ in, and say so if they do."""
     return {"--precision": config.precision}
 
 

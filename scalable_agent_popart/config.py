@@ -229,9 +229,10 @@ class Config:
     def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
         """The flags that shape learning and are others than `previous` has: then, and now.
 
-        These are the seed and those of `experiment`. Actors and their threads are none: they
-        shape how far the policy lags behind only, and follow the machine. `--precision=auto` is
-        whatever type it turns out to be, so that it is no other than any.
+        These are the seed and those of `experiment`. Actors and their threads are none, since
+        they follow the machine: they shape how far the policy lags behind and, where tasks have
+        different numbers of actors, the tasks' shares. `--precision=auto` is whatever type it
+        turns out to be, so that it is no other than any.
         """
         then, now = ({"seed": each.seed, **each.experiment} for each in (previous, self))
         if "auto" in (then["precision"], now["precision"]):
@@ -243,7 +244,7 @@ class Config:
         }
 
     def refused_changes(self, previous: "Config") -> list[str]:
-        """Those of `changes` that make a run that has learned another one, flag by flag."""
+        """Names the `changes` that make another run of one that has learned, flag by flag."""
         return [
             f"--{name} was {then} and is {now}"
             for name, (then, now) in self.changes(previous).items()

@@ -14,6 +14,7 @@ from environments import EnvironmentPool
 from scalable_agent_popart import frame_stack, hardware, networks, rollouts
 from scalable_agent_popart.agent import Agent
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learner import Learner, LearnerSettings
 from scalable_agent_popart.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
@@ -21,8 +22,9 @@ from scalable_agent_popart.suites import Suite
 # Images in a part of a batch on the processor: what a layer leaves of them is still in the cache
 # for the next.
 _IMAGES_PER_PART = 64
-# Environments that share a call of the policy, at the least, unless threads are asked for.
-_MIN_ACTORS_PER_THREAD = 4
+# Environments that share a call of the policy, at the least, unless threads are asked for: a call
+# costs as much as some images more, whatever its size.
+_MIN_ACTORS_PER_THREAD = 8
 # Images that the types of convolutions are compared with on a processor.
 _SAMPLE_IMAGES = 16
 
@@ -32,7 +34,14 @@ def settle(config: Config) -> Config:
 
     It is measured, at the first call, with what the network is mostly made of and images of the
     size that it sees.
+
+    Raises:
+      UserError: if bfloat16 is asked for, or was taken on another machine, and cannot be computed.
     """
+    if config.precision == "bfloat16" and not _computes_bfloat16(config.network):
+        raise UserError(
+            "this machine cannot compute convolutions in bfloat16: give --precision=float32"
+        )
     if config.precision != "auto":
         return config
     suite = config.suite
@@ -43,6 +52,12 @@ def settle(config: Config) -> Config:
     images = config.batch_size * config.unroll_length if hardware.has_gpu() else _SAMPLE_IMAGES
     taken = _faster_type(config.network, (images, height, width, channels))
     return replace(config, precision=taken.name)
+
+
+@functools.cache
+def _computes_bfloat16(network: str) -> bool:
+    make_work = functools.partial(networks.sample_work, network, (1, 16, 16, 1))
+    return hardware.prepare_work(make_work, tf.bfloat16) is not None
 
 
 @functools.cache
@@ -83,7 +98,10 @@ def _bare_agent(config: Config) -> Agent:
 
 
 def _num_parts(config: Config) -> int:
-    """Parts that a batch is convolved in: a multiple of the cores, so that all have equal work."""
+    """Parts that a batch is convolved in: a multiple of the cores, for which each has work.
+
+    The agent splits whole steps, and so into no more parts than a rollout has steps.
+    """
     cores = hardware.num_cores()
     images = config.unroll_length * config.batch_size
     return cores * math.ceil(images / (_IMAGES_PER_PART * cores))

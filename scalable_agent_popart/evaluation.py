@@ -63,7 +63,7 @@ class Tester:
 
     @property
     def num_traces(self) -> int:
-        """How often the policy was traced."""
+        """Counts the tracings of the policy."""
         return self._learned.policy.num_traces
 
     def test(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def load_policy(config: Config, num_environments: int) -> tuple[Policy, int]:
 
 
 class _Learned:
-    """What is taken from a run's checkpoints, into variables that are made once.
+    """The parts of a run's checkpoints that act, in variables that are made once.
 
     Attributes:
       agent: with a checkpoint's weights.

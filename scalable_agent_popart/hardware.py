@@ -110,7 +110,7 @@ def _resident_bytes(process: Path) -> int:
 
 
 def _proportional_bytes(process: Path) -> int:
-    """What is resident of a process; if its sharing is kept secret all of it, 0 once it ended."""
+    """The memory resident of a process, of shared pages its part if known; 0 once it ended."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -183,7 +183,21 @@ def device() -> dict[str, Any]:
     }
 
 
-def faster_type(make_work: Callable[[tf.DType], Callable[[], object]]) -> tf.DType:
+MakeWork = Callable[[tf.DType], Callable[[], object]]
+
+
+def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] | None:
+    """Makes the call that does some work in a type, and compiles it; None if that is impossible."""
+    try:
+        work = make_work(dtype)
+        work()
+    except tf.errors.OpError as error:
+        logging.info("no convolutions in %s here (%s)", dtype.name, type(error).__name__)
+        return None
+    return work
+
+
+def faster_type(make_work: MakeWork) -> tf.DType:
     """The type in which some work is done sooner: bfloat16 if that is clearly so, or float32.
 
     Measured, since neither a device's name nor its list of features tells. Both types work in
@@ -193,13 +207,9 @@ def faster_type(make_work: Callable[[tf.DType], Callable[[], object]]) -> tf.DTy
     Args:
       make_work: given a type, returns a call that does the work in it and waits for its end.
     """
-    types = (tf.float32, tf.bfloat16)
-    try:
-        works = [make_work(dtype) for dtype in types]
-        for work in works:
-            work()  # Compiles.
-    except tf.errors.OpError as error:
-        logging.info("convolutions in float32: not in bfloat16 here (%s)", type(error).__name__)
+    prepared = [prepare_work(make_work, dtype) for dtype in (tf.float32, tf.bfloat16)]
+    works = [work for work in prepared if work is not None]
+    if len(works) < len(prepared):
         return tf.float32
     # A processor's own time, which passes only while it works for this process.
     clock = time.perf_counter if has_gpu() else time.process_time

@@ -173,7 +173,7 @@ def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callab
     def work(images: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            hidden = tf.cast(tf.image.convert_image_dtype(images, tf.float32), dtype)
+            hidden = tf.cast(images, dtype)
             for i, (_, _, stride, pools) in enumerate(_SAMPLES[network]):
                 kernel, bias = (tf.cast(w, dtype) for w in weights[2 * i : 2 * i + 2])
                 hidden = tf.nn.relu(_add_bias(tf.nn.conv2d(hidden, kernel, stride, "SAME"), bias))

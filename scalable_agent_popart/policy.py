@@ -45,7 +45,7 @@ class Policy:
         self.restart(source, seed)
 
     def restart(self, source: WeightSource, seed: int) -> None:
-        """Makes the policy as good as new, but for its graph, which is traced only once."""
+        """Forgets weights, states and actions, as of a new policy, and keeps the traced graph."""
         self._source = source
         self._seed = np.array([seed % 2**31, 0], np.int32)
         self._version = -1
@@ -54,7 +54,7 @@ class Policy:
 
     @property
     def num_traces(self) -> int:
-        """How often the step was traced: at most once, for any number of environments."""
+        """Counts the tracings of the step: at most one, for any number of environments."""
         return self._step.experimental_get_tracing_count()
 
     def forget(self, ids: np.ndarray) -> None:

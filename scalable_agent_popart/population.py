@@ -67,7 +67,7 @@ class Graphs:
 
 
 def _shape(config: Config) -> Config:
-    """What a run's graphs depend on: neither its directory nor its seed nor its variables."""
+    """The settings that a run's graphs are compiled for, all others blanked."""
     variables: dict[str, Any] = dict.fromkeys(
         (field.name for field in dataclasses.fields(Hyperparameters)), 0.0
     )
@@ -102,9 +102,13 @@ def train_member(
     population = PopulationDirectory(config.logdir)
     population.check(config)
     number = config.pbt_member
-    own = population.member_config(config, number, _start(config, population, start))
+    hyperparameters = _start(config, population, start)
+    own = population.member_config(config, number, hyperparameters)
     RunDirectory(own.logdir).check(own)
-    population.join(config)
+    begun = population.read_config()
+    precision = begun.precision if begun else construction.settle(config).precision
+    config = population.join(config, precision)
+    own = population.member_config(config, number, hyperparameters)
     make_tuner = functools.partial(Member, own, population, takes_turns=takes_turns)
     graphs = graphs or Graphs()
     while True:

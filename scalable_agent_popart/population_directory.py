@@ -16,9 +16,6 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.member_directory import MemberDirectory, read_text
 from scalable_agent_popart.run_directory import DAMAGE, POPULATION_FILE, flock, write_atomically
 
-# A run may be made longer at any time.
-_MAY_DIFFER = ("total_environment_frames",)
-
 
 class PopulationDirectory:
     """Paths of a population, and the flags that its members share."""
@@ -55,28 +52,33 @@ class PopulationDirectory:
         begun = self.read_config()
         if begun is None:
             return
-        theirs = {"seed": begun.seed, **begun.experiment}
-        ours = {"seed": config.seed, **config.experiment}
-        differences = [
-            f"--{name} was {theirs[name]} and is {ours[name]}"
-            for name in ours
-            if name in theirs and ours[name] != theirs[name] and name not in _MAY_DIFFER
-        ]
+        differences = config.refused_changes(begun)
         if differences:
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "
                 "give the same flags or another --logdir"
             )
 
-    def join(self, config: Config) -> None:
-        """Begins the population unless another member has; else checks as `check` does."""
+    def join(self, config: Config, precision: str) -> Config:
+        """Begins the population unless another member has; else checks as `check` does.
+
+        Args:
+          config: the population's.
+          precision: the type that `--precision=auto` is for all members, if this one is the first.
+
+        Returns:
+          `config` with the type that is the population's.
+        """
         self.check(config)
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
             flock(lock, fcntl.LOCK_EX)  # Of several members the first one decides.
             self.check(config)
-            if not self._settings.exists():
-                write_atomically(self._settings, {"flags": dataclasses.asdict(config)})
+            begun = self.read_config()
+            if begun is None:
+                begun = dataclasses.replace(config, precision=precision)
+                write_atomically(self._settings, {"flags": dataclasses.asdict(begun)})
+        return dataclasses.replace(config, precision=begun.precision)
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
         """A member's own configuration.

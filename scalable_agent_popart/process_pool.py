@@ -330,8 +330,10 @@ def last_words(output: str) -> str:
     lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
     raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]
     end = raised[-1] if raised else max(0, len(lines) - _MOST_LINES)
-    reasons = dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line))
-    told = [*list(reasons)[-_MOST_REASONS:], " ".join(lines[end:][:_MOST_LINES])]
+    reasons = list(dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line)))
+    if len(reasons) > _MOST_REASONS:  # A cause stands above what came of it.
+        reasons = [reasons[0], *reasons[1 - _MOST_REASONS :]]
+    told = [*reasons, " ".join(lines[end:][:_MOST_LINES])]
     return "; ".join(filter(None, told))[:1000] or "(none)"
 
 

@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True)
 class _Record:
-    """What is read of a `config.json`."""
+    """The contents of a `config.json`."""
 
     config: Config
     history: tuple[Change, ...]
@@ -94,7 +94,7 @@ class RunDirectory:
         return () if record is None else record.history
 
     def read_device(self) -> str:
-        """What the run was last trained on, in words; empty if that is not known."""
+        """Names the device that the run was last trained on; empty if that is not known."""
         record = self._read_record()
         return "" if record is None else record.device
 
@@ -113,7 +113,7 @@ class RunDirectory:
                 )
                 for entry in record.get("history", ())
             )
-            return _Record(config, history, _describe(record.get("device")))
+            return _Record(config, history, describe_device(record.get("device")))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (*DAMAGE, OSError) as error:
@@ -143,8 +143,9 @@ class RunDirectory:
             # Before its first checkpoint a run has learned nothing that would be mixed.
             if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
                 raise UserError(
-                    f"the run in {self.path} has learned with other flags: {'; '.join(changes)}; "
-                    "give the same flags, another --logdir, or --allow_changes to go on with these"
+                    f"the run in {self.path} was last trained with other flags: "
+                    f"{'; '.join(changes)}; give the same flags, another --logdir, or "
+                    "--allow_changes to go on with these"
                 )
         else:
             for path in (self.metrics, self.episodes, self.checkpoints):
@@ -210,6 +211,9 @@ class RunDirectory:
                 name: old for change in reversed(lost) for name, (old, _) in change.changed.items()
             }
             changed = config.changes(dataclasses.replace(before.config, **then))
+            if before.config.precision == "auto" != config.precision:
+                # Older runs did not note which type it was, which need not be the one of now.
+                changed["precision"] = ("auto", config.precision)
             if changed and frames:
                 history.append(Change(frames, changed, revision))
         record = {
@@ -296,7 +300,7 @@ def write_atomically(path: Path, record: Any) -> None:
     temporary.replace(path)
 
 
-def _describe(device: Mapping[str, Any] | None) -> str:
+def describe_device(device: Mapping[str, Any] | None) -> str:
     """A device as records have it, in words."""
     if not device:
         return ""

@@ -20,7 +20,7 @@ from scalable_agent_popart.learner import Learner
 from scalable_agent_popart.logs import RunLog
 from scalable_agent_popart.policy import Policy
 from scalable_agent_popart.rollout_queue import RolloutQueue
-from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.run_directory import RunDirectory, describe_device
 from scalable_agent_popart.signals import StopOnSignal, show_saved
 from scalable_agent_popart.task_gradients import TaskGradients
 from scalable_agent_popart.tuning import FixedHyperparameters, MakeTuner, Tuner
@@ -42,7 +42,7 @@ class Experience(AbstractContextManager, Protocol):
         ...
 
     def awaited(self) -> str:
-        """In a few words, how far those who make the first batch are."""
+        """Describes the progress towards the first batch, for the terminal."""
         ...
 
     def publish(self, version: int) -> None:
@@ -198,7 +198,8 @@ def _train_in(
     spec = construction.make_rollout_spec(config)
     learner = make_learner(config, spec)
     tuner = make_tuner(learner)
-    constants = {"precision": config.precision}
+    device = hardware.device()
+    constants = {"precision": config.precision, "device": describe_device(device)}
     log = RunLog(directory, config.suite, config.num_action_repeats, tuner.hear, constants)
     checkpoints = Checkpoints(
         directory.checkpoints,
@@ -212,7 +213,7 @@ def _train_in(
     finished = learner.frames >= config.total_environment_frames
     if not finished:
         # With what trains it from now on.
-        directory.record(config, int(learner.frames), hardware.device())
+        directory.record(config, int(learner.frames), device)
     try:
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
         if finished and not config.learner_address:

@@ -159,15 +159,21 @@ def convolutions(config: Config, num_steps: int, bootstrap: bool) -> list[tf.DTy
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_run_on_a_processor_has_ten_parts_and_the_precision_that_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, precision: str
+@pytest.mark.parametrize(("cores", "num_parts"), [(1, 9), (2, 10), (4, 12), (16, 16)])
+def test_a_run_on_a_processor_has_parts_for_all_cores_and_the_precision_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, precision: str, cores: int, num_parts: int
 ) -> None:
     monkeypatch.setattr(hardware, "has_gpu", lambda: False)
+    monkeypatch.setattr(hardware, "num_cores", lambda: cores)
     config = Config.from_flags(
         {"level_name": "catch5", "network": "shallow", "precision": precision}
     )
     layers = 2
-    for num_steps, bootstrap, parts in ((21, True, 11), (21, False, 10), (3, True, 3)):
+    for num_steps, bootstrap, parts in (
+        (21, True, num_parts + 1),
+        (21, False, num_parts),
+        (3, True, 3),  # No more than a part for each step, and one for the last.
+    ):
         types = convolutions(config, num_steps, bootstrap)
         assert types == [tf.as_dtype(precision)] * layers * parts
 

@@ -4,7 +4,7 @@ import ctypes
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,14 +63,23 @@ def run_apart(program: str) -> Any:
 
 
 class Stopwatch:
-    """A clock that moves only by what the works are made to take."""
+    """A processor's clock that moves only by what the works are made to take.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float | Callable[[int], float]):
-        self.now = 0.0
+    The time on the wall moves by as much, and by `waits` for each work.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        waits: Mapping[str, float] | None = None,
+        **seconds: float | Callable[[int], float],
+    ):
+        self.now = self.waited = 0.0
         self.log: list[str] = []
         self._seconds = seconds
-        for clock in ("perf_counter", "process_time"):
-            monkeypatch.setattr(hardware.time, clock, lambda: self.now)
+        self._waits = waits or {}
+        monkeypatch.setattr(hardware.time, "process_time", lambda: self.now)
+        monkeypatch.setattr(hardware.time, "perf_counter", lambda: self.now + self.waited)
 
     def make_work(self, dtype: tf.DType) -> Callable[[], object]:
         def work() -> None:
@@ -78,6 +87,7 @@ class Stopwatch:
             seconds = self._seconds[dtype.name]
             count = self.log.count(dtype.name)
             self.now += seconds(count) if callable(seconds) else seconds
+            self.waited += self._waits.get(dtype.name, 0.0)
 
         return work
 
@@ -92,19 +102,22 @@ class Stopwatch:
         (0.01, 0.02, tf.float32),
     ],
 )
-@pytest.mark.parametrize("flags", ["fpu amx_tile amx_bf16", "fpu"])
-def test_the_type_taken_follows_the_measurement_whatever_the_processor(
-    monkeypatch: pytest.MonkeyPatch,
-    flags: str,
-    float32: float,
-    bfloat16: float,
-    expected: tf.DType,
+def test_the_type_taken_follows_the_measurement(
+    monkeypatch: pytest.MonkeyPatch, float32: float, bfloat16: float, expected: tf.DType
 ) -> None:
-    use_processor(monkeypatch, _CPUINFO.format(flags))
     watch = Stopwatch(monkeypatch, float32=float32, bfloat16=bfloat16)
     assert hardware.faster_type(watch.make_work) == expected
     assert watch.now < 2.0
     assert watch.log == ["float32", "bfloat16"] * (len(watch.log) // 2)
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [(False, tf.bfloat16), (True, tf.float32)])
+def test_what_counts_is_a_processors_own_time_and_of_a_gpu_the_time_until_it_is_done(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, expected: tf.DType
+) -> None:
+    monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
+    watch = Stopwatch(monkeypatch, {"bfloat16": 0.05}, float32=0.02, bfloat16=0.01)
+    assert hardware.faster_type(watch.make_work) == expected
 
 
 def test_a_first_call_that_compiles_and_pauses_of_a_busy_machine_do_not_count(
@@ -207,7 +220,7 @@ def test_cores_are_no_more_than_the_cgroups_allow(
 
 @pytest.mark.parametrize(
     ("cores", "num_actors", "asked", "threads"),
-    [(2, 32, 0, 2), (16, 57, 0, 14), (64, 32, 0, 8), (1, 32, 0, 1), (8, 1, 0, 1), (8, 32, 3, 3)],
+    [(2, 32, 0, 2), (16, 57, 0, 7), (64, 32, 0, 4), (1, 32, 0, 1), (8, 1, 0, 1), (8, 32, 3, 3)],
 )
 def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
     cores: int, num_actors: int, asked: int, threads: int, monkeypatch: pytest.MonkeyPatch
@@ -220,6 +233,7 @@ def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
 
 
 _PREPARE = """
+import gc
 import json
 import tensorflow as tf
 from scalable_agent_popart import hardware
@@ -238,14 +252,15 @@ for _ in range(2):
 total = int(tf.reduce_sum(tf.ones([1000, 1000])))  # From here on the threads are fixed.
 hardware.prepare_process()
 seen.append(threads())
-print(json.dumps([seen, total, hardware.num_cores()]))
+print(json.dumps([seen, total, hardware.num_cores(), gc.get_freeze_count()]))
 """
 
 
 def test_prepared_process_has_a_thread_a_core_and_none_within_operations() -> None:
-    seen, total, cores = run_apart(_PREPARE)
+    seen, total, cores, frozen = run_apart(_PREPARE)
     assert seen == [[0, 0], [1, cores], [1, cores], [1, cores]]
     assert total == 1_000_000
+    assert frozen > 10_000, "what the modules hold is kept from the garbage collector"
 
 
 def test_preparing_a_process_that_has_used_tensorflow_leaves_its_threads(

@@ -86,7 +86,7 @@ def test_agents_train_resume_and_are_filmed(
     before = kernels_of_the_head(tmp_path)
     assert len(before) == 3  # Itself, and what the optimiser keeps of it.
 
-    more = {"total_environment_frames": 800, "learning_rate": 1e-9}
+    more = {"total_environment_frames": 800, "learning_rate": 1e-9, "allow_changes": True}
     run(**{**TINY, **more}, **agent, logdir=logdir)
     assert metrics(tmp_path)[-1]["frames"] == 800
     assert math.isfinite(metrics(tmp_path)[-1]["total_loss"])

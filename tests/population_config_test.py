@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import functools
 import itertools
 import json
 import threading
@@ -257,7 +258,7 @@ def test_of_members_that_begin_at_once_the_first_one_decides(
 
     def join(config: Config) -> str:
         try:
-            population.join(config)
+            population.join(config, config.precision)
         except UserError as error:
             return str(error)
         return "joined"
@@ -288,7 +289,7 @@ def test_a_member_never_writes_over_what_another_one_began(
 
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(UserError, match="--batch_size was 8 and is 9"):
-        population.join(_population(pbt_member=1, batch_size=9))
+        population.join(_population(pbt_member=1, batch_size=9), "auto")
     assert population.read_config() == first
 
 
@@ -311,9 +312,10 @@ def test_another_population_is_refused_with_the_difference(
 ) -> None:
     ((name, value),) = given.items()
     population = PopulationDirectory(str(tmp_path))
-    population.join(_population())
+    population.join(_population(), "auto")
     before = getattr(_population(), name)
-    for refuse in (population.check, population.join):
+    join = functools.partial(population.join, precision="auto")
+    for refuse in (population.check, join):
         with pytest.raises(UserError) as error:
             refuse(_population().with_flags(given))
         assert f"another population: --{name} was {before} and is {value}; " in str(error.value)
@@ -323,7 +325,7 @@ def test_another_population_is_refused_with_the_difference(
 def test_another_suites_population_is_refused(tmp_path: Path) -> None:
     for one, other in itertools.permutations(("catch5", "atari57")):
         population = PopulationDirectory(str(tmp_path / one))
-        population.join(_population(one))
+        population.join(_population(one), "auto")
         with pytest.raises(UserError, match=f"--level_name was {one} and is {other}"):
             population.check(_population(other))
 
@@ -339,26 +341,20 @@ def test_another_suites_population_is_refused(tmp_path: Path) -> None:
 )
 def test_members_may_differ_in_what_is_their_own(tmp_path: Path, given: dict[str, Any]) -> None:
     population = PopulationDirectory(str(tmp_path))
-    population.join(_population())
-    population.join(_population(**given))
+    population.join(_population(), "auto")
+    population.join(_population(**given), "auto")
     assert population.read_config() == _population()
 
 
-def test_members_whose_types_were_measured_differently_are_one_population(tmp_path: Path) -> None:
+def test_all_members_compute_in_the_type_that_the_first_one_measured(tmp_path: Path) -> None:
     population = PopulationDirectory(str(tmp_path))
-    population.join(_population(logdir=str(tmp_path)))
-    for number, precision in enumerate(("float32", "bfloat16")):
-        own = _member(_population(logdir=str(tmp_path)), number)
-        directory = RunDirectory(own.logdir)
-        directory.path.mkdir()
-        directory.record(dataclasses.replace(own, precision=precision))
-        directory.checkpoints.mkdir()
-        (directory.checkpoints / "ckpt-1.index").touch()
-        population.check(_population(logdir=str(tmp_path)))
-        directory.check(own)
-        other = {"float32": "bfloat16", "bfloat16": "float32"}[precision]
-        with pytest.raises(UserError, match=f"--precision was {precision} and is {other}"):
-            directory.check(dataclasses.replace(own, precision=other))
+    config = _population(logdir=str(tmp_path))
+    assert config.precision == "auto"
+    for measured in ("bfloat16", "float32"):
+        assert population.join(config, measured).precision == "bfloat16"
+    assert population.read_config() == dataclasses.replace(config, precision="bfloat16")
+    with pytest.raises(UserError, match="--precision was bfloat16 and is float32"):
+        population.check(dataclasses.replace(config, precision="float32"))
 
 
 def test_a_member_that_has_learned_goes_on_whatever_its_hyperparameters_are_now(
@@ -376,7 +372,7 @@ def test_a_run_is_no_population_and_a_population_is_no_run(tmp_path: Path) -> No
     population, run = tmp_path / "population", RunDirectory(str(tmp_path / "run"))
     PopulationDirectory(str(population)).check(_population())
     assert not population.exists()
-    PopulationDirectory(str(population)).join(_population())
+    PopulationDirectory(str(population)).join(_population(), "auto")
     own = RunDirectory(str(population))
     for refuse in (own.refuse_population, lambda: own.check(_config())):
         with pytest.raises(UserError, match=r"holds a population, not a run.*member-00"):
@@ -384,7 +380,7 @@ def test_a_run_is_no_population_and_a_population_is_no_run(tmp_path: Path) -> No
     run.lock()
     run.record(_config())
     with pytest.raises(UserError, match="holds a run, not a population; give another --logdir"):
-        PopulationDirectory(str(run.path)).join(_population())
+        PopulationDirectory(str(run.path)).join(_population(), "auto")
     assert not (run.path / "population.json").exists()
 
 
@@ -395,7 +391,7 @@ def test_a_run_is_no_population_and_a_population_is_no_run(tmp_path: Path) -> No
 def test_a_damaged_population_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "population.json").write_text(text, encoding="latin-1")
     with pytest.raises(UserError) as error:
-        PopulationDirectory(str(tmp_path)).join(_population())
+        PopulationDirectory(str(tmp_path)).join(_population(), "auto")
     message = str(error.value)
     assert f"{tmp_path / 'population.json'} is damaged" in message
     assert "\n" not in message

@@ -229,8 +229,7 @@ def test_members_that_take_turns_share_what_is_traced(
     assert (
         sum(len(_lineage(tmp_path, number)) for number in range(4)) > 4
     )  # More than one turn each.
-    # In each of the actors' threads, for one number of environments and for any.
-    assert len(steps) <= 2 * config.actor_threads
+    assert len(steps) == construction.num_actor_threads(config)  # Once in each thread.
     assert len(updates) == 1
 
 

@@ -192,7 +192,8 @@ def test_an_old_run_whose_type_is_unknown_goes_on_in_any(tmp_path: Path) -> None
     for precision in ("float32", "bfloat16", "auto"):
         directory.check(_config(precision=precision))
     directory.record(_config(precision="float32"), 400)
-    assert directory.read_history() == ()
+    (change,) = directory.read_history()
+    assert (change.frames, change.changed) == (400, {"precision": ("auto", "float32")})
 
 
 def test_the_record_keeps_every_change_and_when_it_was(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def make_population(
     given = {"mode": "pbt", "population_size": size, "seed": seed, "level_name": level_name}
     config = Config.from_flags({"logdir": str(path), "pbt_burn_in_frames": 0, **given, **flags})
     population = PopulationDirectory(str(path))
-    population.join(config)
+    population.join(config, config.precision)
     random = np.random.default_rng(seed)
     members = [_Member(population, config, number, random) for number in range(size)]
     for number in range(1, rounds + 1):
@@ -276,7 +276,7 @@ def make_population_of_lineages(path: Path, best: int = 3, **flags: Any) -> Popu
     given = {"mode": "pbt", "population_size": 5, "seed": 7, "level_name": "catch5", **flags}
     config = Config.from_flags({"logdir": str(path), "use_popart": True, **given})
     population = PopulationDirectory(str(path))
-    population.join(config)
+    population.join(config, config.precision)
     for number, events in LINEAGES.items():
         directory = population.member(number)
         directory.path.mkdir()

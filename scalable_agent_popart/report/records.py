@@ -34,6 +34,7 @@ class Evaluation:
     starts: str
     frames: int  # Environment frames the policy was trained for.
     returns: dict[str, np.ndarray]  # Raw, by level.
+    precision: str | None = None  # Of the convolutions, where that was noted.
 
 
 def read_episodes(
@@ -168,7 +169,14 @@ def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eval
             }
             if not returns or not all(map(len, returns.values())):
                 raise ValueError("levels without returns")
-            found.append(Evaluation(str(record["starts"]), _count(record["frames"]), returns))
+            found.append(
+                Evaluation(
+                    str(record["starts"]),
+                    _count(record["frames"]),
+                    returns,
+                    record.get("precision"),
+                )
+            )
         except FileNotFoundError:
             continue  # Not every run is tested.
         except (OSError, *DAMAGE) as error:

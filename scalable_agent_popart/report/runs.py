@@ -51,7 +51,7 @@ class Run:
 
     @property
     def mixed(self) -> list[str]:
-        """What says that the run has learned with different flags, one after the other.
+        """Names the changes of flags that the run has learned with, one after the other.
 
         A run that was made longer has, if its learning rate was annealed to the end before.
         """
@@ -120,6 +120,15 @@ class _Logs:
         episodes = records.read_episodes(directory.episodes, config.suite.tasks, problems)
         metrics = records.read_metrics(directory.metrics, config, problems)
         evaluations = records.read_evaluations(directory, problems)
+        if config.precision != "auto":
+            others = {(e.frames, e.precision) for e in evaluations} - {
+                (e.frames, own) for e in evaluations for own in (None, config.precision)
+            }
+            problems += [
+                f"{directory.path}: its test at {frames:,} frames acted in {precision}, and it was "
+                f"trained in {config.precision}"
+                for frames, precision in sorted(others)
+            ]
         return cls(episodes, metrics, evaluations)
 
 
