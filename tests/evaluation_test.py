@@ -1,6 +1,7 @@
 """Testing agents: starts, films and reports, on the real emulator."""
 
 import csv
+import itertools
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from counting_environment import EPISODE_STEPS, CountingEnvironments
 
 from environments import Lockstep, StepOutput
-from scalable_agent_popart import evaluation, suites
+from scalable_agent_popart import evaluation, evaluator, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.suites import atari_emulator, atari_starts
@@ -145,3 +146,27 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(tmp_path: Path) -
     assert newer["frames"] > first["frames"]
     assert newer["tasks"] == evaluation.evaluate(config)["tasks"]
     assert tester.num_traces == num_traces > 0
+
+
+def test_the_evaluators_tests_are_all_made_by_one_tester(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, frames, names = [], iter((100, 200)), itertools.count()
+
+    class Tester:
+        def __init__(self, config: Config):
+            made.append(config)
+
+        def test(self) -> dict[str, Any]:
+            return {"frames": next(frames), "starts": "noop", "aggregate": {}, "tasks": {}}
+
+    monkeypatch.setattr(evaluation, "Tester", Tester)
+    monkeypatch.setattr(evaluator, "newest_checkpoint", lambda directory: f"ckpt-{next(names)}")
+    monkeypatch.setattr(evaluator, "frames_of", lambda checkpoint: -5)
+    evaluator.follow(
+        Config.from_flags(
+            {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
+        )
+    )
+    assert len(made) == 1
+    assert len((tmp_path / "evaluations.jsonl").read_text().splitlines()) == 2
