@@ -23,7 +23,7 @@ _README = (_ROOT / "README.md").read_text()
 
 _GAMES = ["boxing", "assault", "up_n_down", "crazy_climber"]
 _TITLES = ["Boxing", "Assault", "Up'n Down", "Crazy Climber"]
-_SEEDS = {"catch5": [1, 2, 3, 4, 5], "atari4": [1, 2], "atari57": [1]}
+_SEEDS = {"catch5": [1, 2, 3, 4, 5], "atari4": [1, 2], "atari57": [1], "precision": [1, 2]}
 
 
 def _table(folder: str, name: str) -> pd.DataFrame:
@@ -236,7 +236,7 @@ def test_reports_are_on_all_runs_of_their_experiments(folder: str) -> None:
     for run in runs:
         seeds.setdefault(run["flag_file"], []).append(run["seed"])
     assert all(own == _SEEDS[folder] for own in seeds.values())
-    assert len(seeds) == {"catch5": 7, "atari4": 3, "atari57": 1}[folder]
+    assert len(seeds) == {"catch5": 7, "atari4": 3, "atari57": 1, "precision": 2}[folder]
     assert len({run["frames"] for run in runs}) == 1
     assert set(_table(folder, "learning-curves")["run"]) == {run["run"] for run in runs}
 
