@@ -250,8 +250,11 @@ def test_runs_were_made_with_the_flags_of_their_files(record: dict[str, Any]) ->
     made = record["flags"]
     # Flags may have been added since, but none is another now.
     assert {"level_name", "reward_clipping", "use_popart", "seed"} <= made.keys() <= config.keys()
-    # How often records are made changes nothing else, and threads follow the machine.
+    # How often records are made changes nothing else; threads, and the type of convolutions if
+    # none is named, follow the machine.
     free = dict.fromkeys(("log_seconds", "actor_threads"))
+    if config["precision"] == "auto":
+        free["precision"] = None
     assert {**config, **made, **free} == {**config, **free}
 
 
