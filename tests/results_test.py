@@ -169,6 +169,22 @@ def test_page_of_catch5_has_its_scores_beside_those_of_the_earlier_sets() -> Non
     assert _markdown(head, rows) in _page("catch5")
 
 
+def test_the_later_set_of_catch5_lies_within_the_intervals_of_the_page() -> None:
+    path = _RESULTS / "catch5" / "later" / "catch5-table-1-noop.csv"
+    later = (
+        pd.read_csv(path)
+        .set_index("agent")
+        .rename({"PopArt-IMPALA": "PopArt-IMPALA (popart_step_size=0.01)"})
+    )
+    intervals = {e["agent"]: (e["low"], e["high"]) for e in _scores("catch5")}
+    for agent, row in later.iterrows():
+        low, high = intervals[agent]
+        assert low <= row["score"] <= high
+        quoted = f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+        assert quoted in " ".join(_page("catch5").split())
+    assert len(later) == 3
+
+
 def test_page_of_catch5_has_the_parts_of_gradients_of_the_loudest_task() -> None:
     table = _table("catch5", "gradients")
     raw = table[(table["task"] == "catch_100") & (table["reward_clipping"] == "none")]
