@@ -20,6 +20,7 @@ from agent_inputs import (
 from scalable_agent_popart import construction, hardware, networks
 from scalable_agent_popart.agent import Agent, Unroll
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 
 _STEPS = 7
 _BATCH_SIZE = 3
@@ -213,6 +214,19 @@ def test_auto_is_measured_with_the_images_and_the_network_of_the_run_and_once(
         assert len(asked) == 3
     finally:
         construction._faster_type.cache_clear()
+
+
+def test_a_type_that_was_taken_elsewhere_and_cannot_be_computed_here_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "prepare_work", lambda make_work, dtype: None)
+    config = Config.from_flags({"level_name": "catch5", "precision": "bfloat16"})
+    construction._computes_bfloat16.cache_clear()
+    try:
+        with pytest.raises(UserError, match=r"cannot compute .* give --precision=float32"):
+            construction.settle(config)
+    finally:
+        construction._computes_bfloat16.cache_clear()
 
 
 def test_measuring_takes_no_random_number_of_the_run() -> None:

@@ -487,6 +487,12 @@ def test_last_words_tell_why_the_real_engine_ended(output: str, told: str) -> No
     assert "WARNING" not in words
 
 
+def test_of_many_reasons_the_first_is_kept() -> None:
+    later = "\n".join(f"step {i} failed" for i in range(6))
+    words = process_pool.last_words(f"zip: command not found\n{later}\nRuntimeError: no map\n")
+    assert words == "zip: command not found; step 4 failed; step 5 failed; RuntimeError: no map"
+
+
 def test_why_an_engine_ended_is_found_above_much_else(
     make_pool: MakePool, caplog: pytest.LogCaptureFixture
 ) -> None:
