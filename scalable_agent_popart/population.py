@@ -42,7 +42,7 @@ class Graphs:
 
     @property
     def num_traces(self) -> int:
-        """How often the present learner and policies were traced."""
+        """Counts the tracings of the present learner and policies."""
         of_learner = 0 if self._learner is None else self._learner.num_traces
         return of_learner + sum(policy.num_traces for policy in self._policies.values())
 

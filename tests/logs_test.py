@@ -59,7 +59,7 @@ class _Terminal(io.StringIO):
 
 
 def _info(steps: int, batch_size: int) -> StepOutputInfo:
-    """Of a batch in which no game ends."""
+    """The progress of episodes in a batch in which no game ends."""
     return StepOutputInfo(
         episode_return=np.zeros([steps, batch_size], np.float32),
         episode_step=np.ones([steps, batch_size], np.int32),

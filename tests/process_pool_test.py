@@ -84,7 +84,7 @@ def steps_of(received: list[Ready], environment: int) -> list[Ready]:
 
 
 def num_answers(pool: ProcessPool) -> int:
-    """How many environments have answered since the pool last looked."""
+    """Counts the environments that have answered since the pool last looked."""
     size = fcntl.ioctl(pool._answers, termios.FIONREAD, bytes(4))
     return int.from_bytes(size, sys.byteorder) // ANSWER.itemsize
 

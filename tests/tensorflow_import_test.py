@@ -1,4 +1,4 @@
-"""What the terminal shows while TensorFlow is imported, of a stand-in that is quick to do so."""
+"""The terminal while TensorFlow, or a stand-in that is quick to import, is imported."""
 
 import os
 import subprocess
