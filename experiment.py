@@ -20,8 +20,8 @@ from absl import app, flags, logging
 from scalable_agent_popart import config as config_lib
 from scalable_agent_popart import config_checks, errors, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population_directory import PopulationDirectory
-from scalable_agent_popart.run_directory import RunDirectory
+from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
 
 MODES = (*config_checks.MODES, "report")
@@ -297,7 +297,9 @@ def _run(config: config_lib.Config) -> int | None:
     if config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     _import_tensorflow()
-    from scalable_agent_popart import cluster, evaluation, evaluator, hardware, training  # noqa: PLC0415
+    from scalable_agent_popart.evaluation import evaluate, evaluator  # noqa: PLC0415
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
+    from scalable_agent_popart.training import remote_actors, trainer  # noqa: PLC0415
 
     hardware.prepare_process()
     if config.mode == "test":
@@ -306,16 +308,16 @@ def _run(config: config_lib.Config) -> int | None:
         if flags.FLAGS.job_name == "evaluator":
             evaluator.follow(config)
         else:
-            evaluation.evaluate(config)
+            evaluate.evaluate(config)
         return None
     if config.job_name == "actor":
-        return cluster.act(config)
-    return cluster.train(config) if config.learner_address else training.train(config)
+        return remote_actors.act(config)
+    return remote_actors.train(config) if config.learner_address else trainer.train(config)
 
 
 def _import_tensorflow() -> None:
     """Imports TensorFlow without its messages on the terminal."""
-    from scalable_agent_popart import tensorflow_import  # noqa: PLC0415
+    from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
 
     tensorflow_import.import_quietly()
 
@@ -328,16 +330,18 @@ def _train_population(config: config_lib.Config) -> int | None:
     given = given_flags()
     start = {name: given[name] for name in config.tuned if name in given}
     if config.pbt_member < 0:
-        from scalable_agent_popart import places  # noqa: PLC0415
+        from scalable_agent_popart.population import workers  # noqa: PLC0415
 
-        return places.train(config, start)
+        return workers.train(config, start)
     _import_tensorflow()
-    from scalable_agent_popart import cluster, hardware, population  # noqa: PLC0415
+    from scalable_agent_popart.population import worker  # noqa: PLC0415
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
+    from scalable_agent_popart.training import remote_actors  # noqa: PLC0415
 
     hardware.prepare_process()
     if config.job_name == "actor":
-        return cluster.act(directory.member_config(config, config.pbt_member, {}))
-    return population.train_member(config, start)
+        return remote_actors.act(directory.member_config(config, config.pbt_member, {}))
+    return worker.train_member(config, start)
 
 
 if __name__ == "__main__":

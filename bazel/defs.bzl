@@ -1,13 +1,11 @@
-"""How this repository's modules, programs and tests become targets.
+"""How this repository's folders, programs and tests become targets.
 
-`deps` are what a file imports (`tests/build_files_test.py` compares the two), `data` is what it
-reads or starts.
+A folder is one library of all its Python files, found by globs; its `deps` are the folders it may
+import, to which `tests/unit/architecture_test.py` holds it.
 """
 
 load("@packages//:requirements.bzl", "all_requirements")
 load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
-
-_PACKAGE = "scalable_agent_popart"
 
 # Bazel changes into a folder of its own before it starts a program; paths in flags are meant
 # from where the user is. A program started by its path also has its folder's modules first.
@@ -31,59 +29,46 @@ _start = rule(
     attrs = {"script": attr.string(mandatory = True)},
 )
 
-def module(name, srcs = None, deps = [], **kwargs):
-    """A module; its name is its file's unless `srcs` says otherwise."""
-    packaged = native.package_name().split("/")[0] == _PACKAGE
+def folder(name, srcs = None, data = None, **kwargs):
+    """The Python files of a folder and of those below it that have no BUILD file.
+
+    Args:
+      name: of the target; the folder's own, unless the folder holds several.
+      srcs: where they are not all the folder's files.
+      data: where it is not the folder's tables and scripts.
+      **kwargs: further attributes of the library, such as `deps`.
+    """
     py_library(
         name = name,
-        srcs = srcs or [name + ".py"],
-        deps = deps + (["//" + _PACKAGE] if packaged else []),
-        imports = [] if packaged else ["."],
+        srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
+        data = native.glob(["**/*.csv", "**/*.sh"]) if data == None else data,
         **kwargs
     )
 
-def program(name, deps = [], data = [], **kwargs):
-    """A script: `NAME` is to be run, `NAME_lib` to be imported."""
-    module(name = name + "_lib", srcs = [name + ".py"], deps = deps, data = data)
+def program(name, library, **kwargs):
+    """A script `NAME.py`, run with what the library of its folder depends on."""
     _start(name = name + "_start", script = name + ".py")
     py_binary(
         name = name,
         srcs = [":" + name + "_start"],
         main = name + "_start.py",
-        deps = [":" + name + "_lib"] + all_requirements,
+        deps = [library] + all_requirements,
         # Made-up `__init__.py` files would turn folders of scripts into packages.
         legacy_create_init = 0,
         **kwargs
     )
 
-def pytest_test(name, deps = [], package_deps = [], data = [], size = "medium", **kwargs):
-    """A file of tests, run by pytest: `NAME` is the test, `NAME_lib` for tests that import it.
-
-    Args:
-      name: of the file, without `.py`.
-      deps: what it imports.
-      package_deps: what it imports of `//scalable_agent_popart`, by name.
-      data: what it reads or starts.
-      size: "small" if it takes seconds, "large" if it takes minutes.
-      **kwargs: further attributes of the test.
-    """
-    module(
-        name = name + "_lib",
-        srcs = [name + ".py"],
-        deps = deps + ["//{}:{}".format(_PACKAGE, dep) for dep in package_deps],
-        data = data,
-        testonly = True,
-    )
-    py_test(
-        name = name,
-        size = size,
-        # Loading TensorFlow alone may take a slow machine most of a small test's minute.
-        timeout = "long" if size == "large" else "moderate",
-        srcs = ["//bazel:run_pytest.py"],
-        main = "//bazel:run_pytest.py",
-        args = [native.package_name() + "/" + name + ".py"],
-        deps = [":" + name + "_lib", ":conftest"] + all_requirements,
-        data = ["//:pyproject.toml"],
-        legacy_create_init = 0,
-        **kwargs
-    )
+def pytest_tests(deps, data):
+    """A test for each file of tests in this folder and those below it, run by pytest."""
+    for path in native.glob(["**/*_test.py"]):
+        slow = path.startswith("slow/")
+        py_test(
+            name = path[:-len(".py")],
+            size = "large" if slow else "medium",
+            srcs = ["//bazel:run_pytest.py"],
+            main = "//bazel:run_pytest.py",
+            args = [native.package_name() + "/" + path] + (["-m", "slow"] if slow else []),
+            deps = deps + all_requirements,
+            data = data,
+            legacy_create_init = 0,
+        )

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 import environments
-from scalable_agent_popart import construction, networks
+from scalable_agent_popart import factory
+from scalable_agent_popart.agent import networks
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import Suite
 
@@ -75,7 +76,7 @@ def in_place() -> Iterator[None]:
         return environments.Lockstep(CostlessEnvironments(np.asarray(task_ids, np.int32), spec))
 
     with (
-        mock.patch.object(construction, "make_environments", make_environments),
+        mock.patch.object(factory, "make_environments", make_environments),
         mock.patch.dict(networks.TORSOS, dict.fromkeys(networks.TORSOS, LinearTorso)),
     ):
         yield

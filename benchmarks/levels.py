@@ -32,9 +32,10 @@ import rates
 from absl import app, flags
 
 import experiment
-from scalable_agent_popart import construction, hardware
+from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import hardware
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
@@ -48,7 +49,7 @@ flags.DEFINE_integer("deaths", 100, "How many to go through.")
 flags.DEFINE_string("json", None, "File to write the results to.")
 
 _STOLEN = 7  # Field of /proc/stat: time that a virtual machine's host gave to others.
-_TESTS = Path(__file__).resolve().parents[1] / "tests"
+_ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def behave(**levels: Mapping[str, Any]) -> None:
@@ -128,7 +129,7 @@ def measure_pixel_control(config: Config) -> dict[str, float]:
 def report(config: Config, results: list[dict[str, float]]) -> None:
     """Prints the medians and writes the JSON file."""
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
-    threads = construction.num_actor_threads(config)
+    threads = factory.num_actor_threads(config)
     print(f"\n{FLAGS.measure}: {config.num_actors} actors in {threads} threads", end=", ")
     print(f"{config.height}x{config.width}")
     for name, value in medians.items():
@@ -148,8 +149,10 @@ def main(argv: list[str]) -> None:
         "pixel_control": measure_pixel_control,
     }
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "deepmind_lab.py").write_text("from fake_deepmind_lab import *\n")
-        sys.path[:0] = [folder, str(_TESTS)]
+        (Path(folder) / "deepmind_lab.py").write_text(
+            "from tests.fakes.fake_deepmind_lab import *\n"
+        )
+        sys.path[:0] = [folder, _ROOT]
         given = {"level_name": "dmlab30", "dataset_path": "dummy", **experiment.given_flags()}
         try:
             config = Config.from_flags(given)

@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from environments import EnvironmentPool
-from scalable_agent_popart import construction, rollouts
+from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart.acting.policy import Policy
+from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.learner import Learner
-from scalable_agent_popart.policy import Policy
-from scalable_agent_popart.stage_clock import shares
-from scalable_agent_popart.training import ActorPool
-from scalable_agent_popart.weights import WeightStore
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.system.stage_clock import shares
+from scalable_agent_popart.training.trainer import ActorPool
 
 # Enough to use up the rollouts that gather while the learner is being traced.
 _WARM_UP_UPDATES = 8
@@ -58,8 +58,8 @@ class Training:
 @contextmanager
 def training(config: Config) -> Iterator[Training]:
     """Starts actors and learner, and warms them up."""
-    spec = construction.make_rollout_spec(config)
-    learner = construction.make_learner(config, spec)
+    spec = factory.make_rollout_spec(config)
+    learner = factory.make_learner(config, spec)
     with ActorPool(config, spec, learner) as pool:
         running = Training(config, learner, pool)
         for _ in range(_WARM_UP_UPDATES):
@@ -129,8 +129,8 @@ def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
 
 def _train_step(config: Config) -> Callable[[], float]:
     """An update on the same batch of noise at every call; returns the loss."""
-    spec = construction.make_rollout_spec(config)
-    learner = construction.make_learner(config, spec)
+    spec = factory.make_rollout_spec(config)
+    learner = factory.make_learner(config, spec)
     generator = np.random.default_rng(0)
 
     def noise(leaf: tf.TensorSpec) -> tf.Tensor:
@@ -146,13 +146,13 @@ def _train_step(config: Config) -> Callable[[], float]:
 
 def measure_forward(config: Config, seconds: float) -> float:
     """The policy alone, one in each actor thread."""
-    spec = construction.make_rollout_spec(config)
-    agent = construction.make_agent(config, spec)
+    spec = factory.make_rollout_spec(config)
+    agent = factory.make_agent(config, spec)
     store = WeightStore(agent.trainable_variables, 0)
 
     def prepare(tasks: np.ndarray) -> Callable[[], int]:
         size = len(tasks)
-        policy = Policy(construction.make_agent(config, spec), store, 0, size)
+        policy = Policy(factory.make_agent(config, spec), store, 0, size)
         policy.refresh()
         env_output = tf.nest.map_structure(
             lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
@@ -173,7 +173,7 @@ def measure_forward(config: Config, seconds: float) -> float:
 def measure_emulation(config: Config, seconds: float) -> float:
     """The environments alone, all actor threads stepping random actions."""
     made = [
-        construction.make_environments(
+        factory.make_environments(
             config, config.suite, tasks, np.random.SeedSequence(i), training=True
         )
         for i, tasks in enumerate(_dealt(config))
@@ -204,8 +204,8 @@ def measure_emulation(config: Config, seconds: float) -> float:
 
 def _dealt(config: Config) -> list[np.ndarray]:
     """The tasks of each actor thread."""
-    return construction.deal_tasks(
-        config.num_actors, len(config.suite.tasks), construction.num_actor_threads(config)
+    return factory.deal_tasks(
+        config.num_actors, len(config.suite.tasks), factory.num_actor_threads(config)
     )
 
 

@@ -41,9 +41,10 @@ import rates
 from absl import app, flags
 
 import experiment
-from scalable_agent_popart import construction, hardware
+from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import hardware
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
@@ -167,7 +168,7 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
     overhead = FLAGS.measure == "overhead"
     network = "one linear layer" if overhead else f"{config.network} network"
     print(f"\n{config.agent_name}, {network}, {config.level_name}, {config.precision}")
-    threads = "1 and 2" if overhead else construction.num_actor_threads(config)
+    threads = "1 and 2" if overhead else factory.num_actor_threads(config)
     print(f"{config.num_actors} actors in {threads} threads; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
@@ -194,8 +195,8 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         sys.exit(f"error: {error}")
     hardware.prepare_process()
-    config = construction.settle(config)
-    report(config, run(config, construction.settle(other) if other else None))
+    config = factory.settle(config)
+    report(config, run(config, factory.settle(other) if other else None))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from scalable_agent_popart import construction
+from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.transport import LearnerLink, LearnerPort
+from scalable_agent_popart.training.transport import LearnerLink, LearnerPort
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
@@ -56,7 +56,7 @@ def rollout_bytes(spec: Rollout) -> int:
 def send(port: int) -> None:
     """A sender's work; ends with the receiver."""
     config = _config()
-    spec = construction.make_rollout_spec(config)
+    spec = factory.make_rollout_spec(config)
     link = LearnerLink(f"localhost:{port}", spec, _CARD, "sender")
     rollouts = tf.nest.map_structure(
         lambda leaf: np.zeros((_ROLLOUTS_PER_CALL, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
@@ -71,7 +71,7 @@ def fetch(num_clients: int) -> float:
     The clients are threads of this process; calls to the server are made without Python's lock.
     """
     config = _config()
-    spec = construction.make_rollout_spec(config)
+    spec = factory.make_rollout_spec(config)
     port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
     port.publish(0, bytes(_WEIGHT_BYTES))
     fetched = [0] * num_clients
@@ -100,7 +100,7 @@ def fetch(num_clients: int) -> float:
 def receive(num_senders: int) -> float:
     """Agent steps per second that arrive from so many senders."""
     config = _config()
-    spec = construction.make_rollout_spec(config)
+    spec = factory.make_rollout_spec(config)
     port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
     port.publish(0, b"")
     command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
@@ -148,7 +148,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.port:
         send(FLAGS.port)
     config = _config()
-    size = rollout_bytes(construction.make_rollout_spec(config))
+    size = rollout_bytes(factory.make_rollout_spec(config))
     result = {
         "bytes_per_rollout": size,
         "bytes_per_agent_step": size / config.unroll_length,

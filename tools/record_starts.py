@@ -11,7 +11,7 @@ states were recorded elsewhere, from people perhaps: `--states` is a directory w
 taken in the order of their names.
 
 Writes `<game>.npz` for each game, in place of an older one; the module
-`scalable_agent_popart.suites.atari_starts` describes the format. Scores from starts of another
+`scalable_agent_popart.suites.atari.starts` describes the format. Scores from starts of another
 player than the papers' human are no human-starts scores of theirs; name the player.
 """
 
@@ -23,11 +23,12 @@ import numpy as np
 from absl import app, flags
 
 import environments
-from scalable_agent_popart import tensorflow_import
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.run_directory import RunDirectory
-from scalable_agent_popart.suites import atari57, atari_starts
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.suites.atari import atari57
+from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.system import tensorflow_import
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("level_name", None, "A game, games, or atari57.")
@@ -128,7 +129,8 @@ def _random_player() -> Callable[[environments.StepOutput], int]:
 
 def _policy_player(config: Config) -> _MakePlayer:
     tensorflow_import.import_quietly()
-    from scalable_agent_popart import evaluation, hardware  # noqa: PLC0415
+    from scalable_agent_popart.evaluation import evaluate as evaluation  # noqa: PLC0415
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
     policy, _ = evaluation.load_policy(config, num_environments=1)

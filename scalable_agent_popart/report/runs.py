@@ -13,7 +13,7 @@ from scalable_agent_popart.report import records
 from scalable_agent_popart.report.ancestry import Segment
 from scalable_agent_popart.report.populations import Population, read_population
 from scalable_agent_popart.report.records import Evaluation, Metrics
-from scalable_agent_popart.run_directory import Change, RunDirectory
+from scalable_agent_popart.runs.directory import Change, RunDirectory
 
 
 @dataclass(frozen=True)

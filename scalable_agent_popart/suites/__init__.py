@@ -3,7 +3,9 @@
 import difflib
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites import atari57, catch, cluttered_catch, dmlab30
+from scalable_agent_popart.suites import catch, cluttered_catch
+from scalable_agent_popart.suites.atari import atari57
+from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)

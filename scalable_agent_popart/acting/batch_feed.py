@@ -1,0 +1,102 @@
+"""From a queue of rollouts to batches that wait for the learner on its device."""
+
+import queue
+import threading
+from typing import Protocol
+
+import tensorflow as tf
+
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system.stage_clock import StageClock, shares
+from scalable_agent_popart.system.threads import WorkerThreads
+
+# One graph for all feeds of a process, of which members that take turns need many.
+_time_major = tf.function(rollouts.time_major, autograph=False)
+# How long the main thread waits for a batch before it looks for signals and failed threads.
+_POLL_SECONDS = 0.2
+
+
+class RolloutSource(Protocol):
+    """Where rollouts come from."""
+
+    def get(self, batch_size: int) -> rollouts.Rollout | None:
+        """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
+        ...
+
+    def fill(self) -> float:
+        """Rollouts that wait, as a share of the capacity."""
+        ...
+
+    def close(self) -> None:
+        """Wakes all who wait; may be called twice."""
+        ...
+
+
+class BatchFeed:
+    """A thread that has the next batch ready while the learner works on the last.
+
+    Attributes:
+      clock: where the time of the thread that takes batches goes: `wait`ing for one, or
+        `learn`ing.
+    """
+
+    def __init__(self, source: RolloutSource, batch_size: int):
+        self.clock = StageClock()
+        self._source = source
+        self._batch_size = batch_size
+        self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
+        # Taken before a batch is, so that no second one grows old while the first waits.
+        self._may_take = threading.Semaphore(1)
+        self._closed = False
+        self._worker = WorkerThreads(self._stop)
+
+    def start(self) -> None:
+        """Starts the thread, which `close` ends."""
+        self._worker.start("batches", self._prepare)
+
+    def close(self) -> None:
+        """Closes the source and waits for the thread."""
+        self._worker.close()
+
+    def raise_error(self) -> None:
+        """Raises whatever ended the thread."""
+        self._worker.raise_error()
+
+    def next_batch(self) -> rollouts.Rollout | None:
+        """The next batch `[T + 1, B, ...]`, or None if there is none yet."""
+        self.raise_error()
+        self.clock.finish("learn")
+        try:
+            batch = self._batches.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return None
+        finally:
+            self.clock.finish("wait")
+        self._may_take.release()
+        return batch
+
+    def load(self) -> dict[str, float]:
+        """What keeps whom waiting, since the last call.
+
+        Returns:
+          `learner_wait`: share of the learner's time without a batch, near 0 if it is the
+          bottleneck; `queue_fill`: rollouts in the queue now as a share of its capacity, near 1
+          if it is.
+        """
+        waiting = shares([self.clock]).get("wait", 0.0)
+        self.clock.restart()
+        return {"learner_wait": waiting, "queue_fill": self._source.fill()}
+
+    def _prepare(self) -> None:
+        while self._may_take.acquire() and not self._closed:
+            stacked = self._source.get(self._batch_size)
+            if stacked is None:
+                return
+            with tf.device(hardware.learner_device()):
+                self._batches.put(_time_major(stacked))
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._may_take.release()
+        self._source.close()

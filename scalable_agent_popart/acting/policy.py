@@ -1,0 +1,128 @@
+"""The policy that acts: a copy of the agent's weights that changes only when told to."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from environments import StepOutput
+from scalable_agent_popart.acting.weights import WeightSource
+from scalable_agent_popart.agent.agent import Agent, AgentState
+from scalable_agent_popart.rollouts import AgentOutput
+
+
+class Policy:
+    """Chooses actions for N environments, one call of the network for all that are ready.
+
+    Attributes:
+      begun: bool `[N]`, which environments have begun their first episode.
+    """
+
+    def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
+        """Wraps an agent of its own.
+
+        Args:
+          agent: no one else's; its variables are overwritten by `refresh`.
+          source: of weights.
+          seed: of the actions' randomness.
+          num_environments: N.
+        """
+        self._agent = agent
+        self._step = tf.function(agent.step, autograph=False)
+        self._compiled_step: Any = None  # Until the first step shows the inputs' shapes.
+        self.begun = np.zeros(num_environments, bool)
+        # The last step's outputs of each environment, `[N, ...]`.
+        self._output = AgentOutput(
+            action=np.zeros(num_environments, np.int32),
+            policy_logits=np.zeros((num_environments, agent.num_actions), np.float32),
+        )
+        self._beginning = tuple(part.numpy() for part in agent.initial_state(1))
+        # Of each environment `[N, ...]`: tensors after a step of all of them, which then need not
+        # be copied for the next; else arrays.
+        self._state: AgentState = tuple(
+            np.repeat(part, num_environments, axis=0) for part in self._beginning
+        )
+        self.restart(source, seed)
+
+    def restart(self, source: WeightSource, seed: int) -> None:
+        """Forgets weights, states and actions, as of a new policy, and keeps the traced graph."""
+        self._source = source
+        self._seed = np.array([seed % 2**31, 0], np.int32)
+        self._version = -1
+        self.forget(np.arange(len(self._output.action)))
+        self.begun[:] = False
+
+    @property
+    def num_traces(self) -> int:
+        """Counts the tracings of the step: at most one, for any number of environments."""
+        return self._step.experimental_get_tracing_count()
+
+    def forget(self, ids: np.ndarray) -> None:
+        """Puts the environments `ids` back to action 0 and the state at an episode's start."""
+        if not len(ids):
+            return
+        self.begun[ids] = True
+        for array in self._output:
+            array[ids] = 0
+        self._store_state(ids, self._beginning)
+
+    def last_output(self, ids: np.ndarray) -> AgentOutput:
+        """What was said last in the environments `ids` `[M]`: NumPy arrays `[M, ...]`."""
+        return AgentOutput(*(array[ids] for array in self._output))
+
+    def state(self, ids: np.ndarray) -> AgentState:
+        """The recurrent state before the next step of the environments `ids` `[M]`, `[M, ...]`."""
+        return tuple(np.asarray(part)[ids] for part in self._state)
+
+    def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
+        """Acts in the environments `ids` `[M]`, which have returned `env_output` `[M, ...]`.
+
+        Returns:
+          Actions and logits as NumPy arrays `[M, ...]`; remembered, as is the state.
+        """
+        self._seed[1] += 1
+        everywhere = len(ids) == len(self._output.action)
+        state = self._state if everywhere else self.state(ids)
+        inputs = (self._output.action[ids], env_output, state, self._seed)
+        inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
+        if self._compiled_step is None:
+            self._compiled_step = self._compile(inputs)
+        output, state = self._compiled_step(*inputs)
+        output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
+        for array, value in zip(self._output, output, strict=True):
+            array[ids] = value
+        if everywhere:
+            self._state = state
+        else:
+            self._store_state(ids, state)
+        return output
+
+    def _compile(self, inputs: tuple[Any, ...]) -> Any:
+        """The step for inputs like these, of any number of environments.
+
+        A function of one signature is called in three quarters of the time that it takes to find
+        out which of several signatures fits.
+        """
+        *of_environments, seed = tf.nest.map_structure(tf.TensorSpec.from_tensor, inputs)
+        signature = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype), of_environments
+        )
+        return self._step.get_concrete_function(*signature, seed)
+
+    def _store_state(self, ids: np.ndarray, state: AgentState) -> None:
+        """Changes the state of the environments `ids` `[M]`, to `[M, ...]` or `[1, ...]`."""
+        self._state = tuple(
+            part if isinstance(part, np.ndarray) else part.numpy() for part in self._state
+        )
+        for part, value in zip(self._state, state, strict=True):
+            part[ids] = value
+
+    def refresh(self) -> int:
+        """Takes the newest weights, if they are newer than its own; returns their version."""
+        weights = self._source.latest()
+        if weights.version != self._version:
+            variables = self._agent.trainable_variables
+            for variable, tensor in zip(variables, weights.tensors, strict=True):
+                variable.assign(tensor)
+            self._version = weights.version
+        return self._version

@@ -1,0 +1,163 @@
+"""Makes the parts of a run from its configuration."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+import popart
+from environments import EnvironmentPool
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.agent import frame_stack, networks
+from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learning.learner import Learner, LearnerSettings
+from scalable_agent_popart.learning.pixel_control import QHead
+from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.system import hardware
+
+# Images in a part of a batch on the processor: what a layer leaves of them is still in the cache
+# for the next.
+_IMAGES_PER_PART = 64
+# Environments that share a call of the policy, at the least, unless threads are asked for: a call
+# costs as much as some images more, whatever its size.
+_MIN_ACTORS_PER_THREAD = 8
+# Images that the types of convolutions are compared with on a processor.
+_SAMPLE_IMAGES = 16
+
+
+def settle(config: Config) -> Config:
+    """The configuration with the type of the convolutions that `--precision=auto` is here.
+
+    It is measured, at the first call, with what the network is mostly made of and images of the
+    size that it sees.
+
+    Raises:
+      UserError: if bfloat16 is asked for, or was taken on another machine, and cannot be computed.
+    """
+    if config.precision == "bfloat16" and not _computes_bfloat16(config.network):
+        raise UserError(
+            "this machine cannot compute convolutions in bfloat16: give --precision=float32"
+        )
+    if config.precision != "auto":
+        return config
+    suite = config.suite
+    frame = suite.observation_spec(config.environment_options(training=True))
+    height, width, channels = tree.flatten(frame)[0].shape
+    channels *= frame_stack.NUM_FRAMES if suite.stacks_frames else 1
+    # A GPU computes a batch at once.
+    images = config.batch_size * config.unroll_length if hardware.has_gpu() else _SAMPLE_IMAGES
+    taken = _faster_type(config.network, (images, height, width, channels))
+    return replace(config, precision=taken.name)
+
+
+@functools.cache
+def _computes_bfloat16(network: str) -> bool:
+    make_work = functools.partial(networks.sample_work, network, (1, 16, 16, 1))
+    return hardware.prepare_work(make_work, tf.bfloat16) is not None
+
+
+@functools.cache
+def _faster_type(network: str, shape: tuple[int, ...]) -> tf.DType:
+    return hardware.faster_type(functools.partial(networks.sample_work, network, shape))
+
+
+def make_rollout_spec(config: Config) -> rollouts.Rollout:
+    """`tf.TensorSpec`s of the rollouts that this run's actors make."""
+    return rollouts.rollout_spec(
+        config.suite.observation_spec(config.environment_options(training=True)),
+        _bare_agent(config).initial_state(1),
+        config.num_actions,
+        config.unroll_length,
+    )
+
+
+def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
+    """The policy network, its variables created for rollouts of this spec."""
+    agent = _bare_agent(config)
+    example = rollouts.example_batch(spec)
+    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    return agent
+
+
+def _bare_agent(config: Config) -> Agent:
+    suite = config.suite
+    frame = suite.observation_spec(config.environment_options(training=True))
+    return Agent(
+        config.num_actions,
+        config.network,
+        config.use_lstm,
+        stacked_frame=frame if suite.stacks_frames else None,
+        reads_instructions=suite.has_instructions,
+        dtype=tf.as_dtype(settle(config).precision),
+        num_parts=1 if hardware.has_gpu() else _num_parts(config),
+    )
+
+
+def _num_parts(config: Config) -> int:
+    """Parts that a batch is convolved in: a multiple of the cores, for which each has work.
+
+    The agent splits whole steps, and so into no more parts than a rollout has steps.
+    """
+    cores = hardware.num_cores()
+    images = config.unroll_length * config.batch_size
+    return cores * math.ceil(images / (_IMAGES_PER_PART * cores))
+
+
+def num_actor_threads(config: Config) -> int:
+    """Threads that this process's actors share: `--actor_threads`, or what suits the machine."""
+    per_core = min(hardware.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
+    return config.actor_threads or max(1, per_core)
+
+
+def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
+    """The learner with its agent, value head and optimiser, all variables created."""
+    head = popart.ValueHead(
+        config.num_heads,
+        normalise=config.use_popart,
+        step_size=config.popart_step_size,
+        scale_lower_bound=config.popart_scale_lower_bound,
+        scale_upper_bound=config.popart_scale_upper_bound,
+        second_moment_of=config.popart_second_moment_of,
+    )
+    settings = LearnerSettings(
+        **{field.name: getattr(config, field.name) for field in fields(LearnerSettings)}
+    )
+    agent = make_agent(config, spec)
+    q_head = make_q_head(config) if config.pixel_control else None
+    return Learner(agent, head, settings, spec, config.batch_size, q_head, config.xla)
+
+
+def make_q_head(config: Config) -> QHead:
+    """The action values of pixel control, for the images that the agent sees."""
+    return QHead(config.num_actions, config.height, config.width)
+
+
+def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:
+    """The task of each actor, by thread: round robin over the tasks, then over the threads.
+
+    Every thread plays as many different tasks as it can, so that the batches made of its
+    rollouts mix them; copies of one task stand together. Jobs with as many actors each continue
+    one another's round, however many jobs there are.
+    """
+    first = job * num_actors
+    tasks = np.sort(np.arange(first, first + num_actors, dtype=np.int64) % num_tasks)
+    tasks = tasks.astype(np.int32)
+    return [tasks[i::num_threads] for i in range(num_threads)]
+
+
+def make_environments(
+    config: Config,
+    suite: Suite,
+    task_ids: Sequence[int] | np.ndarray,
+    seed: np.random.SeedSequence,
+    training: bool,
+) -> EnvironmentPool:
+    """Environments that play these tasks of the suite."""
+    seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
+    return suite.make_environments(task_ids, seeds.tolist(), config.environment_options(training))

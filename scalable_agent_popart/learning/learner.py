@@ -1,0 +1,270 @@
+"""The learner: batches of rollouts in, one gradient step and one PopArt update each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sonnet as snt
+import tensorflow as tf
+
+import popart
+import vtrace
+from environments import image_of
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.learning import losses, pixel_control
+from scalable_agent_popart.learning.hyperparameters import Hyperparameters
+from scalable_agent_popart.learning.rmsprop import RMSProp
+from scalable_agent_popart.rollouts import Rollout
+
+
+class Gradients(NamedTuple):
+    """Of a batch's losses to the agent's weights: a tensor for each of its trainable variables."""
+
+    policy: Sequence[tf.Tensor]  # Of the policy's loss alone.
+    total: Sequence[tf.Tensor]  # Of what an update minimises.
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """Settings of the update; names and meanings are those of the flags.
+
+    Those that `Hyperparameters` names are where these start.
+    """
+
+    total_environment_frames: int
+    num_action_repeats: int
+    discounting: float
+    reward_clipping: str
+    entropy_cost: float
+    baseline_cost: float
+    pixel_control_cost: float
+    pixel_control_discount: float
+    learning_rate: float
+    learning_rate_schedule: str  # "linear", to 0 at the end of the run, or "constant"
+    decay: float
+    momentum: float
+    epsilon: float
+    max_grad_norm: float  # 0: no clipping
+    popart_order: str  # "gradient_first" or "statistics_first"
+
+
+class Learner(snt.Module):
+    """Owns the agent's weights, the value head, the optimiser and the frame count.
+
+    Attributes:
+      hyperparameters: variables; no part of the checkpoint.
+      frames: int64 variable, environment frames learned from.
+      num_updates: int64 variable, the version of the weights; a copy of others' is one, too.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        head: popart.ValueHead,
+        settings: LearnerSettings,
+        spec: Rollout,
+        batch_size: int,
+        q_head: pixel_control.QHead | None = None,
+        xla: bool = False,
+        name: str = "learner",
+    ):
+        """Creates every variable, so that they can be restored before the first update.
+
+        Args:
+          agent: the policy to train, its variables created.
+          head: with one head for all tasks, or one a task.
+          settings: hyperparameters.
+          spec: of one environment's rollout.
+          batch_size: rollouts a batch.
+          q_head: of pixel control, if that is learned on the side.
+          xla: whether XLA compiles the update.
+          name: of the module.
+        """
+        super().__init__(name=name)
+        self.agent = agent
+        self.head = head
+        self.q_head = q_head
+        self._settings = settings
+        self.hyperparameters = Hyperparameters.of(settings)
+        self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
+        self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
+        example = rollouts.example_batch(spec)
+        features = agent.unroll(
+            example.agent_outputs.action, example.env_outputs, example.agent_state
+        ).features
+        head(features, self._head_ids(example))
+        self._parameters = (*agent.trainable_variables, *head.trainable_variables)
+        if q_head is not None:
+            q_head(features)
+            self._parameters += q_head.trainable_variables
+        self._optimiser = RMSProp(self._parameters, settings.decay, settings.momentum)
+        self._compiled_update = tf.function(
+            self._update,
+            input_signature=[rollouts.batch_spec(spec, batch_size)],
+            autograph=False,  # Nothing to convert, and looking for it takes seconds.
+            jit_compile=xla or None,
+        )
+        self._compiled_gradients = tf.function(
+            self._gradients,
+            input_signature=[rollouts.batch_spec(spec, None)],
+            autograph=False,
+        )
+
+    def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
+        """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
+        return self._compiled_update(batch)
+
+    def gradients(self, batch: Rollout) -> Gradients:
+        """What moves the agent's weights, before it is clipped; changes nothing.
+
+        Advantages and values are scaled by the statistics as they are, also where an update would
+        change those first.
+
+        Args:
+          batch: `[T + 1, B, ...]`, of any size B.
+        """
+        return self._compiled_gradients(batch)
+
+    @property
+    def num_traces(self) -> int:
+        """How often the update was traced; once, unless something is wrong."""
+        return self._compiled_update.experimental_get_tracing_count()
+
+    def learning_rate(self) -> tf.Tensor:
+        """Constant, or annealed linearly to zero over `total_environment_frames`."""
+        if self._settings.learning_rate_schedule == "constant":
+            return self.hyperparameters.learning_rate.read_value()
+        progress = tf.cast(self.frames / self._settings.total_environment_frames, tf.float32)
+        return self.hyperparameters.learning_rate * tf.maximum(1.0 - progress, 0.0)
+
+    def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
+        settings = self._settings
+        head_ids = self._head_ids(batch)  # [T + 1, B]
+        with tf.GradientTape() as tape:
+            statistics_first = settings.popart_order == "statistics_first"
+            parts, targets = self._loss_parts(batch, head_ids, statistics_first)
+            total_loss = tf.add_n(list(parts.values()))
+        gradients = tape.gradient(total_loss, self._parameters)
+        gradient_norm = tf.linalg.global_norm(gradients)
+        if settings.max_grad_norm > 0:
+            gradients, _ = tf.clip_by_global_norm(
+                gradients, self.hyperparameters.max_grad_norm, use_norm=gradient_norm
+            )
+        learning_rate = self.learning_rate()
+        self._optimiser.apply(gradients, learning_rate, self.hyperparameters.epsilon)
+        if settings.popart_order == "gradient_first":
+            self.head.update(targets, head_ids[0])
+
+        lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
+        steps, batch_size = targets.shape
+        self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
+        self.num_updates.assign_add(1)
+        return {
+            "total_loss": total_loss,
+            **parts,
+            "gradient_norm": gradient_norm,
+            "learning_rate": learning_rate,
+            "policy_lag": lag,
+        }
+
+    def _gradients(self, batch: Rollout) -> Gradients:
+        weights = self.agent.trainable_variables
+        with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
+            tape.watch(weights)
+            parts, _ = self._loss_parts(batch, self._head_ids(batch), update_statistics=False)
+            total_loss = tf.add_n(list(parts.values()))
+        return Gradients(
+            policy=tape.gradient(parts["policy_gradient_loss"], weights),
+            total=tape.gradient(total_loss, weights),
+        )
+
+    def _loss_parts(
+        self, batch: Rollout, head_ids: tf.Tensor, update_statistics: bool
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The parts of the total loss, and the targets of values `[T, B]`.
+
+        Args:
+          batch: `[T + 1, B, ...]`.
+          head_ids: `[T + 1, B]`.
+          update_statistics: by these targets, before they scale anything.
+        """
+        unroll = self._unroll(batch)
+        value = self.head(unroll.features, head_ids)
+        returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
+        if update_statistics:
+            self.head.update(returns.vs, head_ids[0])
+            value = self.head(unroll.features, head_ids)
+        shift, scale = self.head.statistics(head_ids[0])  # [B]
+        parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
+        if self.q_head is not None:
+            parts["pixel_control_loss"] = self._settings.pixel_control_cost * (
+                self._pixel_control_loss(self.q_head, batch, unroll.features)
+            )
+        return parts, returns.vs
+
+    def _unroll(self, batch: Rollout) -> Any:
+        return self.agent.unroll(
+            batch.agent_outputs.action, batch.env_outputs, batch.agent_state, bootstrap=True
+        )
+
+    def _head_ids(self, batch: Rollout) -> tf.Tensor:
+        """The head of each step `[T + 1, B]`: the rollout's task, or the only one there is."""
+        steps = batch.env_outputs.reward.shape[0]
+        ids = batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
+        return tf.tile(ids[tf.newaxis], [steps, 1])
+
+    def _vtrace(
+        self, batch: Rollout, logits: tf.Tensor, values: tf.Tensor
+    ) -> vtrace.VTraceFromLogitsReturns:
+        """Targets and advantages `[T, B]` from logits and values `[T + 1, B, ...]`."""
+        # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
+        # t to t + 1 has its action, reward and done in row t + 1.
+        taken = tf.nest.map_structure(lambda t: t[1:], (batch.env_outputs, batch.agent_outputs))
+        env_outputs, agent_outputs = taken
+        return vtrace.from_logits(
+            behaviour_policy_logits=agent_outputs.policy_logits,
+            target_policy_logits=logits[:-1],
+            actions=agent_outputs.action,
+            discounts=tf.where(env_outputs.done, 0.0, self._settings.discounting),
+            rewards=losses.clip_rewards(env_outputs.reward, self._settings.reward_clipping),
+            values=values[:-1],
+            bootstrap_value=values[-1],
+        )
+
+    def _losses(
+        self,
+        batch: Rollout,
+        logits: tf.Tensor,
+        value: popart.Value,
+        returns: vtrace.VTraceFromLogitsReturns,
+        shift: tf.Tensor,
+        scale: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """The weighted parts of the total loss; shift and scale `[B]` of each task."""
+        return {
+            "policy_gradient_loss": losses.policy_gradient_loss(
+                returns.target_action_log_probs, returns.pg_advantages / scale
+            ),
+            "value_loss": self._settings.baseline_cost
+            * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
+            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits[:-1]),
+        }
+
+    def _pixel_control_loss(
+        self, q_head: pixel_control.QHead, batch: Rollout, features: tf.Tensor
+    ) -> tf.Tensor:
+        """Not weighted yet; features `[T + 1, B, D]`."""
+        env_outputs = batch.env_outputs
+        # Apart from the others, as no gradient is wanted through the last step's values.
+        bootstrap = q_head(features[-1:])  # [1, B, ...]
+        # As for V-trace, what an action led to stands in the row after it.
+        targets = pixel_control.q_targets(
+            pixel_control.cell_rewards(
+                image_of(env_outputs.observation), env_outputs.info.episode_end
+            ),
+            tf.where(env_outputs.done[1:], 0.0, self._settings.pixel_control_discount),
+            bootstrap=bootstrap.greatest()[0],
+        )
+        predictions = q_head(features[:-1]).of(batch.agent_outputs.action[1:])
+        return pixel_control.loss(predictions, targets)

@@ -1,0 +1,300 @@
+"""What a run records: JSON lines, TensorBoard and the terminal.
+
+`episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
+learning. Both, and what TensorBoard shows, are cut back to where they stood at the checkpoint
+when a run resumes, so that their frames never go backwards.
+"""
+
+import collections
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+from tensorboard.compat.proto.event_pb2 import Event
+
+from environments import StepOutputInfo
+from scalable_agent_popart import scores
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system.threads import WorkerThreads
+
+# A task's score while training is the mean over its latest games.
+_RECENT_EPISODES = 100
+# Scalars that TensorBoard shows in groups of these names; losses have one, and the rest are
+# `learning`.
+_SPEED = (
+    "frames_per_second",
+    "memory_mib",
+    "policy_lag",
+    "learner_wait",
+    "queue_fill",
+    "environment_restarts",
+)
+# By task: groups of their own, some under a name that says more there.
+_TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
+# Bytes; a line of metrics for 57 tasks has some 6,000.
+_LONGEST_LINE = 2**20
+
+
+class JsonLines:
+    """A file of one JSON object a line, whose length is part of the checkpoint.
+
+    Attributes:
+      length: int64 variable, bytes of the log that belong to the checkpoint.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file: Any = None  # Until `open`.
+        self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def open(self) -> None:
+        """Cuts the file back to `length`, and to whole lines, and opens it to go on."""
+        self._path.touch()
+        with open(self._path, "rb+") as file:
+            keep = min(int(self.length), self._path.stat().st_size)
+            file.seek(max(0, keep - _LONGEST_LINE))
+            tail = file.read(keep - file.tell())
+            file.truncate(keep - len(tail) + tail.rfind(b"\n") + 1)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records so far, one by one.
+
+        Raises:
+          UserError: if a line is damaged.
+        """
+        with open(self._path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise UserError(
+                        f"{self._path} is damaged in line {number}; delete the line and repeat"
+                    ) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends one line."""
+        self._file.write(json.dumps(record) + "\n")
+
+    def flush(self) -> None:
+        """Hands everything written to the operating system and notes the length."""
+        self._file.flush()
+        self.length.assign(self._file.tell())
+
+    def close(self) -> None:
+        """Harmless if it was never opened."""
+        if self._file is not None:
+            self._file.close()
+
+
+class RunLog:
+    """All records of a training run.
+
+    Attributes:
+      metrics: the learner's log, to be saved with the checkpoint.
+      episodes: the finished games' log, likewise.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        suite: Suite,
+        num_action_repeats: int,
+        hear: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
+        constants: Mapping[str, str] | None = None,
+    ):
+        """Opens nothing yet.
+
+        Args:
+          directory: of the run.
+          suite: with its tasks in play.
+          num_action_repeats: environment frames an agent step lasts.
+          hear: is told of each finished game, those in the log included once that is opened: its
+            task, its raw return, and the run's frames at its end.
+          constants: name to value, for every line of metrics.
+        """
+        self._constants = constants or {}
+        self.metrics = JsonLines(directory.metrics)
+        self.episodes = JsonLines(directory.episodes)
+        self._directory = directory
+        self._suite = suite
+        self._progress: Any = None  # Until `open`.
+        self._begun = threading.Event()
+        self._clock = WorkerThreads(self._begun.set)
+        self._num_action_repeats = num_action_repeats
+        self._hear = hear
+        self._returns: dict[str, collections.deque[float]] = {
+            task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
+        }
+        self._rollouts = np.zeros(len(suite.tasks), np.int64)  # By task, since the last record.
+
+    def open(self, frames: int, total_frames: int, show_progress: bool = True) -> None:
+        """Starts to record, at `frames` of `total_frames` environment frames."""
+        self.metrics.open()
+        self.episodes.open()
+        for episode in self.episodes.read():
+            self._note(episode["task"], episode["episode_return"], episode["frames"])
+        _cut_events(self._directory.path, frames)
+        self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
+        terminal = sys.stderr.isatty()
+        self._progress = tqdm.tqdm(
+            total=total_frames,
+            initial=frames,
+            unit=" frames",
+            unit_scale=True,
+            mininterval=0.5 if terminal else 10.0,
+            dynamic_ncols=terminal,
+            smoothing=0.05,
+            disable=not show_progress,
+        )
+        if show_progress:
+            self._clock.start("clock", self._show_time)
+        self._since = (time.monotonic(), frames)  # Of the last record.
+
+    def show_awaited(self, what: str) -> None:
+        """Shows in the progress bar what the first batch waits for, until that is recorded."""
+        self._progress.set_description(what, refresh=False)
+
+    def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
+        """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
+
+        Args:
+          frames: of the run.
+          task_ids: `[B]`.
+          info: `[T + 1, B]`; step 0 was part of the rollouts before.
+        """
+        self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
+        for step, b in np.argwhere(info.episode_end[1:]):
+            task = self._suite.tasks[task_ids[b]]
+            episode_return = float(info.episode_return[step + 1, b])
+            self._note(task, episode_return, frames)
+            self.episodes.write(
+                {
+                    "task": task,
+                    "episode_return": episode_return,
+                    "episode_frames": int(info.episode_step[step + 1, b])
+                    * self._num_action_repeats,
+                    "frames": frames,
+                }
+            )
+        if not self._begun.is_set():
+            self._begun.set()
+            self._progress.set_description(refresh=False)
+        self._progress.update(frames - self._progress.n)
+
+    def record_metrics(
+        self,
+        frames: int,
+        learner_metrics: Mapping[str, float],
+        by_task: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
+
+        Adds the memory of this process and its descendants, and each task's share of the rollouts
+        since the last line.
+
+        Args:
+          frames: of the run.
+          learner_metrics: name to value.
+          by_task: name (`shift`, `scale`, `restarts`) to values by task.
+        """
+        if frames == self._since[1]:
+            return  # Already recorded.
+        now = time.monotonic()
+        since_time, since_frames = self._since
+        self._since = (now, frames)
+        record = {
+            "frames": frames,
+            "frames_per_second": (frames - since_frames) / max(now - since_time, 1e-9),
+            **learner_metrics,
+            **(score := self._score()),
+            **hardware.memory(),
+        }
+        shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
+        self._rollouts[:] = 0
+        mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
+        batch_share = dict(zip(self._suite.tasks, shares, strict=True))
+        by_task = {"episode_return": mean_returns, "batch_share": batch_share, **by_task}
+        self.metrics.write({"time": time.time(), **record, **self._constants, **by_task})
+        self.metrics.flush()
+        self.episodes.flush()
+        with self._tensorboard.as_default(step=frames):
+            for name, value in record.items():
+                if name != "frames":  # The axis.
+                    group = "scores" if name in score else _group(name)
+                    tf.summary.scalar(f"{group}/{name}", value)
+            for name, values in by_task.items():
+                for task, value in values.items():
+                    tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
+        self._tensorboard.flush()
+        shown = {"loss": f"{record['total_loss']:.4g}"}
+        headline = self._suite.headline
+        if headline in record:
+            played = f"{record['tasks_scored']}/{len(self._suite.tasks)} tasks"
+            shown = {headline: f"{record[headline]:.1f}% of {played}", **shown}
+        self._progress.set_postfix(shown, refresh=False)
+
+    def close(self) -> None:
+        """Ends the records; harmless if they were never opened."""
+        if self._progress is not None:
+            self._clock.close()
+            self._progress.close()
+            self._tensorboard.close()
+            self.metrics.close()
+            self.episodes.close()
+
+    def _show_time(self) -> None:
+        """Moves the bar's clock while the main thread, in the first update, cannot."""
+        while not self._begun.wait(self._progress.mininterval):
+            self._progress.refresh()
+
+    def _note(self, task: str, episode_return: float, frames: int) -> None:
+        self._returns[task].append(episode_return)
+        self._hear(task, episode_return, frames)
+
+    def _score(self) -> dict[str, float]:
+        """Aggregate over the tasks that have a score, and how many those are.
+
+        A task has one once it has finished a game, if random and human scores are known.
+        """
+        references = self._suite.reference_scores
+        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
+        aggregate = scores.aggregate_returns(played, references)
+        return {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}
+
+
+def _group(name: str) -> str:
+    if name.endswith("_loss"):
+        return "losses"
+    return "speed" if name in _SPEED else "learning"
+
+
+def _cut_events(directory: Path, frames: int) -> None:
+    """Removes what TensorBoard's files have of later than `frames`, and records cut short.
+
+    A record is its length in eight bytes, a checksum of four, the event, and another checksum.
+    """
+    for path in directory.glob("events.out.tfevents.*"):
+        with open(path, "rb+") as file:
+            size, end = path.stat().st_size, 0
+            while len(header := file.read(12)) == 12:
+                content = file.read(min(size, int.from_bytes(header[:8], "little")))
+                if len(file.read(4)) < 4:
+                    break
+                try:
+                    if Event.FromString(content).step > frames:
+                        break
+                except Exception:  # What is damaged cannot be told apart from its end.
+                    break
+                end = file.tell()
+            file.truncate(end)

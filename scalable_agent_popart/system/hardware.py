@@ -1,0 +1,237 @@
+"""What the machine is, and how TensorFlow and the allocator are to use it.
+
+Thread pools and the allocator belong to the process, so they are set once, by the program that
+starts it and before TensorFlow first computes.
+"""
+
+import contextlib
+import ctypes
+import gc
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
+
+# Names of glibc's `mallopt` parameters, from its malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+# glibc before 2.35 takes no larger threshold for mapping than the second of these.
+_MMAP_THRESHOLDS = (2**31 - 1, 2**25)
+
+# Where Linux says which cgroups a process is in, and what they allow.
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+# How long types are compared, and how often at least.
+_MEASURING_SECONDS = 0.5
+_LEAST_ROUNDS = 8
+# How many times as fast bfloat16 has to be. Nearer to 1 the noise would decide, for each run anew,
+# and make different agents of two runs of one command.
+_CLEAR_GAIN = 1.05
+
+
+def prepare_process() -> None:
+    """Sets TensorFlow's threads, the allocator and Python's garbage collector.
+
+    Call it once all modules are imported, and before TensorFlow first computes: a process that has
+    used TensorFlow before keeps the threads it has.
+    """
+    keep_freed_memory()
+    # Or the collector would look through the modules' many objects again and again, which takes a
+    # tenth of the program's own work.
+    gc.collect()
+    gc.freeze()
+    try:
+        if has_gpu():
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)
+            return
+        if NVIDIA_DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            logging.warning(
+                "this machine has an NVIDIA driver, but TensorFlow can use no GPU; with "
+                "TF_CPP_MIN_LOG_LEVEL=0 in the environment it says why"
+            )
+        # Actors and the parts of a batch give every core work of its own; sharing one
+        # operation between cores would make each wait for the other.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(num_cores())
+    except RuntimeError:
+        pass
+
+
+def keep_freed_memory() -> None:
+    """Has glibc's allocator reuse memory where it would return it to the system.
+
+    The activations of large batches would otherwise be mapped, faulted in page by page and
+    unmapped again at every step. A single arena, because those of threads hold no block of
+    64 MiB. Where there is no glibc, nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
+    if mallopt and any(mallopt(_M_MMAP_THRESHOLD, size) for size in _MMAP_THRESHOLDS):
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_ARENA_MAX, 1)
+
+
+def memory() -> dict[str, float]:
+    """`memory_mib`, resident now of this process and its descendants; nothing without `/proc`.
+
+    Of the descendants' pages that several processes share, each has its proportional part.
+    """
+    own, *descendants = _process_tree()
+    if not own.exists():
+        return {}
+    total = _resident_bytes(own) + sum(map(_proportional_bytes, descendants))
+    return {"memory_mib": total / 2**20}
+
+
+def _process_tree() -> list[Path]:
+    """The directories in `/proc` of this process and its descendants."""
+    found = [Path("/proc/self")]
+    for process in found:  # Which grows.
+        # A child belongs to the thread that started it.
+        for children in process.glob("task/*/children"):
+            with contextlib.suppress(OSError):  # The thread has ended.
+                found += [Path("/proc", child) for child in children.read_text().split()]
+    return found
+
+
+def _resident_bytes(process: Path) -> int:
+    return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _proportional_bytes(process: Path) -> int:
+    """The memory resident of a process, of shared pages its part if known; 0 once it ended."""
+    with contextlib.suppress(OSError):
+        for line in (process / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 2**10
+    try:
+        return _resident_bytes(process)
+    except OSError:
+        return 0
+
+
+def num_cores() -> int:
+    """Processor cores that this process may use: its affinity, or less if its cgroup allows less.
+
+    A quota of one and a half cores counts as two.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
+
+
+def _cgroup_quotas() -> Iterator[float]:
+    """The processor time, in cores, that this process's cgroups of either version allow it."""
+    try:
+        lines = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / controllers  # Of version 2, which names none, the folder itself.
+        # Limits of the groups above hold as well. In a container the path may be the host's,
+        # which is not to be seen there; the container's own group is then the root.
+        for group in (own := root / path.lstrip("/"), *own.parents):
+            try:
+                if controllers:
+                    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                    quota, period = ((group / name).read_text() for name in names)
+                else:
+                    quota, period = (group / "cpu.max").read_text().split()
+                if quota.strip() not in ("max", "-1"):
+                    yield float(quota) / float(period)
+            except (OSError, ValueError):
+                pass
+            if group == root:
+                break
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow sees a GPU."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def learner_device() -> str:
+    """The device that learns and acts."""
+    return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
+
+
+def device() -> dict[str, Any]:
+    """The processor's model, the cores that this process may use, and the GPUs, for records."""
+    return {
+        "processor": _processor_model(),
+        "cores": num_cores(),
+        "gpus": [
+            tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
+            for gpu in tf.config.list_physical_devices("GPU")
+        ],
+    }
+
+
+MakeWork = Callable[[tf.DType], Callable[[], object]]
+
+
+def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] | None:
+    """Makes the call that does some work in a type, and compiles it; None if that is impossible."""
+    try:
+        work = make_work(dtype)
+        work()
+    except tf.errors.OpError as error:
+        logging.info("no convolutions in %s here (%s)", dtype.name, type(error).__name__)
+        return None
+    return work
+
+
+def faster_type(make_work: MakeWork) -> tf.DType:
+    """The type in which some work is done sooner: bfloat16 if that is clearly so, or float32.
+
+    Measured, since neither a device's name nor its list of features tells. Both types work in
+    turn, so that what other processes do to one they do to the other, and of each the shortest
+    time counts, which is the one that they disturbed least.
+
+    Args:
+      make_work: given a type, returns a call that does the work in it and waits for its end.
+    """
+    prepared = [prepare_work(make_work, dtype) for dtype in (tf.float32, tf.bfloat16)]
+    works = [work for work in prepared if work is not None]
+    if len(works) < len(prepared):
+        return tf.float32
+    # A processor's own time, which passes only while it works for this process.
+    clock = time.perf_counter if has_gpu() else time.process_time
+    shortest = [math.inf, math.inf]
+    rounds, start = 0, time.perf_counter()
+    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < _MEASURING_SECONDS:
+        for i, work in enumerate(works):
+            begin = clock()
+            work()
+            shortest[i] = min(shortest[i], clock() - begin)
+        rounds += 1
+    gain = shortest[0] / shortest[1]
+    taken = tf.bfloat16 if gain >= _CLEAR_GAIN else tf.float32
+    logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
+    return taken
+
+
+def _processor_model() -> str:
+    """The processor's name as Linux knows it; what Python knows elsewhere."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

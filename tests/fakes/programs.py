@@ -1,0 +1,49 @@
+"""The launch script in processes of its own: started, waited for, and killed after a test."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 240  # Only what hangs takes so long.
+
+
+class Programs:
+    """Starts `experiment.py`; kills what is left of it."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "experiment.py", *arguments]
+        process = subprocess.Popen(
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        )
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:
+    """Waits for a condition that the living processes are to bring about."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        for process in alive:
+            assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "the condition did not come about"
+        time.sleep(0.02)
+
+
+def metrics(logdir: Path) -> list[dict[str, Any]]:
+    """The complete lines of the learner's log."""
+    path = logdir / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,150 @@
+"""Real processes that are killed, interrupted and started again."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.checkpoints import Checkpoints
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, Programs, metrics, wait_until
+
+SETTINGS = {
+    "level_name": "catch5",
+    "use_popart": True,
+    "num_actors": 10,
+    "batch_size": 4,
+    "unroll_length": 10,
+}
+
+
+class Runs(Programs):
+    """Starts training processes in one run directory."""
+
+    def __init__(self, logdir: Path):
+        super().__init__()
+        self.logdir = logdir
+
+    def start(self, *extra: str) -> subprocess.Popen[str]:
+        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        return self.run(f"--logdir={self.logdir}", *settings, *extra)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    runs = Runs(tmp_path / "run")
+    yield runs
+    runs.close()
+
+
+def saved(logdir: Path) -> tuple[int, np.ndarray]:
+    """Frames and shift in the newest checkpoint; (0, zeros) if there is none."""
+    newest = tf.train.latest_checkpoint(str(logdir / "checkpoints"))
+    if newest is None:
+        return 0, np.zeros(5)
+    reader = tf.train.load_checkpoint(newest)
+    return (
+        int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE")),
+        reader.get_tensor("learner/head/shift/.ATTRIBUTES/VARIABLE_VALUE"),
+    )
+
+
+def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
+    """Checkpoints are written all the time, so that some kills fall into the writing."""
+    chance = random.Random(0)
+    frames_before = 0
+    for _ in range(3):
+        process = runs.start("--checkpoint_seconds=1e-9", "--log_seconds=1e-9")
+        goal = frames_before + chance.randrange(1000, 3000)
+        wait_until(lambda goal=goal: saved(runs.logdir)[0] >= goal, process)
+        process.kill()
+        process.wait()
+        frames, shift = saved(runs.logdir)
+        assert frames >= frames_before
+
+        config = Config.from_flags({**SETTINGS, "logdir": str(runs.logdir)})
+        learner = factory.make_learner(config, factory.make_rollout_spec(config))
+        assert Checkpoints(runs.logdir / "checkpoints", learner=learner).restore()
+        assert int(learner.frames) == frames
+        np.testing.assert_array_equal(learner.head.shift, shift)
+        frames_before = frames
+
+    process = runs.start(f"--total_environment_frames={frames_before + 200}")
+    assert process.wait(DEADLINE_SECONDS) == 0
+    recorded = [line["frames"] for line in metrics(runs.logdir)]
+    assert recorded == sorted(set(recorded))  # Never backwards, none twice.
+    first_after = next(frame for frame in recorded if frame > frames_before)
+    assert first_after == frames_before + 40  # One batch further.
+    for line in (runs.logdir / "episodes.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Signals) -> None:
+    process = runs.start("--checkpoint_seconds=1e9", "--log_seconds=1e-9")
+    wait_until(lambda: len(metrics(runs.logdir)) >= 5, process)
+    before = metrics(runs.logdir)[-1]["frames"]
+    process.send_signal(number)
+    _, output = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in output
+    frames = saved(runs.logdir)[0]
+    assert frames == metrics(runs.logdir)[-1]["frames"] >= before
+    told = f"saved at {frames:,} frames in {runs.logdir}/checkpoints; the same command goes on"
+    assert output.splitlines()[-1] == told
+
+
+def test_two_processes_cannot_train_in_one_directory(runs: Runs) -> None:
+    first = runs.start()
+    wait_until(lambda: bool(metrics(runs.logdir)), first)
+    second = runs.start()
+    _, output = second.communicate(timeout=DEADLINE_SECONDS)
+    assert second.returncode == 1
+    errors = [line for line in output.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "another process trains in" in errors[0]
+    assert first.poll() is None
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = Runs(tmp_path / "file" / "run").start()
+    _, output = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 1
+    assert output.startswith("error: --logdir=")
+    assert "cannot be written to" in output
+
+
+def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path) -> None:
+    training = runs.start("--checkpoint_seconds=1", "--log_seconds=0.1")
+    wait_until(lambda: saved(runs.logdir)[0] > 0, training)
+    before = saved(runs.logdir)[0]
+    program = [sys.executable, "experiment.py"]
+    test = [*program, "--mode=test", f"--logdir={runs.logdir}", "--test_num_episodes=4"]
+    subprocess.run(test, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
+    assert training.poll() is None
+    result = json.loads((runs.logdir / "evaluation.json").read_text())
+    assert before <= result["frames"] <= saved(runs.logdir)[0]
+
+    wait_until(lambda: saved(runs.logdir)[0] > result["frames"], training)  # It trains on.
+    report = [
+        *program,
+        "--mode=report",
+        f"--runs={runs.logdir}",
+        f"--report_dir={tmp_path / 'out'}",
+    ]
+    subprocess.run(report, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
+    assert training.poll() is None
+    assert str(runs.logdir) in (tmp_path / "out" / "report.md").read_text()
+    training.terminate()
+    _, output = training.communicate(timeout=DEADLINE_SECONDS)
+    assert training.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in output

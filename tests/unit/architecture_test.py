@@ -1,0 +1,145 @@
+"""Which folder may import which: imports are parsed, never run, and held to the BUILD files."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "scalable_agent_popart"
+_TENSORFLOW = {"tensorflow", "sonnet", "tensorflow_probability", "tf_keras", "keras"}
+_LEAVES = ("vtrace", "popart", "environments")
+_SOURCES = {
+    ".".join(path.relative_to(_ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (*_ROOT.glob("*.py"), *(_ROOT / _PACKAGE).rglob("*.py"))
+}
+# These are imported by processes that do without TensorFlow.
+_LIGHT = re.compile(
+    r"environments"
+    rf"|{_PACKAGE}\.(config|errors|scores|suites|report|runs\.directory|evaluation\.summary"
+    r"|population\.(directory|member_directory))\b.*"
+)
+_THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.system.threads"}
+_MATHS = (
+    "vtrace",
+    "popart",
+    *(f"{_PACKAGE}.learning.{name}" for name in ("losses", "pixel_control", "rmsprop")),
+)
+
+
+@functools.cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_SOURCES[module].read_text())
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yields the modules that are imported, at the top or within functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports would not be seen here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in _SOURCES else str(node.module) for name in names)
+
+
+def _reach(module: str) -> set[str]:
+    """Returns what a module imports, and what the modules of this repository it imports do."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for name in set(_imported(_tree(waiting.pop()))) - seen:
+            seen |= {name, name.partition(".")[0]}
+            waiting += [name] if name in _SOURCES else []
+    return seen
+
+
+def _target(module: str) -> str:
+    """Returns the label of the Bazel target that a module is part of."""
+    path = module.split(".")
+    if path[0] != _PACKAGE:
+        return "//:launch_script" if module == "experiment" else f"//:{path[0]}"
+    if len(path) > 1 and (_ROOT / _PACKAGE / path[1] / "BUILD").is_file():
+        return f"//{_PACKAGE}/{path[1]}"
+    own = path[-1].split("_")[0]
+    return f"//{_PACKAGE}" + (f":{own}" if own in ("config", "factory") else "")
+
+
+def _arrows() -> dict[str, set[str]]:
+    """Returns each target of a BUILD file with its `deps`."""
+    arrows = {}
+    for path in (_ROOT / "BUILD", *(_ROOT / _PACKAGE).rglob("BUILD")):
+        folder = path.parent.relative_to(_ROOT).as_posix().lstrip(".")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "folder":
+                given = {word.arg: word.value for word in node.keywords}
+                name = ast.literal_eval(given["name"])
+                own = name == folder.rpartition("/")[2]
+                label = f"//{folder}" if own else f"//{folder}:{name}"
+                deps = ast.literal_eval(given["deps"]) if "deps" in given else []
+                full = {f"//{folder}{dep}" if dep[0] == ":" else dep for dep in deps}
+                arrows[label] = {dep.removesuffix(f":{_PACKAGE}") for dep in full}
+    return arrows
+
+
+def test_folders_import_only_those_that_their_build_files_name() -> None:
+    arrows = _arrows()
+    for module in _SOURCES:
+        own = _target(module)
+        used = {_target(name) for name in _imported(_tree(module)) if name in _SOURCES}
+        assert used <= arrows[own] | {own, f"//{_PACKAGE}"}, module
+
+
+def test_arrows_between_folders_make_no_circle() -> None:
+    arrows = _arrows()
+    while leaves := {target for target, deps in arrows.items() if not deps & arrows.keys()}:
+        arrows = {target: deps for target, deps in arrows.items() if target not in leaves}
+    assert not arrows
+
+
+@pytest.mark.parametrize("module", _LEAVES)
+def test_leaves_never_import_the_package(module: str) -> None:
+    assert not {_PACKAGE, "experiment"} & _reach(module)
+
+
+def test_only_the_launch_script_knows_flags_and_nothing_knows_it() -> None:
+    for module in _SOURCES.keys() - {"experiment"}:
+        assert not {"experiment", "absl.app", "absl.flags"} & set(_imported(_tree(module)))
+        words = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(_tree(module))}
+        assert "FLAGS" not in words, module
+
+
+def test_what_processes_without_tensorflow_import_is_light() -> None:
+    light = [module for module in _SOURCES if _LIGHT.fullmatch(module)]
+    assert len(light) > 20
+    for module in light:
+        assert not _TENSORFLOW & _reach(module), module
+
+
+def test_launch_script_imports_nothing_heavy_at_its_top() -> None:
+    imports = (ast.Import, ast.ImportFrom)
+    top = [node for node in _tree("experiment").body if isinstance(node, imports)]
+    for name in _imported(ast.Module(list(top), [])):
+        assert name not in _TENSORFLOW
+        assert name not in _SOURCES or not _TENSORFLOW & _reach(name), name
+
+
+def test_maths_knows_neither_configuration_nor_environments_nor_threads_nor_files() -> None:
+    forbidden = {f"{_PACKAGE}.{name}" for name in ("config", "suites", "runs")}
+    for module in _MATHS:
+        reached = _reach(module)
+        assert not (forbidden | _THREADS | {"environments", "os", "pathlib", "io"}) & reached, (
+            module
+        )
+
+
+def test_actor_and_learner_do_not_know_each_other() -> None:
+    actor, learner = _reach(f"{_PACKAGE}.acting.actor"), _reach(f"{_PACKAGE}.learning.learner")
+    assert not any(name.startswith((f"{_PACKAGE}.learning", "vtrace", "popart")) for name in actor)
+    assert not any(
+        name.startswith((f"{_PACKAGE}.acting", f"{_PACKAGE}.suites")) for name in learner
+    )
+    assert not _THREADS & learner

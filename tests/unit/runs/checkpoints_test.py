@@ -1,0 +1,178 @@
+"""A checkpoint brings back every variable, and a tester reads the policy out of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.checkpoints import Checkpoints
+
+
+def make_learner(**given: object) -> Learner:
+    """A small learner with a value of its own in every variable."""
+    config = Config.from_flags({"level_name": "catch5", "batch_size": 2, **given})
+    learner = factory.make_learner(config, factory.make_rollout_spec(config))
+    for i, variable in enumerate(learner.variables):
+        values = np.arange(variable.shape.num_elements()) % 13 + i + 1
+        variable.assign(tf.cast(tf.reshape(values, variable.shape), variable.dtype))
+    return learner
+
+
+def spoil(learner: Learner) -> None:
+    for variable in learner.variables:
+        variable.assign(tf.zeros_like(variable))
+
+
+def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> None:
+    learner = make_learner(use_popart=True, use_lstm=True)
+    names = [variable.name for variable in learner.variables]
+    for part in ("shift", "second_moment", "mean_square", "momentum", "frames", "num_updates"):
+        assert any(part in name for name in names), part
+    before = [variable.numpy() for variable in learner.variables]
+    Checkpoints(tmp_path, learner=learner).save()
+    spoil(learner)
+    assert Checkpoints(tmp_path, learner=learner).restore()
+    for variable, value in zip(learner.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+
+
+def with_float32_statistics(learner: Learner) -> Learner:
+    """The learner as older versions saved it; with statistics that float32 rounds."""
+    for name, values in (("shift", [1 / 3] * 5), ("second_moment", [4 / 3] * 5)):
+        older = tf.Variable(values, trainable=False, dtype=tf.float32, name=name)
+        setattr(learner.head, name, older)
+    return learner
+
+
+def test_statistics_of_older_versions_come_back_and_are_kept_in_float64(tmp_path: Path) -> None:
+    older = with_float32_statistics(make_learner(use_popart=True))
+    path = Checkpoints(tmp_path, learner=older, length=tf.Variable(3)).save()
+    learner, length = make_learner(use_popart=True), tf.Variable(0)
+    spoil(learner)
+    resumed = Checkpoints(tmp_path, learner=learner, length=length)
+    assert resumed.restore()
+    assert int(length) == 3
+    assert learner.head.shift.dtype == learner.head.second_moment.dtype == tf.float64
+    for variable, value in zip(learner.variables, older.variables, strict=True):
+        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
+    learner.head.shift.assign([1 / 3] * 5)
+    newer = resumed.save()
+    assert (path[-2:], newer[-2:]) == ("-1", "-2")
+    spoil(learner)
+    checkpoints.load(newer, learner=learner)
+    np.testing.assert_array_equal(learner.head.shift, [1 / 3] * 5)
+    # As a member of a population copies another's.
+    checkpoints.load(path, learner=learner)
+    np.testing.assert_array_equal(learner.head.shift, older.head.shift)
+
+
+def test_a_tester_reads_the_policy_alone(tmp_path: Path) -> None:
+    learner = make_learner()
+    before = [variable.numpy() for variable in learner.agent.variables]
+    Checkpoints(tmp_path, learner=learner).save()
+    spoil(learner)
+    saved = tf.train.Checkpoint(agent=learner.agent)
+    assert Checkpoints(tmp_path, learner=saved).restore()
+    for variable, value in zip(learner.agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert not np.any(learner.head.weights)  # Not asked for.
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    for frames in range(5):
+        learner.frames.assign(frames)
+        checkpoints.save()
+    assert sorted(p.stem for p in tmp_path.glob("*.index")) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+    spoil(learner)
+    assert Checkpoints(tmp_path, learner=learner).restore()
+    assert int(learner.frames) == 4
+
+
+def test_a_moved_run_is_still_readable(tmp_path: Path) -> None:
+    learner = make_learner()
+    Checkpoints(tmp_path / "here", learner=learner).save()
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert Checkpoints(tmp_path / "there", learner=learner).restore()
+
+
+def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
+    assert not Checkpoints(tmp_path / "none", learner=make_learner()).restore()
+
+
+def test_an_interrupted_write_leaves_the_one_before_it_in_force(tmp_path: Path) -> None:
+    """What a killed process leaves: parts of the next checkpoint, not yet named."""
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    learner.frames.assign(7)
+    checkpoints.save()
+    for name in (
+        "ckpt-2.data-00000-of-00001.tempstate123",
+        "ckpt-2.data-00000-of-00001",
+        "ckpt-2.index",
+        "checkpoint.tmp123",
+    ):
+        (tmp_path / name).write_bytes(b"half a")
+        spoil(learner)
+        assert Checkpoints(tmp_path, learner=learner).restore()
+        assert int(learner.frames) == 7
+    learner.frames.assign(8)
+    again = Checkpoints(tmp_path, learner=learner)
+    again.save()
+    spoil(learner)
+    assert again.restore()
+    assert int(learner.frames) == 8
+
+
+def test_losing_the_file_that_names_the_newest_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    checkpoints.save()
+    checkpoints.save()
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(UserError, match="names the newest checkpoint"):
+        Checkpoints(tmp_path, learner=learner).restore()
+
+
+def test_variables_of_another_shape_are_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, learner=make_learner()).save()
+    with pytest.raises(UserError, match="another program or version"):
+        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="no checkpoint could be written"):
+        Checkpoints(tmp_path / "file", learner=make_learner()).save()
+
+
+def test_losing_every_checkpoint_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
+    learner = make_learner()
+    Checkpoints(tmp_path, learner=learner).save()
+    for path in tmp_path.glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(UserError, match="are gone"):
+        Checkpoints(tmp_path, learner=learner).restore()
+
+
+def test_only_a_checkpoint_that_has_another_before_it_is_said_to_be_dispensable(
+    tmp_path: Path,
+) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    checkpoints.save()
+    (tmp_path / "ckpt-1.index").write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged.*give another --logdir"):
+        checkpoints.restore()
+    (tmp_path / "ckpt-1.index").unlink()
+    checkpoints.save()
+    (tmp_path / "ckpt-2.index").write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged.*delete .*ckpt-2.* to go on from ckpt-1"):
+        checkpoints.restore()

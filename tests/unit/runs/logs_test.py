@@ -1,0 +1,153 @@
+"""Log files survive what happens to runs."""
+
+import io
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from environments import StepOutputInfo
+from scalable_agent_popart import suites
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.logs import JsonLines, RunLog
+from tests.fakes.programs import wait_until
+
+
+def test_a_log_is_cut_back_to_the_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "log.jsonl")
+    log.open()
+    log.write({"n": 1})
+    log.flush()
+    saved = int(log.length)
+    log.write({"n": 2})
+    log.flush()
+    log.close()
+
+    resumed = JsonLines(tmp_path / "log.jsonl")
+    resumed.length.assign(saved)
+    resumed.open()
+    resumed.write({"n": 3})
+    resumed.close()
+    assert list(resumed.read()) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_log_shorter_than_the_checkpoint_says_is_cut_to_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n"')
+    log = JsonLines(path)
+    log.length.assign(1000)
+    log.open()
+    log.write({"n": 3})
+    log.close()
+    assert list(log.read()) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"n": 1}\nnonsense\n')
+    log = JsonLines(path)
+    with pytest.raises(UserError, match="line 2"):
+        list(log.read())
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _info(steps: int, batch_size: int) -> StepOutputInfo:
+    """The progress of episodes in a batch in which no game ends."""
+    return StepOutputInfo(
+        episode_return=np.zeros([steps, batch_size], np.float32),
+        episode_step=np.ones([steps, batch_size], np.int32),
+        episode_end=np.zeros([steps, batch_size], bool),
+    )
+
+
+def test_what_is_awaited_is_shown_with_a_clock_that_moves_until_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    log.open(0, 1000)
+    log.show_awaited("17 of 30 environments ready")
+
+    def shown() -> str:
+        return terminal.getvalue().rpartition("\r")[2]
+
+    # Nobody calls anything meanwhile.
+    wait_until(lambda: shown().startswith("17 of 30 environments ready") and "[00:01<" in shown())
+    log.record_batch(40, np.array([0, 1]), _info(3, 2))
+    log.close()
+    assert "clock" not in {thread.name for thread in threading.enumerate()}
+    assert "environments ready" not in shown()
+    assert "40.0" in shown()
+
+
+def _curves(directory: Path) -> dict[str, list[int]]:
+    """The steps of each curve as TensorBoard's reader sees them, without its own mending."""
+    reader = EventAccumulator(str(directory), {"tensors": 0}, purge_orphaned_data=False)
+    reader.Reload()
+    return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
+
+
+def test_a_run_that_was_killed_and_resumes_has_one_course_in_tensorboard(tmp_path: Path) -> None:
+    def record(log: RunLog, frames: int) -> None:
+        log.record_batch(frames, np.array([0, 1]), _info(3, 2))
+        log.record_metrics(frames, {"total_loss": 1.0}, {})
+
+    killed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    killed.open(0, 1000, show_progress=False)
+    for frames in (100, 200, 300, 400):
+        record(killed, frames)
+    (events,) = tmp_path.glob("events.*")
+    with open(events, "ab") as file:
+        file.write(b"\x18\0\0\0\0\0\0\0cut")  # In the middle of a record.
+    resumed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    resumed.open(200, 1000, show_progress=False)  # Of the checkpoint.
+    for frames in (350, 450):
+        record(resumed, frames)
+    resumed.close()
+    curves = _curves(tmp_path)
+    assert curves["losses/total_loss"] == [100, 200, 350, 450]
+    assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
+
+
+def test_tensorboard_shows_scalars_in_groups(tmp_path: Path) -> None:
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_1,catch_10"), 1)
+    log.open(0, 1000, show_progress=False)
+    info = _info(3, 2)
+    info.episode_end[1] = True
+    log.record_batch(40, np.array([0, 1]), info)
+    measured = dict.fromkeys(("total_loss", "entropy_loss", "learning_rate", "queue_fill"), 1.0)
+    log.record_metrics(40, measured, {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}})
+    log.close()
+    tags = set(_curves(tmp_path))
+    assert tags >= {"losses/total_loss", "losses/entropy_loss", "learning/learning_rate"}
+    assert tags >= {"speed/queue_fill", "speed/frames_per_second", "speed/memory_mib"}
+    assert tags >= {"scores/mean_capped", "scores/tasks_scored", "episode_return/catch_10"}
+    assert tags >= {"popart_shift/catch_1", "popart_scale/catch_1", "batch_share/catch_1"}
+    assert all(tag.count("/") == 1 for tag in tags)
+    (line,) = log.metrics.read()
+    assert line.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
+
+
+def test_a_record_says_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_0.1,catch_1,catch_10"), 1)
+    log.open(0, 1000, show_progress=False)
+    info = _info(3, 4)
+    for frames, task_ids in ((8, [0, 0, 2, 2]), (16, [0, 0, 0, 0])):
+        log.record_batch(frames, np.array(task_ids), info)
+    log.record_metrics(16, {"total_loss": 1.0}, {})
+    log.record_batch(24, np.array([1, 1, 1, 2]), info)
+    log.record_metrics(24, {"total_loss": 1.0}, {})
+    log.close()
+    first, second = (record["batch_share"] for record in log.metrics.read())
+    assert first == {"catch_0.1": 0.75, "catch_1": 0, "catch_10": 0.25}
+    assert second == {"catch_0.1": 0, "catch_1": 0.75, "catch_10": 0.25}
+    # Of a process that has loaded TensorFlow.
+    assert all(100 < record["memory_mib"] < 100_000 for record in log.metrics.read())

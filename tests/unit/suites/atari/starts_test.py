@@ -1,0 +1,346 @@
+"""Human starts on the real emulator: the file, playing on from a state, recording."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import numpy as np
+import pytest
+
+from environments import StepOutput
+from scalable_agent_popart import suites
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.suites.atari import emulator as atari_emulator
+from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.suites.atari.emulator import Emulator
+from scalable_agent_popart.suites.atari.starts import AtariFromStarts, Starts
+
+_FIRE = 1
+
+
+def _options(num_action_repeats: int = 4, height: int = 84, width: int = 84) -> Any:
+    return suites.EnvironmentOptions(num_action_repeats, height, width, "full", training=False)
+
+
+def _random_actions(num_steps: int, seed: int = 0) -> list[int]:
+    """Random actions; every eighth step fires, so that no ball waits to be served."""
+    actions = np.random.default_rng(seed).integers(0, 18, num_steps)
+    actions[::8] = _FIRE
+    return actions.tolist()
+
+
+def _random_player() -> Callable[[StepOutput], int]:
+    generator = np.random.default_rng(0)
+    return lambda output: int(generator.integers(18))
+
+
+def _starts(game: str, *num_steps: int) -> Starts:
+    """After so many steps of a game, ascending."""
+    emulator, states = Emulator(game, _options()), []
+    for step, action in enumerate(_random_actions(num_steps[-1]), start=1):
+        emulator.step(action)
+        if step in num_steps:
+            states.append(emulator.state)
+    return Starts(game, tuple(states))
+
+
+@pytest.fixture(scope="module")
+def breakout() -> Starts:
+    return _starts("breakout", 5, 20, 30, 40, 50)
+
+
+def _make(starts: Starts, num_copies: int = 1) -> AtariFromStarts:
+    return AtariFromStarts(starts, np.zeros(num_copies, np.int32), _options())
+
+
+def _play(environment: AtariFromStarts, actions: list[int]) -> list[StepOutput]:
+    """Outputs of a reset and of these steps, of all copies alike."""
+    outputs = [environment.reset()]
+    for action in actions:
+        environment.send(np.full(len(environment.task_ids), action, np.int32))
+        outputs.append(environment.receive())
+    environment.close()
+    environment.close()  # As is allowed.
+    return outputs
+
+
+def _ends(outputs: list[StepOutput]) -> list[int]:
+    return [i for i, output in enumerate(outputs) if output.info.episode_end[0]]
+
+
+_GAMES = [("space_invaders", 4), ("seaquest", 4), ("skiing", 4), ("air_raid", 3), ("pong", 1)]
+
+
+@pytest.mark.parametrize(("game", "repeats"), _GAMES)
+def test_emulator_is_bit_equal_to_the_vector_environment(game: str, repeats: int) -> None:
+    size = (84, 84) if repeats == 4 else (40, 50)
+    settings: dict[str, Any] = {"frameskip": repeats, "img_height": size[0], "img_width": size[1]}
+    settings |= {"stack_num": 1, "noop_max": 0, "reward_clipping": False, "use_fire_reset": False}
+    vector: Any = ale_py.AtariVectorEnv(game, num_envs=1, full_action_space=True, **settings)
+    known = vector.ale.get_action_set()
+    actions = list(ale_py.Action.__members__.values())[:18]
+    places = [known.index(action) if action in known else 0 for action in actions]
+    emulator = Emulator(game, _options(repeats, *size), seed=7)
+    frames, _ = vector.reset(seed=np.array([7]))
+    np.testing.assert_array_equal(emulator.begin(num_noops=0)[..., 0], frames[0, 0])
+    rewards, shown = set(), set()
+    for action in [*range(18), *_random_actions(250)]:
+        frames, expected, terminated, truncated, _ = vector.step(np.array([places[action]]))
+        reward, observation = emulator.step(action)
+        np.testing.assert_array_equal(observation[..., 0], frames[0, 0])
+        assert reward == expected[0]
+        assert emulator.over == (terminated | truncated)[0]
+        rewards.add(reward)
+        shown.add(observation.tobytes())
+        if emulator.over:
+            break
+    assert len(shown) > 20, "the game must go on"
+    assert len(rewards) > 1 or game == "pong"
+
+
+@pytest.mark.parametrize("game", ["space_invaders", "qbert"])
+def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(game: str, tmp_path: Path) -> None:
+    original, fresh, used = (Emulator(game, _options(num_action_repeats=1)) for _ in range(3))
+    for action in np.repeat(_random_actions(100), 4).tolist():
+        original.step(action)
+        used.step(_FIRE)
+    Starts(game, (original.state,)).write(tmp_path)
+    (state,) = atari_starts.read_starts(tmp_path, game).states
+    _, expected = original.step(0)  # What draws the screen of the others.
+    np.testing.assert_array_equal(fresh.restore(state), expected)
+    np.testing.assert_array_equal(used.restore(state), expected)
+    total = 0.0
+    for action in np.repeat(_random_actions(100, seed=1), 4).tolist():
+        reward, expected = original.step(action)
+        for emulator in (fresh, used):
+            found, seen = emulator.step(action)
+            assert (found, emulator.over) == (reward, original.over)
+            np.testing.assert_array_equal(seen, expected)
+        total += reward
+    assert total > 0
+
+
+def test_foreign_states_are_refused_and_its_own_is_taken_afterwards(breakout: Starts) -> None:
+    (own,) = _starts("pong", 10).states
+    emulator = Emulator("pong", _options())
+    for foreign in (breakout.states[0], b"", b"nothing", own[: len(own) // 2]):
+        with pytest.raises(ValueError, match="no state of this game"):
+            emulator.restore(foreign)
+    assert emulator.fault(own) is None
+
+
+def test_return_and_length_count_from_the_start_on() -> None:
+    emulator = Emulator("space_invaders", _options())
+    assert sum(emulator.step(action)[0] for action in _random_actions(150)) > 0
+    starts = Starts("space_invaders", (emulator.state,))
+    outputs = _play(_make(starts), _random_actions(1100))
+    first, second = _ends(outputs)[:2]
+    for begin, end in ((0, first), (first, second)):
+        played = outputs[begin + 1 : end + 1]
+        assert played[0].info.episode_return[0] == played[0].reward[0]
+        assert outputs[end].info.episode_return[0] == sum(o.reward[0] for o in played) > 0
+        assert outputs[end].info.episode_step[0] == end - begin
+
+
+def test_game_restarts_in_the_step_that_ends_it_not_with_a_life(breakout: Starts) -> None:
+    outputs = _play(_make(Starts("breakout", breakout.states[:1])), _random_actions(250))
+    assert outputs[0].done.all()
+    assert not outputs[0].info.episode_end.any()
+    for output in outputs[1:]:
+        np.testing.assert_array_equal(output.done, output.info.episode_end)
+        assert (output.observation.shape, output.observation.dtype) == ((1, 84, 84, 1), np.uint8)
+    assert _ends(outputs)
+    for i in _ends(outputs):
+        np.testing.assert_array_equal(outputs[i].observation, outputs[0].observation)
+        assert outputs[i].info.episode_step[0] > 20, "five lives, not one"
+
+
+def test_copies_use_all_starts_equally(breakout: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A few steps after the last start, every game is cut off.
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", breakout.frames.max() + 9)
+    emulator = Emulator("breakout", _options())
+    number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout.states)}
+    outputs = _play(_make(breakout, num_copies=3), [0] * 250)
+    for copy in range(3):
+        begun = [number[o.observation[copy].tobytes()] for o in outputs if o.done[copy]]
+        assert len(begun) > 5
+        assert begun == [(copy + 3 * i) % 5 for i in range(len(begun))]
+
+
+def test_frames_before_the_start_count_towards_the_games_frames(
+    breakout: Starts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the limit lowered; that it is the papers' is asked of the emulator."""
+    emulator = Emulator("breakout", _options())
+    assert emulator._ale.getInt("max_num_frames_per_episode") == 108_000
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 241)
+    outputs = _play(_make(Starts("breakout", breakout.states[3:])), [0] * 35)
+    # 160 and 200 frames were played and one draws the screen; 80 and 40 are left.
+    assert _ends(outputs) == [20, 30]
+    assert [outputs[i].info.episode_step[0] for i in (20, 30)] == [20, 10]
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 121)  # None is left to the third.
+    breakout.write(tmp_path)
+    with pytest.raises(UserError, match=r"breakout\.npz: start 2 is a state in which the game is"):
+        _make(atari_starts.read_starts(tmp_path, "breakout"))
+
+
+def test_failure_of_a_step_reaches_receive(breakout: Starts) -> None:
+    environment = _make(breakout, num_copies=2)
+    environment.send(np.array([0], np.int32))
+    with pytest.raises(ValueError, match="zip"):
+        environment.receive()
+    environment.close()
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def test_file_is_plain_numpy_and_is_read_as_written(breakout: Starts, tmp_path: Path) -> None:
+    path = breakout.write(tmp_path / "made" / "for it")
+    arrays = _arrays(path)
+    assert str(arrays["emulator"]) == f"ale-py {ale_py.__version__}"
+    np.testing.assert_array_equal(arrays["frames"], [20, 80, 120, 160, 200])
+    assert arrays["states"].size == arrays["lengths"].sum()
+    assert atari_starts.read_starts(path.parent, "breakout") == breakout
+    # A patch release of the emulator is no other emulator.
+    _change(path, emulator=f"{str(arrays['emulator']).rpartition('.')[0]}.99")
+    assert atari_starts.read_starts(path.parent, "breakout") == breakout
+
+
+def test_documented_lines_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documentation = atari_starts.__doc__ or ""
+    lines = documentation[documentation.index("  states = [") :].splitlines()
+    recorded = _starts("pong", 3, 6).states
+    (tmp_path / "starts").mkdir()
+    monkeypatch.chdir(tmp_path)
+    names = {"recorded": recorded, "np": np, "ale_py": ale_py}
+    exec("\n".join(["import importlib.metadata", *(line[2:] for line in lines)]), names)
+    assert atari_starts.read_starts("starts", "pong").states == recorded
+
+
+def test_file_is_replaced_whole_or_not_at_all(
+    breakout: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (path := breakout.write(tmp_path)).read_bytes()
+
+    def fail(file: Any, **arrays: Any) -> None:
+        file.write(b"the first half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="No space"):
+        Starts("breakout", breakout.states[:2]).write(tmp_path)
+    assert path.read_bytes() == before
+
+
+def _change(path: Path, **changes: Any) -> None:
+    """Puts other arrays in a file; None leaves one out."""
+    arrays = {**_arrays(path), **changes}
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def _spoil(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:3000] + b"spoilt" + path.read_bytes()[3006:])
+
+
+_DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (Path.unlink, "is missing"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:3000]), "cannot be read"),
+    "a few bytes": (_spoil, "cannot be read"),
+    "directory": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+    "left out": (lambda path: _change(path, frames=None), "cannot be read"),
+    "pickled": (lambda path: _change(path, states=np.array([{}])), "cannot be read"),
+    "format": (lambda path: _change(path, format="atari-starts-2"), "of the format 'atari-"),
+    "game": (lambda path: _change(path, game="pong"), "holds starts of 'pong'"),
+    "version": (lambda path: _change(path, emulator="ale-py 0.11.2"), "with ale-py 0.11.2, and"),
+    "emulator": (lambda path: _change(path, emulator="xitari"), "recorded with xitari"),
+    "no starts": (lambda path: _change(path, lengths=np.zeros(0, np.int64)), "is empty"),
+    "few bytes": (lambda path: _change(path, states=np.zeros(9, np.uint8)), "fit together"),
+    "few frames": (lambda path: _change(path, frames=np.zeros(1, np.int32)), "fit together"),
+    "no state": (lambda path: _change(path, states=_arrays(path)["states"] // 7), "no state"),
+    "frames": (lambda path: _change(path, frames=np.ones(5, np.int32)), "frame it names"),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_damaged_file_is_refused_in_one_line(damage: str, breakout: Starts, tmp_path: Path) -> None:
+    path = breakout.write(tmp_path)
+    damaging, message = _DAMAGES[damage]
+    damaging(path)
+    with pytest.raises(UserError, match=message) as caught:
+        atari_starts.read_starts(tmp_path, "breakout")
+    assert str(path) in str(caught.value)
+    with pytest.raises(UserError, match="breakout") as checked:
+        atari_starts.check_starts(tmp_path, ["breakout"])
+    assert "\n" not in f"{caught.value}{checked.value}"
+
+
+def test_check_names_what_is_missing(breakout: Starts, tmp_path: Path) -> None:
+    breakout.write(tmp_path)
+    atari_starts.check_starts(tmp_path, ["breakout"])
+    with pytest.raises(UserError, match=r"for 4 of 5 games \(alien, pong, qbert, \.\.\.\); tools"):
+        atari_starts.check_starts(tmp_path, ["alien", "breakout", "pong", "qbert", "zaxxon"])
+    with pytest.raises(UserError, match=r"no directory .*nowhere"):
+        atari_starts.check_starts(tmp_path / "nowhere", ["alien"])
+
+
+def test_recorded_starts_are_points_of_the_games_played() -> None:
+    outputs: list[StepOutput] = []
+    player = _random_player()
+
+    def record(act: Callable[[StepOutput], int], seed: int) -> Starts:
+        return atari_starts.record_starts("breakout", act, 12, 2, seed, _options())
+
+    starts = record(lambda output: outputs.append(output) or player(output), 3)
+    assert len(starts.states) == len(set(starts.states)) == 12
+    assert list(starts.frames) != sorted(starts.frames), "in random order"
+    assert [i for i, output in enumerate(outputs) if output.done[0]] == [0, *_ends(outputs)]
+    (second,) = _ends(outputs)
+    longest = 4 * max(second, len(outputs) - second) + atari_emulator.MAX_NOOPS
+    assert ((starts.frames >= 4) & (starts.frames <= longest)).all()
+    assert record(_random_player(), 3) == starts
+    assert not set(record(_random_player(), 4).states) & set(starts.states)
+    with pytest.raises(UserError, match=r"breakout: the games had only \d+ points to start from"):
+        atari_starts.record_starts("breakout", player, 9999, 1, 0, _options())
+
+
+class _Counting:
+    """Games of 3, 1 and 8 steps; a state is its place among all, and the seventh has a fault."""
+
+    def __init__(self, *_: Any):
+        self._lengths = iter([3, 1, 8])
+        self._count = -1
+
+    def begin(self, num_noops: int) -> np.ndarray:
+        self._remaining = next(self._lengths, 0)
+        return np.zeros((2, 2, 1), np.uint8)
+
+    def step(self, action: int) -> tuple[float, np.ndarray]:
+        self._remaining -= 1
+        self._count += 1
+        return 0.0, np.zeros((2, 2, 1), np.uint8)
+
+    over = property(lambda self: self._remaining == 0)
+    state = property(lambda self: bytes([self._count]))
+
+    def fault(self, state: bytes) -> str | None:
+        return "over" if state[0] == 6 else None
+
+
+def test_every_step_is_as_likely_a_start_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atari_starts, "Emulator", _Counting)
+    repetitions, counts, firsts = 3000, np.zeros(12, int), np.zeros(12, int)
+    for seed in range(repetitions):
+        starts = atari_starts.record_starts("none", lambda output: 0, 3, 3, seed, _options())
+        chosen = [state[0] for state in starts.states]
+        counts[chosen] += 1
+        firsts[chosen[0]] += 1
+    eligible = [0, 1, 4, 5, 7, 8, 9, 10]  # Not the last of a game, nor the seventh.
+    assert counts.sum() == counts[eligible].sum() == 3 * repetitions
+    for found, probability in ((counts, 3 / 8), (firsts, 1 / 8)):
+        deviation = np.sqrt(repetitions * probability * (1 - probability))
+        assert np.abs(found[eligible] - repetitions * probability).max() < 4 * deviation

@@ -1,0 +1,119 @@
+"""Cluttered Catch: what is seen, what is won, and what random and perfect play win."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from environments import StepOutput
+from scalable_agent_popart import suites
+from scalable_agent_popart.suites.cluttered_catch import ClutteredCatchEnvironments
+
+_BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+SIZE = 12
+LENGTH = SIZE - 1
+
+
+def make(num_boards: int = 8, seed: int = 0) -> ClutteredCatchEnvironments:
+    seeds = range(seed, seed + num_boards)
+    return ClutteredCatchEnvironments(np.zeros(num_boards, np.int32), seeds)
+
+
+def step(boards: ClutteredCatchEnvironments, actions: np.ndarray) -> StepOutput:
+    boards.send(actions)
+    return boards.receive()
+
+
+def tiles_of(output: StepOutput) -> np.ndarray:
+    """One pixel of each tile `[N, 12, 12, 3]`; all sixteen are alike."""
+    images = output.observation.reshape(-1, SIZE, 4, SIZE, 4, 3)
+    assert (images == images[:, :, :1, :, :1]).all()
+    return images[:, :, 0, :, 0]
+
+
+def pieces(output: StepOutput) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of the balls, and columns of the paddles: the white tiles, `[N]` each."""
+    white = (tiles_of(output) == 255).all(axis=-1)
+    assert (white.sum(axis=(1, 2)) == 2).all()
+    assert (white[:, -1].sum(axis=1) == 1).all()
+    rows = white[:, :-1].any(axis=2).argmax(axis=1)
+    return rows, white[:, :-1].any(axis=1).argmax(axis=1), white[:, -1].argmax(axis=1)
+
+
+def test_balls_fall_paddles_move_and_nothing_else_changes_until_the_episode_ends() -> None:
+    boards, rng = make(), np.random.default_rng(0)
+    before = boards.reset()
+    assert pieces(before)[0].tolist() == [0] * 8
+    for t in range(1, 5 * LENGTH + 1):
+        actions = rng.integers(3, size=8)
+        output = step(boards, actions)
+        (row, ball, paddle), (new_row, new_ball, new_paddle) = pieces(before), pieces(output)
+        moved = np.clip(paddle + actions - 1, 0, SIZE - 1)
+        ends = t % LENGTH == 0
+        assert output.done.tolist() == output.info.episode_end.tolist() == [ends] * 8
+        assert output.reward.tolist() == (ends & (ball == moved)).tolist()
+        assert (new_row == (0 if ends else row + 1)).all()
+        if not ends:
+            np.testing.assert_array_equal(new_ball, ball)
+            np.testing.assert_array_equal(new_paddle, moved)
+        changed = (tiles_of(output) != tiles_of(before)).any(axis=-1).sum(axis=(1, 2))
+        assert (changed > 100).all() if ends else (changed <= 4).all()
+        before = output
+
+
+def test_clutter_is_never_as_bright_as_the_pieces() -> None:
+    seen = tiles_of(make(64).reset())
+    assert np.unique(seen[seen < 255]).tolist() == list(range(128))
+
+
+def test_boards_of_one_seed_are_alike_and_of_others_are_not() -> None:
+    first, again, other = make().reset(), make().reset(), make(seed=100).reset()
+    np.testing.assert_array_equal(first.observation, again.observation)
+    assert (first.observation != other.observation).mean() > 0.9
+
+
+def test_balls_and_paddles_start_in_any_two_columns() -> None:
+    _, balls, paddles = pieces(make(3000).reset())
+    assert len(set(zip(balls.tolist(), paddles.tolist(), strict=True))) == SIZE**2
+
+
+def play(looks: bool) -> float:
+    """The mean return of 20,000 episodes, by following the ball or by moving at random."""
+    boards, rng = make(2000), np.random.default_rng(0)
+    output, returns = boards.reset(), []
+    while len(returns) < 10:
+        _, ball, paddle = pieces(output)
+        follow = 1 + np.sign(ball - paddle)
+        output = step(boards, follow if looks else rng.integers(3, size=2000))
+        if output.done.all():
+            returns.append(output.info.episode_return.mean())
+    return float(np.mean(returns))
+
+
+@pytest.mark.parametrize(("field", "looks"), [("random", False), ("human", True)])
+def test_reference_scores_are_those_of_random_and_of_perfect_play(field: str, looks: bool) -> None:
+    reference = suites.resolve("cluttered_catch").reference_scores["cluttered_catch"]
+    # Three standard errors of random play; perfect play has none.
+    assert play(looks) == pytest.approx(getattr(reference, field), abs=0.0 if looks else 0.006)
+
+
+@pytest.mark.parametrize(("misses", "reached"), [(49, "1100"), (60, "1210"), (1000, "None")])
+def test_the_benchmark_tells_when_half_of_the_last_100_were_caught(
+    tmp_path: Path, misses: int, reached: str
+) -> None:
+    # Misses, then catches: at the 100th ball already, at the 50th catch, or never.
+    returns = [0.0] * misses + [1.0] * (200 if misses < 1000 else 49)
+    games = [{"episode_return": r, "frames": 11 * (i + 1)} for i, r in enumerate(returns)]
+    log = tmp_path / "episodes.jsonl"
+    log.write_text("".join(json.dumps(game) + "\n" for game in games))
+    program = (
+        "import pathlib, sys, pixel_control as b; print(*b.measure(pathlib.Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, str(log)]
+    result = subprocess.run(command, cwd=_BENCHMARKS, capture_output=True, text=True, check=True)
+    frames, share = result.stdout.split()
+    assert frames == reached
+    assert float(share) == pytest.approx(np.mean(returns[-1000:]))

@@ -1,0 +1,69 @@
+"""tools/record_starts.py, as a program."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalable_agent_popart import suites
+from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.suites.atari.emulator import Emulator
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def _run_tool(directory: Path, *given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/record_starts.py", f"--human_starts_dir={directory}", *given]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_tool_records_games_played_at_random(tmp_path: Path) -> None:
+    given = ("--level_name=breakout,bowling", "--random", "--num_games=1", "--num_starts=6")
+    result = _run_tool(tmp_path, *given)
+    assert result.stdout.count(": 6 starts of 1 games, after") == 2, result.stderr
+    atari_starts.check_starts(tmp_path, ["breakout", "bowling"])
+
+
+def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
+    emulator = Emulator("breakout", suites.EnvironmentOptions(4, 84, 84, "full", training=False))
+    states = []
+    for _ in range(3):
+        emulator.step(1)
+        states.append(emulator.state)
+    folder = tmp_path / "breakout"
+    folder.mkdir()
+    for name, state in zip("cab", states, strict=True):
+        (folder / name).write_bytes(state)
+    given = ("--level_name=breakout", f"--states={tmp_path}")
+    result = _run_tool(tmp_path, *given)
+    assert result.stdout.startswith("breakout: 3 starts of"), result.stderr
+    in_order = tuple(states[i] for i in (1, 2, 0))
+    assert atari_starts.read_starts(tmp_path, "breakout").states == in_order
+    (folder / "d").write_bytes(b"of no use")
+    result = _run_tool(tmp_path / "other", *given)
+    assert result.stderr == f"error: {folder / 'd'} is no state of this game; leave it out\n"
+    assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--random", "--level_name is missing"),
+        ("--level_name=pong", "give one of --logdir, --random and --states, got none"),
+        ("--level_name=pong --random --logdir=x", "got --logdir and --random"),
+        ("--level_name=pong --random --num_starts=0", "--num_starts must be above 0"),
+        ("--level_name=pong --states=x --num_games=3", "--num_games means nothing to --states"),
+        ("--level_name=pong --states=nowhere", "there are no files nowhere/pong"),
+        ("--level_name=pung --random", "did you mean pong"),
+        ("--level_name=catch5 --random", "is not of Atari"),
+        ("--level_name=pong --logdir=nowhere", "there is no run in nowhere"),
+    ],
+)
+def test_tool_answers_wrong_flags_in_one_line(given: str, message: str, tmp_path: Path) -> None:
+    result = _run_tool(tmp_path, *given.split())
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not list(tmp_path.rglob("*.npz"))
