@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV ?= .venv
 PY = $(VENV)/bin/python
 
-.PHONY: demo test lint install
+.PHONY: demo test test-slow lint install
 
 # Trains on three Atari games for a few minutes, tests the agent, and reports.
 demo: install
@@ -13,7 +13,11 @@ demo: install
 	$(PY) experiment.py --mode=report --runs=runs/demo --report_dir=runs/demo-report
 
 test: install
-	$(PY) -m pytest -n 2 --dist loadfile --durations=20
+	$(PY) -m pytest -n 2 --dist worksteal --durations=20
+
+# What kills processes again and again, or takes minutes.
+test-slow: install
+	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow tests/slow
 
 lint: install
 	$(VENV)/bin/ruff check .

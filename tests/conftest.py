@@ -13,32 +13,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-# Modules that train or start processes; they run after everything else.
-_SLOW = (
-    "report_test",
-    "starts_test",
-    "record_starts_test",
-    "process_pool_test",
-    "dmlab30_test",
-    "throughput_test",
-    "actor_test",
-    "member_test",
-    "experiment_test",
-    "evaluate_test",
-    "run_experiment_test",
-    "pixel_control_runs_test",
-    "remote_actors_test",
-    "dmlab30_runs_test",
-    "learning_test",
-    "failure_test",
-    "population_runs_test",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the fast tests first."""
-    names = {name: place for place, name in enumerate(_SLOW, start=1)}
-    items.sort(key=lambda item: names.get(item.path.stem, 0))
+    """Marks what is under `tests/slow`, and puts whole runs first, so that none is begun last."""
+    for item in items:
+        if _ROOT / "tests" / "slow" in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: _ROOT / "tests" / "unit" in item.path.parents)
 
 
 @pytest.fixture
