@@ -12,7 +12,7 @@ demo: install
 	$(PY) experiment.py --mode=test --test_num_episodes=10 --logdir=runs/demo/krull
 	$(PY) experiment.py --mode=report --runs=runs/demo/krull --report_dir=runs/demo/krull-report
 	$(PY) tools/run_experiment.py --logdir=runs/demo --report_dir=runs/demo/report \
-	  --test_num_episodes=50 configs/demo/catch5-raw-*.flags
+	  --test_num_episodes=50 configs/demo/demo-*.flags
 	@echo "Open runs/demo/report/report.html in a browser: its first figure shows what PopArt does."
 	@echo "The Atari agent's own report is runs/demo/krull-report/report.html; 0 is random play."
 
