@@ -31,8 +31,8 @@ class Unroll(NamedTuple):
 class _ResettingCore(snt.RNNCore):
     """An LSTM whose state starts again at zero wherever an episode has ended."""
 
-    def __init__(self, name: str = "core"):
-        super().__init__(name=name)
+    def __init__(self) -> None:
+        super().__init__(name="core")
         self._lstm = snt.LSTM(_NUM_LSTM_UNITS)
 
     def initial_state(self, batch_size: int) -> snt.LSTMState:
@@ -49,11 +49,7 @@ class _ResettingCore(snt.RNNCore):
 
 
 class Agent(snt.Module):
-    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture").
-
-    Attributes:
-      num_actions: size of the action set.
-    """
+    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture")."""
 
     def __init__(
         self,
@@ -64,7 +60,6 @@ class Agent(snt.Module):
         reads_instructions: bool = False,
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
-        name: str = "agent",
     ):
         """Builds the modules.
 
@@ -72,17 +67,14 @@ class Agent(snt.Module):
           num_actions: size of the action set.
           network: a key of `networks.TORSOS`.
           use_lstm: whether an LSTM of 256 units follows the torso.
-          stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four
-            rather than the observation alone.
-          reads_instructions: whether observations are `environments.Observation`s, with words
-            beside the image.
+          stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
+          reads_instructions: whether observations are `environments.Observation`s.
           dtype: of the convolutions, float32 or bfloat16.
           num_parts: max number of parts of an unroll that pass through the convolutions one beside
             the other. Processor cores that each take a part need not wait for one another within
             a convolution, and find in their cache what the layer before has left there.
-          name: of the module.
         """
-        super().__init__(name=name)
+        super().__init__()
         self.num_actions = num_actions
         self._torso = networks.TORSOS[network](dtype)
         self._core = _ResettingCore() if use_lstm else None
@@ -126,11 +118,11 @@ class Agent(snt.Module):
         steps = images.shape[0]
         learned = steps - 1 if bootstrap else steps
         parts = [
-            self._convolve(images[part[0] : part[-1] + 1])
+            self._torso.convolve(images[part[0] : part[-1] + 1])
             for part in np.array_split(range(learned), min(learned, self._num_parts))
         ]
         if bootstrap:
-            parts.append(tf.stop_gradient(self._convolve(images[-1:])))
+            parts.append(tf.stop_gradient(self._torso.convolve(images[-1:])))
         hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
         hidden = tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
 
@@ -146,10 +138,6 @@ class Agent(snt.Module):
             )
             new_state = (*lstm_state, *new_state)
         return Unroll(features, snt.BatchApply(self._policy_head)(features), new_state)
-
-    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
-        # Merges time and batch: [T, B, H, W, C] -> [T * B, H, W, C] -> [T * B, F].
-        return self._torso.convolve(tf.reshape(images, [-1, *images.shape[2:]]))
 
     def step(
         self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState, seed: tf.Tensor

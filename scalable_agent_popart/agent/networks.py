@@ -67,25 +67,22 @@ def _add_bias(
 class Torso(snt.Module):
     """Convolutions and one linear layer, separate so that images can pass in several parts."""
 
-    def __init__(self, dtype: tf.DType, name: str):
-        super().__init__(name=name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__()
         self._dtype = dtype
         self._linear = snt.Linear(_NUM_FEATURES)
 
-    def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """Maps images `[N, H, W, C]`, uint8 or float in [0, 1], to float32 `[N, 256]`."""
-        return self.project(self.convolve(images))
-
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
-        """Applies the convolutions: images `[N, H, W, C]` to float32 `[N, F]`."""
+        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
         # bfloat16 too holds bytes exactly: the first layer's few weights are scaled in place of
         # all the pixels.
         scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
-        hidden = self._convolve(tf.cast(images, self._dtype), scale)
-        return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [N, F]
+        images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
+        hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, H / 8, W / 8, 32]
+        return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [T * B, F]
 
     def project(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Applies the linear layer: `[N, F]` to `[N, 256]`."""
+        """Applies the linear layer to outputs of `convolve`: `[N, F]` to `[N, 256]`."""
         return tf.nn.relu(self._linear(hidden))
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
@@ -96,7 +93,7 @@ class Torso(snt.Module):
 class ResidualBlock(snt.Module):
     """x + conv(relu(conv(relu(x)))), with 3x3 kernels and an identity skip."""
 
-    def __init__(self, num_channels: int, name: str = "residual_block"):
+    def __init__(self, num_channels: int, name: str):
         super().__init__(name=name)
         self._first = Convolution(num_channels, kernel=3, name="first")
         self._second = Convolution(num_channels, kernel=3, name="second")
@@ -109,8 +106,8 @@ class ResidualBlock(snt.Module):
 class DeepTorso(Torso):
     """IMPALA's deep network: three sections of 16, 32 and 32 channels, fifteen convolutions."""
 
-    def __init__(self, dtype: tf.DType = tf.float32, name: str = "deep_torso"):
-        super().__init__(dtype, name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__(dtype)
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -133,8 +130,8 @@ class DeepTorso(Torso):
 class ShallowTorso(Torso):
     """IMPALA's shallow network: convolutions 8x8/4 with 16 and 4x4/2 with 32 channels."""
 
-    def __init__(self, dtype: tf.DType = tf.float32, name: str = "shallow_torso"):
-        super().__init__(dtype, name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__(dtype)
         self._first = Convolution(16, kernel=8, stride=4, name="first")
         self._second = Convolution(32, kernel=4, stride=2, name="second")
 
@@ -144,9 +141,8 @@ class ShallowTorso(Torso):
 
 TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
 
-# Convolutions that stand for a torso's when types are compared: channels, kernel, stride, and
-# whether max pooling follows. Of the deep torso these are four of fifteen; all take seconds to
-# trace.
+# Convolutions that stand for a torso's when types are compared: channels, kernel, stride, whether
+# max pooling follows. Of the deep torso these are four of fifteen; all take seconds to trace.
 _SAMPLES = {
     "deep": ((16, 3, 1, True), (16, 3, 1, False), (16, 3, 1, False), (32, 3, 1, True)),
     "shallow": ((16, 8, 4, False), (32, 4, 2, False)),
@@ -156,10 +152,7 @@ _SAMPLES = {
 def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callable[[], object]:
     """Makes a call that does what takes an update's time: convolutions and their gradients.
 
-    Args:
-      network: a key of `TORSOS`.
-      shape: of the images, `[N, H, W, C]`.
-      dtype: of the convolutions.
+    They are of a `network` of `TORSOS`, in this type, for images of this shape `[N, H, W, C]`.
     """
     layers = _SAMPLES[network]
     num_inputs = (shape[-1], *(num_channels for num_channels, *_ in layers))
@@ -190,8 +183,8 @@ def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callab
 class InstructionEncoder(snt.Module):
     """Word embeddings of 20 features and an LSTM of 64, whose output after the last word counts."""
 
-    def __init__(self, name: str = "instruction_encoder"):
-        super().__init__(name=name)
+    def __init__(self) -> None:
+        super().__init__()
         # Bucket 0 stands for the lack of a word and never reaches the output.
         self._embedding = snt.Embed(
             NUM_WORD_BUCKETS + 1, _NUM_WORD_FEATURES, densify_gradients=True

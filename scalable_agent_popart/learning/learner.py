@@ -69,21 +69,19 @@ class Learner(snt.Module):
         batch_size: int,
         q_head: pixel_control.QHead | None = None,
         xla: bool = False,
-        name: str = "learner",
     ):
         """Creates every variable, so that they can be restored before the first update.
 
         Args:
           agent: the policy to train, its variables created.
           head: with one head for all tasks, or one a task.
-          settings: hyperparameters.
+          settings: of the update.
           spec: of one environment's rollout.
           batch_size: rollouts a batch.
           q_head: of pixel control, if that is learned on the side.
           xla: whether XLA compiles the update.
-          name: of the module.
         """
-        super().__init__(name=name)
+        super().__init__()
         self.agent = agent
         self.head = head
         self.q_head = q_head
@@ -108,9 +106,7 @@ class Learner(snt.Module):
             jit_compile=xla or None,
         )
         self._compiled_gradients = tf.function(
-            self._gradients,
-            input_signature=[rollouts.batch_spec(spec, None)],
-            autograph=False,
+            self._gradients, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:

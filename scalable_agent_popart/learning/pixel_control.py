@@ -60,13 +60,13 @@ class QHead(snt.Module):
     The result is V and A, from which `action_values` and `max_values` compute what is needed of Q.
     """
 
-    def __init__(self, num_actions: int, height: int, width: int, name: str = "q_head"):
+    def __init__(self, num_actions: int, height: int, width: int):
         """Builds the modules for images of height x width pixels.
 
         Raises:
           ValueError: if the image is too small.
         """
-        super().__init__(name=name)
+        super().__init__()
         grid = grid_shape(height, width)
         self._first_shape = (*(n // 2 - 3 for n in grid), _NUM_CHANNELS)
         self._linear = snt.Linear(math.prod(self._first_shape))

@@ -25,10 +25,8 @@ class RMSProp(snt.Module):
       accumulator: mom of each variable.
     """
 
-    def __init__(
-        self, variables: Sequence[tf.Variable], decay: float, momentum: float, name: str = "rmsprop"
-    ):
-        super().__init__(name=name)
+    def __init__(self, variables: Sequence[tf.Variable], decay: float, momentum: float):
+        super().__init__(name="rmsprop")
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
