@@ -18,7 +18,7 @@ from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.learning.task_gradients import TaskGradients
+from scalable_agent_popart.learning.task_gradients import norms_by_task
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory, describe_device
 from scalable_agent_popart.runs.logs import RunLog
@@ -262,7 +262,6 @@ def _feed(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
-    task_gradients = TaskGradients(learner, config.suite.tasks)
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     for batch in _batches(experience, learner, config, stop, log):
@@ -270,7 +269,7 @@ def _feed(
             log.show_awaited("compiling the update")
         due = time.monotonic() >= min(log_due, checkpoint_due)
         measures = due and config.log_task_gradients  # With the weights that the update meets.
-        gradients = task_gradients.measure(batch) if measures else {}
+        gradients = norms_by_task(learner, config.suite.tasks, batch) if measures else {}
         metrics = learner.update(batch)
         experience.publish(int(learner.num_updates))
         log.record_batch(
