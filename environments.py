@@ -93,7 +93,6 @@ class EnvironmentPool(Protocol):
 
     def start(self) -> None:
         """Begins the first episodes."""
-        ...
 
     def receive(self, seconds: float) -> Ready:
         """Waits up to about `seconds` for environments to be ready; there may be none.
@@ -101,7 +100,6 @@ class EnvironmentPool(Protocol):
         Raises:
           EnvironmentLostError: if one cannot be kept going.
         """
-        ...
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         """Sends actions int32 `[M]` to environments that were received, `ids` ascending.
@@ -109,11 +107,9 @@ class EnvironmentPool(Protocol):
         Raises:
           EnvironmentLostError: if one cannot be kept going.
         """
-        ...
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
-        ...
 
 
 class EnvironmentLostError(RuntimeError):
@@ -125,18 +121,15 @@ class Environment(Protocol):
 
     def reset(self) -> Any:
         """Begins the first episode and returns its first observation."""
-        ...
 
     def step(self, action: int) -> tuple[float, bool, Any]:
         """Returns the raw reward, `done`, and the next observation.
 
         Where the episode is done, that is the first observation of the next one.
         """
-        ...
 
     def close(self) -> None:
         """Releases what the environment holds."""
-        ...
 
 
 class BatchedEnvironment(Protocol):
@@ -150,19 +143,15 @@ class BatchedEnvironment(Protocol):
 
     def reset(self) -> StepOutput:
         """Starts every environment; reward 0 and `done` True everywhere."""
-        ...
 
     def send(self, actions: np.ndarray) -> None:
         """Begins a step with actions int32 `[N]`."""
-        ...
 
     def receive(self) -> StepOutput:
         """Waits for the step begun by `send`."""
-        ...
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
-        ...
 
 
 class EpisodeCounter:

@@ -16,7 +16,7 @@ from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
 # With these, a normalised score is the raw return itself.
 UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
-# Values of the flags that no suite's `defaults` can do without.
+# Flags whose defaults depend on the suite, with the values where it gives no other.
 _DEFAULTS = {
     "test_num_episodes": 200,
     "unroll_length": 20,
@@ -37,28 +37,18 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """Settings of a suite's environments.
+    """Settings of a suite's environments; paths are empty where they are not given."""
 
-    Attributes:
-      num_action_repeats: environment frames of an agent step.
-      height: of the observation, in pixels.
-      width: of the observation, in pixels.
-      action_set: name of the set of actions.
-      training: if true, `done` also marks what ends an episode only in training, such as the loss
-        of a life in Atari; if false, levels are those of the published evaluation.
-      dataset_path: directory of the images that some levels show, or empty.
-      level_cache_dir: directory of compiled levels, or empty to keep none.
-      human_starts_dir: directory of recorded starts for episodes to begin at, or empty.
-    """
-
-    num_action_repeats: int
-    height: int
+    num_action_repeats: int  # environment frames of an agent step
+    height: int  # of the observation, in pixels
     width: int
     action_set: str
+    # If true, `done` also marks what ends an episode only in training, such as the loss of a life
+    # in Atari; if false, levels are those of the published evaluation.
     training: bool = True
-    dataset_path: str = ""
-    level_cache_dir: str = ""
-    human_starts_dir: str = ""
+    dataset_path: str = ""  # directory of the images that some levels show
+    level_cache_dir: str = ""  # directory of compiled levels
+    human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
 
 
 # Makes one environment for each task name. The ids become its `task_ids`; each environment takes
@@ -71,62 +61,37 @@ MakeEnvironments = Callable[
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A benchmark, all or some of whose tasks are in play.
+    """A benchmark, all or some of whose tasks are in play."""
 
-    Attributes:
-      name: as `--level_name` gives it.
-      title: the name in print; by default `name`.
-      tasks: names of the tasks in play; the index of a task is its id.
-      action_sets: name of each set of actions to its size; all tasks share them.
-      num_channels: of the image observation.
-      stacks_frames: if true, the agent sees the last four observations, each of one channel.
-      scalable: if true, `--height`, `--width` and `--num_action_repeats` may be changed.
-      headline: the aggregate score that the benchmark is reported by, a field of
-        `scores.Aggregate`.
-      total_frames: default length of a run on all tasks, in environment frames; a run on some of
-        them is shorter in proportion.
-      reference_scores: task to random and human score, for every task of the benchmark; if left
-        out, scores are raw returns.
-      human_starts_scores: the same for episodes that begin at human starts; empty if there are
-        none.
-      defaults: flag to value, for flags whose default depends on the suite: `height` and `width`,
-        and any that is to differ from `_DEFAULTS`.
-      environment_factory: makes the environments.
-      search_space: flag to distribution, for what population-based training tunes.
-      has_instructions: if true, observations are `environments.Observation`s.
-      usual_num_actors: default of `--num_actors`, rounded up to a multiple of the tasks.
-      test_versions: task to the version of it that is held out for testing.
-      own_flags: flags that have no meaning in other suites.
-      other_tasks: returns the task for an alias, or for a name outside of the benchmark; else None.
-      why_unknown: returns an explanation why a name is no task, or an empty string.
-      check_tasks: raises UserError if tasks cannot be played with these options.
-      requires: modules that play the tasks, each with the command that installs it.
-      module: the Python module that `--level_name` gives before the name; empty if there is none.
-    """
-
-    name: str
-    title: str = ""
-    tasks: tuple[str, ...]
-    action_sets: Mapping[str, int]
-    num_channels: int = 3
-    scalable: bool = False
-    headline: str = "mean"
-    total_frames: int
-    reference_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
+    name: str  # as in `--level_name`
+    title: str = ""  # the name in print
+    tasks: tuple[str, ...]  # in play; the index of a task is its id
+    action_sets: Mapping[str, int]  # name of each set of actions to its size, for all tasks
+    num_channels: int = 3  # of the image observation
+    stacks_frames: bool = False  # if true, the agent sees four observations of one channel
+    has_instructions: bool = False  # if true, observations are `environments.Observation`s
+    scalable: bool = False  # if true, size and action repeats of observations may be changed
+    headline: str = "mean"  # aggregate for reports, a field of `scores.Aggregate`
+    total_frames: int  # default length of a run on all tasks; on some, shorter in proportion
+    usual_num_actors: int = 32  # default of `--num_actors`, rounded up to a multiple of the tasks
+    # Flag to value: `height`, `width`, and what is to differ from `_DEFAULTS`.
     defaults: Mapping[str, Any]
-    environment_factory: MakeEnvironments
-    search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
+    own_flags: tuple[str, ...] = ()  # without meaning in other suites
+    # Every task of the benchmark to its scores; if left out, scores are raw returns.
+    reference_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
-    stacks_frames: bool = False
-    has_instructions: bool = False
-    usual_num_actors: int = 32
-    test_versions: Mapping[str, str] = field(default_factory=dict)
-    own_flags: tuple[str, ...] = ()
+    test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
+    search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
+    environment_factory: MakeEnvironments
+    # Returns the task for an alias, or for a name outside of the benchmark; else None.
     other_tasks: Callable[[str], str | None] = lambda name: None
+    # Returns an explanation why a name is no task, or an empty string.
     why_unknown: Callable[[str], str] = lambda name: ""
+    # Raises UserError if tasks cannot be played with these options.
     check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
+    # Modules that play the tasks, each with the command that installs it.
     requires: Mapping[str, str] = field(default_factory=dict)
-    module: str = ""
+    module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
 
     def __post_init__(self) -> None:
         derived = {
