@@ -61,7 +61,8 @@ _FLAGS = (
     _define(
         "string",
         "level_name",
-        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels.",
+        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels, "
+        "or MODULE:NAME for those of a Python module.",
     ),
     _define("integer", "seed", "Random seed."),
     # Cluster.

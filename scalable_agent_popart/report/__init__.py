@@ -114,8 +114,7 @@ def _write(comparisons: Sequence[Comparison], skipped: Sequence[str], writer: _W
 def _name(comparison: Comparison) -> str:
     """Begins the names of a comparison's files."""
     suite = comparison.suite
-    whole = suite.level_name == suite.name
-    return suite.name if whole else f"{suite.name}-{len(suite.tasks)}-tasks"
+    return suite.name if suite.whole else f"{suite.name}-{len(suite.tasks)}-tasks"
 
 
 def _section(comparison: Comparison, name: str, writer: _Writer) -> str:

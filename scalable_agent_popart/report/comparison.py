@@ -57,7 +57,7 @@ class Comparison:
         """Names the benchmark, and what part of it is compared."""
         known, part = self.suite.reference_scores, len(self.suite.tasks)
         whole = len(known)
-        if self.suite.level_name == self.suite.name:
+        if self.suite.whole:
             return self.suite.title
         named = ", ".join(self.suite.tasks[:8]) + (", ..." if part > 8 else "")
         if not set(self.suite.tasks) <= set(known):

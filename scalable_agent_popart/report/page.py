@@ -173,6 +173,8 @@ def _notes(
             f"{RECENT_EPISODES} episodes of each task in training."
         )
     whole, scored = len(suite.reference_scores), set(suite.tasks) & set(suite.reference_scores)
+    if not suite.normalised:
+        notes.append("Scores are raw returns: this suite has no random and human scores.")
     if not scored:
         notes.append("Random and human scores of these levels are not known.")
     elif len(scored) < whole:
