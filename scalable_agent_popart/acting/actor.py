@@ -34,7 +34,11 @@ class RolloutSink(Protocol):
         ...
 
     def put(self, rollouts: Rollout) -> None:
-        """Copies rollouts `[M, T + 1, ...]` into reserved room."""
+        """Copies rollouts `[M, T + 1, ...]` into reserved places."""
+        ...
+
+    def close(self) -> None:
+        """Wakes all who wait; may be called twice."""
         ...
 
 

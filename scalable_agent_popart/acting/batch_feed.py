@@ -9,7 +9,7 @@ import tensorflow as tf
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.stage_clock import StageClock, shares
-from scalable_agent_popart.system.threads import WorkerThreads
+from scalable_agent_popart.system.threads import Threads
 
 # One graph for all feeds of a process, of which members that take turns need many.
 _time_major = tf.function(rollouts.time_major, autograph=False)
@@ -33,7 +33,7 @@ class RolloutSource(Protocol):
         ...
 
 
-class BatchFeed:
+class BatchFeed(Threads):
     """A thread that has the next batch ready while the learner works on the last.
 
     Attributes:
@@ -42,6 +42,7 @@ class BatchFeed:
     """
 
     def __init__(self, source: RolloutSource, batch_size: int):
+        super().__init__()
         self.clock = StageClock()
         self._source = source
         self._batch_size = batch_size
@@ -49,19 +50,15 @@ class BatchFeed:
         # Taken before a batch is, so that no second one grows old while the first waits.
         self._may_take = threading.Semaphore(1)
         self._closed = False
-        self._worker = WorkerThreads(self._stop)
 
     def start(self) -> None:
         """Starts the thread, which `close` ends."""
-        self._worker.start("batches", self._prepare)
+        self.start_thread("batches", self._prepare)
 
-    def close(self) -> None:
-        """Closes the source and waits for the thread."""
-        self._worker.close()
-
-    def raise_error(self) -> None:
-        """Raises whatever ended the thread."""
-        self._worker.raise_error()
+    def stop(self) -> None:
+        self._closed = True
+        self._may_take.release()
+        self._source.close()
 
     def next_batch(self) -> rollouts.Rollout | None:
         """The next batch `[T + 1, B, ...]`, or None if there is none yet."""
@@ -95,8 +92,3 @@ class BatchFeed:
                 return
             with tf.device(hardware.learner_device()):
                 self._batches.put(_time_major(stacked))
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._may_take.release()
-        self._source.close()

@@ -25,7 +25,6 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.system.threads import WorkerThreads
 
 # A task's score while training is the mean over its latest games.
 _RECENT_EPISODES = 100
@@ -110,7 +109,7 @@ class RunLog:
         directory: RunDirectory,
         suite: Suite,
         num_action_repeats: int,
-        hear: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
+        on_episode: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
         constants: Mapping[str, str] | None = None,
     ):
         """Opens nothing yet.
@@ -119,8 +118,8 @@ class RunLog:
           directory: of the run.
           suite: with its tasks in play.
           num_action_repeats: environment frames an agent step lasts.
-          hear: is told of each finished game, those in the log included once that is opened: its
-            task, its raw return, and the run's frames at its end.
+          on_episode: called with the task, the raw return and the run's frames at the end of each
+            finished game, those in the log included once that is opened.
           constants: name to value, for every line of metrics.
         """
         self._constants = constants or {}
@@ -130,9 +129,9 @@ class RunLog:
         self._suite = suite
         self._progress: Any = None  # Until `open`.
         self._begun = threading.Event()
-        self._clock = WorkerThreads(self._begun.set)
+        self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
         self._num_action_repeats = num_action_repeats
-        self._hear = hear
+        self._on_episode = on_episode
         self._returns: dict[str, collections.deque[float]] = {
             task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
         }
@@ -158,12 +157,12 @@ class RunLog:
             disable=not show_progress,
         )
         if show_progress:
-            self._clock.start("clock", self._show_time)
+            self._clock.start()
         self._since = (time.monotonic(), frames)  # Of the last record.
 
-    def show_awaited(self, what: str) -> None:
-        """Shows in the progress bar what the first batch waits for, until that is recorded."""
-        self._progress.set_description(what, refresh=False)
+    def show_start(self, text: str) -> None:
+        """Shows a text in the progress bar until the first batch is recorded."""
+        self._progress.set_description(text, refresh=False)
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
         """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
@@ -247,7 +246,9 @@ class RunLog:
     def close(self) -> None:
         """Ends the records; harmless if they were never opened."""
         if self._progress is not None:
-            self._clock.close()
+            self._begun.set()
+            if self._clock.ident is not None:  # It was started.
+                self._clock.join()
             self._progress.close()
             self._tensorboard.close()
             self.metrics.close()
@@ -260,7 +261,7 @@ class RunLog:
 
     def _note(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)
-        self._hear(task, episode_return, frames)
+        self._on_episode(task, episode_return, frames)
 
     def _score(self) -> dict[str, float]:
         """Aggregate over the tasks that have a score, and how many those are.

@@ -1,9 +1,9 @@
 """How rollouts and weights travel between processes: TensorFlow's own gRPC runtime.
 
-The learner hosts a `tf.distribute.Server`. On it live a queue of rollouts, the newest weights
-as bytes, and a card that says what the learner learns. Actors reach all of it by sessions whose
-target is the learner, and need no server of their own. This is the only place where TensorFlow
-1 is used: its multi-client runtime is reached through sessions.
+The learner hosts a `tf.distribute.Server`. On it live a queue of rollouts, the newest weights as
+bytes, and a handshake that says what the learner learns. Actors reach all of it by sessions whose
+target is the learner, and need no server of their own. This is the only place where TensorFlow 1
+is used: its multi-client runtime is reached through sessions.
 
 The runtime runs an enqueue once it has received all of it, so a rollout arrives whole or not at
 all. A call whose answer is lost may have taken effect; it is not repeated, so that no rollout is
@@ -34,10 +34,10 @@ _v1 = tf.compat.v1
 _JOB = "learner"
 # A call that takes longer has lost the learner.
 _TIMEOUT_MS = 20_000
-_KNOCK_SECONDS = 2.0
-_FIRST_BACK_OFF_SECONDS, _LONGEST_BACK_OFF_SECONDS = 0.2, 5.0
-_SECONDS_BETWEEN_WORDS = 60.0
-_MOST_NOTES = 1000
+_PROBE_SECONDS = 2.0
+_FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_MAX_MESSAGES = 1000
 _POLL_SECONDS = 0.05
 _VERSION_BYTES = 8
 
@@ -56,7 +56,7 @@ class _Exchange:
     """The graph of what lives on the learner's server.
 
     Attributes:
-      card: what the learner learns, as JSON.
+      handshake: what the learner learns, as JSON.
       version: of the newest weights.
       weights: their version and then all of them, as bytes.
       finished: whether there is nothing left to learn.
@@ -65,15 +65,15 @@ class _Exchange:
     def __init__(self) -> None:
         self.graph = tf.Graph()
         with self._on_server():
-            self.card = _Variable("card", tf.string, [])
+            self.handshake = _Variable("handshake", tf.string, [])
             self.version = _Variable("version", tf.int64, [])
             self.weights = _Variable("weights", tf.uint8, [None])
             self.finished = _Variable("finished", tf.bool, [])
-            notes = tf.queue.FIFOQueue(_MOST_NOTES, [tf.string], [[]], shared_name="notes")
-            self.note = _v1.placeholder(tf.string, [])
-            self.leave_note = notes.enqueue(self.note)
-            self.take_note = notes.dequeue()
-            self.num_notes = notes.size()
+            messages = tf.queue.FIFOQueue(_MAX_MESSAGES, [tf.string], [[]], shared_name="messages")
+            self.message = _v1.placeholder(tf.string, [])
+            self.enqueue_message = messages.enqueue(self.message)
+            self.dequeue_message = messages.dequeue()
+            self.num_messages = messages.size()
 
     def add_queue(self, spec: Rollout, capacity: int, batch_size: int) -> None:
         """Adds the queue, which all who use it must describe alike."""
@@ -107,14 +107,14 @@ class LearnerPort:
       address: where processes of the same machine find it.
     """
 
-    def __init__(self, port: int, spec: Rollout, batch_size: int, card: Mapping[str, Any]):
+    def __init__(self, port: int, spec: Rollout, batch_size: int, handshake: Mapping[str, Any]):
         """Starts the server, which lets nobody in before the first `publish`.
 
         Args:
           port: to listen on, on all interfaces.
           spec: of one environment's rollout.
           batch_size: rollouts a batch; so many may wait, too.
-          card: what actors must agree with, JSON.
+          handshake: what actors must agree with, JSON.
 
         Raises:
           UserError: if the port is taken.
@@ -123,7 +123,7 @@ class LearnerPort:
         self.address = f"localhost:{port}"
         self._spec = spec
         self._capacity = batch_size
-        self._card = json.dumps({"capacity": batch_size, **card})
+        self._handshake = json.dumps({"capacity": batch_size, **handshake})
         self._exchange = _Exchange()
         self._exchange.add_queue(spec, batch_size, batch_size)
         # Graphics memory is the learner's own, whatever the server finds.
@@ -144,7 +144,7 @@ class LearnerPort:
         self._session.run(exchange.version.assign, {exchange.version.new: version})
         if not self._open:
             self._session.run(exchange.finished.assign, {exchange.finished.new: False})
-            self._session.run(exchange.card.assign, {exchange.card.new: self._card})
+            self._session.run(exchange.handshake.assign, {exchange.handshake.new: self._handshake})
             self._open = True
 
     def get(self, batch_size: int) -> Rollout | None:
@@ -165,10 +165,10 @@ class LearnerPort:
         """Rollouts that wait, as a share of the capacity."""
         return self._session.run(self._exchange.size) / self._capacity
 
-    def notes(self) -> list[str]:
-        """What actors had to say since the last call."""
-        count = self._session.run(self._exchange.num_notes)
-        return [self._session.run(self._exchange.take_note).decode() for _ in range(count)]
+    def messages(self) -> list[str]:
+        """Returns the messages of actors since the last call."""
+        count = self._session.run(self._exchange.num_messages)
+        return [self._session.run(self._exchange.dequeue_message).decode() for _ in range(count)]
 
     def finish(self) -> None:
         """Tells actors that there is nothing left to learn."""
@@ -180,10 +180,10 @@ class LearnerPort:
         self._session.run(self._exchange.close)
 
 
-class View(NamedTuple):
-    """How the learner stands."""
+class LearnerStatus(NamedTuple):
+    """The learner's state that actors need to know."""
 
-    room: int  # for rollouts
+    free: int  # rollouts that the queue still takes
     version: int  # of the newest weights
     finished: bool  # whether there is nothing left to learn
 
@@ -200,7 +200,7 @@ class LearnerLink:
         self,
         address: str,
         spec: Rollout,
-        card: Mapping[str, Any],
+        handshake: Mapping[str, Any],
         name: str,
         may_differ: Mapping[str, Any] | None = None,
     ):
@@ -209,31 +209,31 @@ class LearnerLink:
         Args:
           address: HOST:PORT of the learner.
           spec: of one environment's rollout.
-          card: what must be the same on both sides, flag to value.
+          handshake: what must be the same on both sides, flag to value.
           name: of the actor job, for the learner's log.
           may_differ: what is logged on both sides if it is not the same, flag to value.
         """
         self._may_differ = may_differ or {}
         self._address = address
         self._spec = spec
-        self._card = card
+        self._handshake = handshake
         self._name = name
         self._session: Any = None  # While there is no learner.
         self._exchange = _Exchange()
         self._capacity = 0
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
-        self._next_word = 0.0
+        self._next_warning = 0.0
 
-    def look(self) -> "View | None":
-        """How the learner stands; None if there is none."""
+    def status(self) -> LearnerStatus | None:
+        """Asks for the learner's state; returns None if there is no learner."""
         found = self._run(
             lambda exchange: (exchange.size, exchange.version.value, exchange.finished.value)
         )
         if found is None:
             return None
         size, version, finished = found
-        return View(max(0, self._capacity - int(size)), int(version), bool(finished))
+        return LearnerStatus(max(0, self._capacity - int(size)), int(version), bool(finished))
 
     def put(self, rollouts: Rollout) -> None:
         """Sends rollouts `[M, T + 1, ...]`, which are lost if the learner is."""
@@ -279,19 +279,19 @@ class LearnerLink:
         try:
             # Whether anybody is there is learned sooner so than from the runtime.
             place = (host.strip("[]"), int(port))
-            socket.create_connection(place, _KNOCK_SECONDS).close()
+            socket.create_connection(place, _PROBE_SECONDS).close()
             exchange = _Exchange()
             session = _v1.Session(f"grpc://{self._address}", graph=exchange.graph, config=config)
-            card = json.loads(session.run(exchange.card.value))
+            handshake = json.loads(session.run(exchange.handshake.value))
         except (OSError, UnicodeError, tf.errors.OpError) as error:
-            if time.monotonic() > self._next_word:
-                self._next_word = time.monotonic() + _SECONDS_BETWEEN_WORDS
+            if time.monotonic() > self._next_warning:
+                self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
                 why = type(error).__name__ if isinstance(error, tf.errors.OpError) else error
                 logging.warning("waiting for the learner at %s (%s)", self._address, why)
             self._try_later()
             return False
-        self._check(card, session, exchange)
-        self._capacity = card["capacity"]
+        self._check(handshake, session, exchange)
+        self._capacity = handshake["capacity"]
         exchange.add_queue(self._spec, self._capacity, batch_size=1)
         self._session, self._exchange = session, exchange
         self._back_off = _FIRST_BACK_OFF_SECONDS
@@ -300,34 +300,34 @@ class LearnerLink:
     def _try_later(self) -> None:
         # At random, so that not all actors of a learner that is back come at the same moment.
         self._next_try = time.monotonic() + self._back_off * random.uniform(0.5, 1.0)
-        self._back_off = min(2 * self._back_off, _LONGEST_BACK_OFF_SECONDS)
+        self._back_off = min(2 * self._back_off, _MAX_BACK_OFF_SECONDS)
 
-    def _check(self, card: Mapping[str, Any], session: Any, exchange: _Exchange) -> None:
-        """Raises UserError, and leaves the learner a note, if the two sides differ."""
-        allowed = self._compare(self._may_differ, card)
+    def _check(self, handshake: Mapping[str, Any], session: Any, exchange: _Exchange) -> None:
+        """Raises UserError, and sends the learner a message, if the two sides differ."""
+        allowed = self._compare(self._may_differ, handshake)
         if allowed:
             logging.warning("%s", allowed)
-            self._leave_note(f"{self._name}: {allowed}", session, exchange)
-        differences = self._compare(self._card, card)
+            self._send_message(f"{self._name}: {allowed}", session, exchange)
+        differences = self._compare(self._handshake, handshake)
         if not differences:
             return
-        self._leave_note(f"{self._name} refused: {differences}", session, exchange)
+        self._send_message(f"{self._name} refused: {differences}", session, exchange)
         raise UserError(
             f"the learner at {self._address} has another configuration: {differences}; give "
             "both the same flags"
         )
 
-    def _compare(self, own: Mapping[str, Any], card: Mapping[str, Any]) -> str:
+    def _compare(self, own: Mapping[str, Any], handshake: Mapping[str, Any]) -> str:
         """In words, what is another at the learner; empty if nothing is."""
         return "; ".join(
-            f"{name} is {card.get(name)} at the learner and {value} at {self._name}"
+            f"{name} is {handshake.get(name)} at the learner and {value} at {self._name}"
             for name, value in own.items()
-            if card.get(name) != value
+            if handshake.get(name) != value
         )
 
-    def _leave_note(self, note: str, session: Any, exchange: _Exchange) -> None:
+    def _send_message(self, text: str, session: Any, exchange: _Exchange) -> None:
         with contextlib.suppress(tf.errors.OpError):
-            session.run(exchange.leave_note, {exchange.note: note})
+            session.run(exchange.enqueue_message, {exchange.message: text})
 
 
 def _close(session: Any) -> None:
