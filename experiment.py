@@ -309,7 +309,7 @@ def _run(config: config_lib.Config) -> int | None:
         if flags.FLAGS.job_name == "evaluator":
             evaluator.follow(config)
         else:
-            evaluate.evaluate(config)
+            evaluate.Tester(config).test()
         return None
     if config.job_name == "actor":
         return remote_actors.run_actor_job(config)
