@@ -28,17 +28,6 @@ from scalable_agent_popart.training import trainer
 from scalable_agent_popart.training.local_actors import ActorThreads
 from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, View
 
-# What an actor job and its learner must have in common; shapes follow from it.
-_SHARED_FLAGS = (
-    "level_name",
-    "network",
-    "use_lstm",
-    "height",
-    "width",
-    "num_action_repeats",
-    "action_set",
-    "unroll_length",
-)
 # How long a learner that is done stays for actors to hear of it: longer than a call that lost an
 # earlier learner takes to fail, and they then back off.
 _FAREWELL_SECONDS = 30.0
@@ -290,7 +279,7 @@ def _may_differ(config: Config) -> dict[str, Any]:
 
 def _card(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     """What a learner and its actors must agree on."""
-    shared = {f"--{flag}": getattr(config, flag) for flag in _SHARED_FLAGS}
+    shared = {f"--{flag}": value for flag, value in config.shared.items()}
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
