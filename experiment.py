@@ -14,7 +14,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import app, flags, logging
@@ -58,10 +58,12 @@ def main(argv: list[str]) -> None:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
-        if flags.FLAGS.mode == "report":
-            _report()
+        given = given_flags()
+        config_lib.refuse_meaningless(given)
+        if given.get("mode") == "report":
+            _report(given)
             return
-        signal_number = _run(_make_config())
+        signal_number = _run(_make_config(given), given)
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
@@ -82,13 +84,21 @@ def given_flags() -> dict[str, Any]:
     }
 
 
-def _make_config() -> Config:
-    given = given_flags()
+def _make_config(given: Mapping[str, Any]) -> Config:
     if given.get("mode") == "test" or given.get("job_name") == "evaluator":
         logdir, member = flags.FLAGS.logdir, flags.FLAGS.pbt_member
         if member >= 0:
             logdir = str(PopulationDirectory(logdir).member(member).path)
-        config = _run_to_test(logdir).for_test({**given, "logdir": logdir})
+        elif given.get("mode") == "pbt":
+            raise UserError("an evaluator tests one member of a population: give --pbt_member")
+        directory = RunDirectory(logdir)
+        directory.refuse_population()
+        # An evaluator's learner may start later.
+        waits = given.get("job_name") == "evaluator"
+        trained = directory.wait_for_config() if waits else directory.read_config()
+        if trained is None:
+            raise UserError(f"there is no run in {logdir} to test; train first")
+        config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)
     if not (config.learner_address and config.job_name == "learner"):  # Which plays nothing.
@@ -96,28 +106,10 @@ def _make_config() -> Config:
     return config
 
 
-def _run_to_test(logdir: str) -> Config:
-    """The configuration of the run in a directory, whose settings a test plays by."""
-    directory = RunDirectory(logdir)
-    directory.refuse_population()
-    if flags.FLAGS.job_name == "evaluator":
-        if flags.FLAGS.mode == "pbt" and flags.FLAGS.pbt_member < 0:
-            raise UserError("an evaluator tests one member of a population: give --pbt_member")
-        return directory.wait_for_config()  # Its learner may start later.
-    trained = directory.read_config()
-    if trained is None:
-        raise UserError(f"there is no run in {logdir} to test; train first")
-    return trained
-
-
-def _report() -> None:
+def _report(given: Mapping[str, Any]) -> None:
     """Writes a report on other runs; loads no TensorFlow."""
-    given = given_flags()
-    config_lib.refuse_meaningless(given)
     level_name = given.get("level_name")
-    asked = ReportConfig(
-        **{name: given[name] for name in config_lib.REPORT_SETTINGS.keys() & given}
-    )
+    asked = ReportConfig(**{n: v for n, v in given.items() if n in config_lib.REPORT_SETTINGS})
     for name in ("runs", "report_dir"):
         if not getattr(asked, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
@@ -130,12 +122,12 @@ def _report() -> None:
     print(f"report written: {os.path.join(asked.report_dir, 'report.html')}")
 
 
-def _run(config: Config) -> int | None:
+def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     """Does what the mode and the job ask for; returns the signal that ended it, if any."""
     population = PopulationDirectory(config.logdir)
     start: dict[str, float] = {}  # Of a population's members: what is not sampled.
     if config.mode == "pbt":
-        start = {name: v for name, v in given_flags().items() if name in config.tuned}
+        start = {name: v for name, v in given.items() if name in config.tuned}
         if config.job_name == "learner":  # An actor has no directory.
             population.check(config)
         if config.pbt_member < 0:
@@ -156,8 +148,8 @@ def _run(config: Config) -> int | None:
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-        follows = flags.FLAGS.job_name == "evaluator"
-        evaluator.follow(config) if follows else evaluate.evaluate(config)
+        test = evaluator.follow if given.get("job_name") == "evaluator" else evaluate.evaluate
+        test(config)
         return None
     if config.mode == "pbt" and config.job_name == "learner":
         return worker.train_member(config, start)

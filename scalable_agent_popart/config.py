@@ -569,20 +569,22 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
     Args:
       given: the flags that a user has set now, as opposed to those of a record.
-      trained: the configuration of the run that is tested.
+      trained: the configuration of the run to be tested; None if it is not known yet.
     """
-    mode = given.get("mode", "train")
+    mode, evaluates = given.get("mode", "train"), given.get("job_name") == "evaluator"
     modes: tuple[str, ...] = (mode,)
-    if given.get("job_name") == "evaluator":
+    if evaluates:
         modes = _RUNS  # It is given the flags of its learner,
     elif given.get("learner_address"):
         modes = (mode, "test")  # and the learner and its actors those of their evaluator.
+    own = given if trained is None else {**asdict(trained), **given}
+    is_known = trained is not None or not (evaluates or mode == "test")
     for name in given:
         declared = (SETTINGS | REPORT_SETTINGS)[name]
         if not set(modes) & set(declared.modes):
             meant = "|".join(declared.modes)
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
-        if declared.needs and not given.get(declared.needs, getattr(trained, declared.needs, None)):
+        if is_known and declared.needs and not own.get(declared.needs):
             raise UserError(f"--{name} means nothing without --{declared.needs}; leave it out")
 
 

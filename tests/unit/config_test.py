@@ -238,7 +238,6 @@ _POPART = {"use_popart": True}
         ({"runs": ["run"]}, "runs", "is for --mode=report"),
         ({**_EVALUATOR, "report_dir": "dir"}, "report_dir", "is for --mode=report"),
         ({"mode": "report", "logdir": "dir"}, "logdir", "not --mode=report"),
-        ({**_EVALUATOR, "popart_order": "gradient_first"}, "popart_order", "--use_popart"),
     ],
 )
 def test_flag_that_means_nothing_is_refused_even_at_its_default(
@@ -427,3 +426,5 @@ def test_an_evaluator_takes_the_flags_of_its_learner() -> None:
     config = trained.for_test({**given, "test_num_episodes": 7})
     assert (config.mode, config.job_name, config.learner_address) == ("test", "learner", "")
     assert (config.test_num_episodes, config.log_seconds) == (7, 9.0)
+    with pytest.raises(UserError, match="--pixel_control_cost means nothing without"):
+        trained.for_test({**given, "pixel_control_cost": 1.0})
