@@ -36,7 +36,7 @@ class PopulationDirectory:
         """
         try:
             given = json.loads(read_text(self._settings))["flags"]
-            return Config.from_flags({"level_name": given["level_name"], **given})
+            return Config.from_record({"level_name": given["level_name"], **given})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (*DAMAGE, OSError, UserError) as error:

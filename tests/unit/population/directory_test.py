@@ -184,7 +184,7 @@ def test_an_ordinary_run_is_another_experiment() -> None:
     assert alone.experiment != population.experiment
     assert alone.experiment != _member(population, 0).experiment
     meaningless = {"pbt_episodes": 7, "pbt_burn_in_frames": 7}
-    assert _config(**meaningless).experiment == _config().experiment
+    assert _config().with_flags(meaningless).experiment == _config().experiment
 
 
 # Going on with a member, and testing it.

@@ -237,7 +237,7 @@ def test_flags_of_other_modes_are_refused(runs: Path, tmp_path: Path) -> None:
     out, names = str(tmp_path / "out"), [str(runs / "impala")]
     assert "--runs is missing" in _refusal(report_dir=out)
     assert "--report_dir is missing" in _refusal(runs=names)
-    assert "--use_popart means nothing" in _refusal(runs=names, report_dir=out, use_popart=True)
+    assert "--use_popart is for" in _refusal(runs=names, report_dir=out, use_popart=True)
     assert "'pongg'" in _refusal(runs=names, report_dir=out, level_name="pongg")
     (tmp_path / "file").touch()
     taken = _refusal(runs=names, report_dir=str(tmp_path / "file" / "out"))
