@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = """
 import os
 from pathlib import Path
-from scalable_agent_popart import tensorflow_import
+from scalable_agent_popart.system import tensorflow_import
 tensorflow_import.NVIDIA_DRIVER = Path(os.environ.get("DRIVER", "/nowhere"))
 tensorflow_import.import_quietly()
 import tensorflow

@@ -119,3 +119,15 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
         assert all(len(own) == num_actors for own in jobs)
         counts = np.bincount(np.concatenate(jobs), minlength=num_tasks)
         assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_actors", "asked", "threads"),
+    [(2, 32, 0, 2), (64, 32, 0, 4), (8, 1, 0, 1), (8, 32, 3, 3)],
+)
+def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
+    cores: int, num_actors: int, asked: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factory.hardware, "num_cores", lambda: cores)
+    given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
+    assert factory.num_actor_threads(Config.from_flags(given)) == threads
