@@ -341,7 +341,7 @@ def _train_population(config: config_lib.Config) -> int | None:
     hardware.prepare_process()
     if config.job_name == "actor":
         return remote_actors.run_actor_job(directory.member_config(config, config.pbt_member, {}))
-    return worker.train_member(config, start)
+    return worker.Worker(config, start, show_progress=True).train_member(config.pbt_member)
 
 
 if __name__ == "__main__":

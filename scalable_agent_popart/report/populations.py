@@ -10,8 +10,11 @@ import numpy as np
 from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.population.member_directory import Event, MemberDirectory
+from scalable_agent_popart.population.directory import (
+    Event,
+    MemberDirectory,
+    PopulationDirectory,
+)
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.ancestry import Segment, in_effect, trace
 from scalable_agent_popart.runs.directory import POPULATION_FILE
