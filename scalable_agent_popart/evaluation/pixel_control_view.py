@@ -49,7 +49,10 @@ class PixelControlView:
         self._images.update(zip(ids.tolist(), images.copy(), strict=True))
         inputs = (self._policy.last_output(ids).action, env_output, self._policy.state(ids))
         features = self._features(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
-        return {"change": change.numpy(), "max Q": self._q_head(features).greatest()[0].numpy()}
+        return {
+            "change": change.numpy(),
+            "max Q": pixel_control.max_values(self._q_head(features))[0].numpy(),
+        }
 
     def _unroll(
         self, last_actions: tf.Tensor, env_output: StepOutput, state: AgentState

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scalable_agent_popart import intervals, scores
+from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 
 
@@ -32,7 +32,7 @@ def summarise(
         tasks[level] = {
             "episodes": len(own),
             "mean_return": mean,
-            "mean_return_interval": intervals.of_mean(own),
+            "mean_return_interval": scores.interval_of_mean(own),
             "normalised": None if reference is None else scores.normalise(mean, reference),
             "returns": own,
         }
@@ -43,7 +43,7 @@ def summarise(
         unknown = dict.fromkeys(scores.Aggregate._fields)
         return {
             "aggregate": aggregate._asdict() if aggregate else unknown,
-            "aggregate_interval": intervals.of_aggregates(own, references) or unknown,
+            "aggregate_interval": scores.intervals_of_aggregates(own, references) or unknown,
         }
 
     test_levels = [suite.test_version(task) for task in suite.tasks]
@@ -52,7 +52,7 @@ def summarise(
         "starts": config.starts,
         "agent": config.agent_name,
         "precision": config.precision,
-        "confidence": intervals.CONFIDENCE,
+        "confidence": scores.CONFIDENCE,
         "tasks": {level: tasks[level] for level in test_levels},
         **aggregates(test_levels),
     }

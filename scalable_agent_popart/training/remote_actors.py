@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -172,7 +172,7 @@ def run_actor_job(config: Config) -> int | None:
         link = LearnerLink(config.learner_address, spec, handshake, name, may_differ)
         learners.append(RemoteLearner(link, agent.trainable_variables, over))
     with StopOnSignal() as stop:
-        if not learners[0].wait(lambda: stop.signal_number is not None):
+        if not learners[0].wait(stop):
             return stop.signal_number
         for learner in learners:
             learner.newest = learners[0].newest
@@ -189,7 +189,7 @@ def run_actor_job(config: Config) -> int | None:
 
 
 class RemoteLearner:
-    """The learner as one actor thread sees it: a source of weights and a sink for rollouts.
+    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`.
 
     Attributes:
       newest: the weights received last; None before the first.
@@ -200,14 +200,14 @@ class RemoteLearner:
 
         Args:
           link: of this thread alone.
-          variables: whose shapes and types the weights have.
-          over: set when the job is to end, which it is once the learner has finished.
+          variables: of the shapes and types of the weights.
+          over: set when the job is to end, as when the learner has finished.
         """
         self.newest: Weights | None = None
         self._link = link
         self._variables = variables
         self._over = over
-        self._max_rollouts = 1  # Rollouts to send at once.
+        self._max_rollouts = 1  # In one call.
 
     @property
     def closed(self) -> bool:
@@ -218,27 +218,26 @@ class RemoteLearner:
         """Ends the job."""
         self._over.set()
 
-    def wait(self, stopped: Callable[[], bool]) -> bool:
-        """Waits for the first weights; returns whether they came before it was `stopped`."""
-        while self.newest is None and not self.closed and not stopped():
-            self._refresh(self._link.status())
+    def wait(self, stop: StopOnSignal) -> bool:
+        """Waits for the first weights; returns False if a signal came before them."""
+        while self.newest is None and not self.closed and stop.signal_number is None:
+            self._refresh()
             self._over.wait(_MAX_WAIT_SECONDS)
         return self.newest is not None
 
     def latest(self) -> Weights:
-        """The newest weights, fetched if they are others; without a learner the last ones."""
-        self._refresh(self._link.status())
+        """Returns the newest weights; without a learner the last ones."""
+        self._refresh()
         assert self.newest is not None, "to be waited for first"
         return self.newest
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """See `RolloutSink`. Room is not kept: it is what the learner had a moment ago."""
-        del behind  # Jobs do not know how others fare.
+        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
+        del behind  # Actor jobs do not know the environments of others.
         end = time.monotonic() + seconds
         wait = _FIRST_WAIT_SECONDS
         while not self.closed:
-            status = self._link.status()
-            self._check_end(status)
+            status = self._status()
             if status is not None and status.free:
                 return min(count, status.free, self._max_rollouts)
             left = end - time.monotonic()
@@ -253,15 +252,23 @@ class RemoteLearner:
         begin = time.monotonic()
         self._link.put(rollouts)
         taken = time.monotonic() - begin
-        # So many had seen the same room that the learner makes them wait: ask for less, later.
+        # The call is slow if too many actors had seen the same free capacity: send less, later.
         if taken > _SLOW_SECONDS:
             self._max_rollouts = 1
             self._over.wait(random.uniform(0, taken))
         else:
             self._max_rollouts = min(2 * self._max_rollouts, _MAX_ROLLOUTS_PER_CALL)
 
-    def _refresh(self, status: LearnerStatus | None) -> None:
-        self._check_end(status)
+    def _status(self) -> LearnerStatus | None:
+        """Asks for the learner's status, and ends the job if the learner has finished."""
+        status = self._link.status()
+        if status is not None and status.finished:
+            self.close()
+        return status
+
+    def _refresh(self) -> None:
+        """Fetches the learner's weights if they are others than the newest received."""
+        status = self._status()
         if status is None or (self.newest is not None and status.version == self.newest.version):
             return
         found = self._link.weights()
@@ -269,13 +276,9 @@ class RemoteLearner:
             version, blob = found
             self.newest = Weights(version, _split(blob, self._variables))
 
-    def _check_end(self, status: LearnerStatus | None) -> None:
-        if status is not None and status.finished:
-            self._over.set()
-
 
 def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Values for the variables, from their bytes one after the other."""
+    """Splits the bytes of all variables, one after the other, into their values."""
     tensors, start = [], 0
     for variable in variables:
         dtype = np.dtype(variable.dtype.as_numpy_dtype)
@@ -287,12 +290,12 @@ def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 
 
 def _may_differ(config: Config) -> dict[str, Any]:
-    """Names the settings that a learner and its actors may differ in, and say so if they do."""
+    """Returns the settings whose differences between learner and actors are only logged."""
     return {"--precision": config.precision}
 
 
 def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
-    """What a learner and its actors must agree on."""
+    """Returns the settings that a learner and its actors must agree on."""
     shared = {f"--{flag}": getattr(config, flag) for flag in _SHARED_FLAGS}
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]

@@ -15,7 +15,7 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.learning.task_gradients import TaskGradients
+from scalable_agent_popart.learning.task_gradients import norms_by_task
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory, describe_device
@@ -171,7 +171,6 @@ def _learn(
 
     Ends when the frames are used up, a signal or the tuner stops it, or an environment is lost.
     """
-    task_gradients = TaskGradients(learner, config.suite.tasks)
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
@@ -188,7 +187,7 @@ def _learn(
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
         measures = due and config.log_task_gradients  # With the weights that the update meets.
-        gradients = task_gradients.measure(batch) if measures else {}
+        gradients = norms_by_task(learner, config.suite.tasks, batch) if measures else {}
         metrics = learner.update(batch)
         actors.publish(int(learner.num_updates))
 
