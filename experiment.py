@@ -154,7 +154,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
             evaluate.Tester(config).test()
         return None
     if config.mode == "pbt" and config.job_name == "learner":
-        return worker.train_member(config, start)
+        return worker.Worker(config, start, show_progress=True).train_member(config.pbt_member)
     if config.job_name == "actor":
         member = config.pbt_member
         own = population.member_config(config, member, {}) if member >= 0 else config

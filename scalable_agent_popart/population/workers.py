@@ -1,6 +1,6 @@
 """All members of a population on this machine, as many at a time as it has places.
 
-A place is a process that trains members in turns (`population.turns`). This process starts
+A place is a process that trains members in turns (`Worker.take_turns`). This process starts
 the places, starts those again that are killed, and shows how far the population is. Nothing
 depends on it: places save and end when it does, and the same command goes on.
 """
@@ -175,12 +175,12 @@ def take_place() -> None:
     if os.getppid() != task.parent:  # Gone already.
         sys.exit(128 + signal.SIGTERM)
     tensorflow_import.import_quietly()
-    from scalable_agent_popart.population import worker as population  # noqa: PLC0415
+    from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
     try:
-        for signal_number in population.turns(task.config, task.start):
+        for signal_number in Worker(task.config, task.start).take_turns():
             if signal_number is not None:
                 sys.exit(128 + signal_number)
     except Exception as error:
