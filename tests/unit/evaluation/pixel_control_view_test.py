@@ -11,7 +11,7 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
-from scalable_agent_popart.learning.pixel_control import QHead
+from scalable_agent_popart.learning.pixel_control import QHead, action_values
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,
     assert_close,
@@ -107,7 +107,7 @@ def test_maps_are_those_of_each_environment_by_itself(use_lstm: bool, kind: str)
             agent.initial_state(1),
         ).features
         values = head(features)
-        each = [values.of(tf.fill([steps, 1], a)).numpy() for a in range(NUM_ACTIONS)]
+        each = [action_values(values, tf.fill([steps, 1], a)) for a in range(NUM_ACTIONS)]
         for t, own in enumerate(maps[i]):
             assert list(own) == ["change", "max Q"]
             assert_close(own["max Q"], np.max(each, axis=0)[t, 0])
