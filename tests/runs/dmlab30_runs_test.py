@@ -18,8 +18,8 @@ from scalable_agent_popart import factory, scores, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import process_pool
 from scalable_agent_popart.training import trainer
+from tests.fakes.programs import is_alive, wait_until
 from tests.runs.experiment_test import fails, lines, run, saved
-from tests.unit.suites.process_pool_test import is_alive, wait_until
 
 _ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -129,7 +129,7 @@ def test_every_level_takes_part_though_one_is_slow_to_reset(stand_in: StandIn) -
 def test_training_goes_on_when_a_level_dies_again_and_again(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     stand_in(lt_chasm={"exit_after_steps": 40, "exit_exactly": True})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm,rooms_watermaze"}
     frames = 4 * 30 * 80
@@ -159,8 +159,8 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     behaviour: dict[str, Any],
     message: str,
 ) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
-    monkeypatch.setattr(process_pool, "_MOST_DEATHS_IN_A_ROW", 2)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", 2)
     stand_in(lt_chasm=behaviour)
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": "lt_chasm"}
     assert message in fails(capsys, **settings, num_actors=2)
@@ -173,7 +173,7 @@ def test_what_was_learned_is_saved_when_a_level_is_lost(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(process_pool, "_MOST_DEATHS_IN_A_ROW", 0)
+    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", 0)
     stand_in(lt_chasm={"exit_after_steps": 100, "exit_exactly": True})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
     message = fails(capsys, **settings, checkpoint_seconds=1e9, log_seconds=1e9)
@@ -261,7 +261,7 @@ def test_a_test_of_a_level_that_never_finishes_an_episode_ends(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": "lt_chasm"}
     run(**settings, num_actors=1, actor_threads=1, total_environment_frames=240)
     stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
