@@ -179,7 +179,7 @@ class LocalRun:
             self._attend()
         through = learner.exit_code == 0 and not self._stopping
         self._start_no_more()
-        if through and evaluator:
+        if through and evaluator and evaluator.file is not None:
             _say("learner", "is through; the evaluator is waited for, until a signal comes")
             while evaluator.file is not None:
                 self._attend()
