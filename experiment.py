@@ -61,7 +61,8 @@ _FLAGS = (
     _define(
         "string",
         "level_name",
-        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels.",
+        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels, "
+        "or MODULE:NAME for those of a Python module.",
     ),
     _define("integer", "seed", "Random seed."),
     # Cluster.
@@ -277,9 +278,9 @@ def _report() -> None:
         if not getattr(flags.FLAGS, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     level_name = flags.FLAGS.level_name
-    from scalable_agent_popart import report  # noqa: PLC0415
+    from scalable_agent_popart.report import page  # noqa: PLC0415
 
-    skipped = report.write_report(
+    skipped = page.write_report(
         flags.FLAGS.runs,
         flags.FLAGS.report_dir,
         suites.resolve(level_name) if level_name else None,
@@ -308,11 +309,11 @@ def _run(config: config_lib.Config) -> int | None:
         if flags.FLAGS.job_name == "evaluator":
             evaluator.follow(config)
         else:
-            evaluate.evaluate(config)
+            evaluate.Tester(config).test()
         return None
     if config.job_name == "actor":
-        return remote_actors.act(config)
-    return remote_actors.train(config) if config.learner_address else trainer.train(config)
+        return remote_actors.run_actor_job(config)
+    return trainer.train(config)
 
 
 def _import_tensorflow() -> None:
@@ -340,7 +341,7 @@ def _train_population(config: config_lib.Config) -> int | None:
 
     hardware.prepare_process()
     if config.job_name == "actor":
-        return remote_actors.act(directory.member_config(config, config.pbt_member, {}))
+        return remote_actors.run_actor_job(directory.member_config(config, config.pbt_member, {}))
     return worker.train_member(config, start)
 
 

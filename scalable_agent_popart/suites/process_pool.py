@@ -53,7 +53,7 @@ _MAX_OUTPUT_BYTES = 2**18
 class ProcessPool:
     """N environments, each in a process of its own: an `environments.EnvironmentPool`."""
 
-    together = False
+    lockstep = False
 
     def __init__(
         self,
