@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scalable_agent_popart.report.comparison import Comparison, compare
+from scalable_agent_popart.report.runs import read_run
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
@@ -14,8 +16,6 @@ from scalable_agent_popart.population.directory import (
     MemberDirectory,
     PopulationDirectory,
 )
-from scalable_agent_popart.report.comparison import Comparison, compare
-from scalable_agent_popart.report.runs import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 
 FRAMES_PER_EPISODE = 1000
