@@ -277,9 +277,9 @@ def _report() -> None:
         if not getattr(flags.FLAGS, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     level_name = flags.FLAGS.level_name
-    from scalable_agent_popart import report  # noqa: PLC0415
+    from scalable_agent_popart.report import page  # noqa: PLC0415
 
-    skipped = report.write_report(
+    skipped = page.write_report(
         flags.FLAGS.runs,
         flags.FLAGS.report_dir,
         suites.resolve(level_name) if level_name else None,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scalable_agent_popart import intervals, scores
+from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 
 
@@ -33,7 +33,7 @@ def summarise(
         unknown = dict.fromkeys(scores.Aggregate._fields)
         return {
             "aggregate": aggregate._asdict() if aggregate else unknown,
-            "aggregate_interval": intervals.of_aggregates(own, references) or unknown,
+            "aggregate_interval": scores.intervals_of_aggregates(own, references) or unknown,
         }
 
     tasks = {level: _of_level(values, references.get(level)) for level, values in returns.items()}
@@ -43,7 +43,7 @@ def summarise(
         "starts": config.starts,
         "agent": config.agent_name,
         "precision": config.precision,
-        "confidence": intervals.CONFIDENCE,
+        "confidence": scores.CONFIDENCE,
         "tasks": {level: tasks[level] for level in test_levels},
         **of_levels(test_levels),
     }
@@ -58,7 +58,7 @@ def _of_level(values: Sequence[float], reference: scores.ReferenceScore | None) 
     return {
         "episodes": len(values),
         "mean_return": mean,
-        "mean_return_interval": intervals.of_mean(values),
+        "mean_return_interval": scores.interval_of_mean(values),
         "normalised": None if reference is None else scores.normalise(mean, reference),
         "returns": values,
     }

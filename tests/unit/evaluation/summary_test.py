@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalable_agent_popart import intervals, suites
+from scalable_agent_popart import scores, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -28,7 +28,7 @@ def test_summary_of_atari() -> None:
     assert list(summary["tasks"]) == ["pong", "boxing"]
     pong = summary["tasks"]["pong"]
     assert (pong["episodes"], pong["mean_return"], pong["returns"]) == (3, 0.0, returns["pong"])
-    assert pong["mean_return_interval"] == intervals.of_mean(returns["pong"])
+    assert pong["mean_return_interval"] == scores.interval_of_mean(returns["pong"])
     reference = references["pong"]
     percent = 100 * (0 - reference.random) / (reference.human - reference.random)
     assert pong["normalised"] == pytest.approx(percent)
