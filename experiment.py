@@ -311,8 +311,8 @@ def _run(config: config_lib.Config) -> int | None:
             evaluate.evaluate(config)
         return None
     if config.job_name == "actor":
-        return remote_actors.act(config)
-    return remote_actors.train(config) if config.learner_address else trainer.train(config)
+        return remote_actors.run_actor_job(config)
+    return trainer.train(config)
 
 
 def _import_tensorflow() -> None:
@@ -340,7 +340,7 @@ def _train_population(config: config_lib.Config) -> int | None:
 
     hardware.prepare_process()
     if config.job_name == "actor":
-        return remote_actors.act(directory.member_config(config, config.pbt_member, {}))
+        return remote_actors.run_actor_job(directory.member_config(config, config.pbt_member, {}))
     return worker.train_member(config, start)
 
 

@@ -43,7 +43,7 @@ class PixelControlView:
         Returns:
           By label, each float32 `[M, rows, columns]`. "change": the pseudo-rewards of the last
           actions, 0 at an environment's first image and at the first of each episode. "max Q":
-          the greatest action values.
+          the max action values.
         """
         images = image_of(env_output.observation)
         # Nothing has changed in what has not been seen before.
@@ -58,7 +58,7 @@ class PixelControlView:
         features = self._features(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
         return {
             "change": change.numpy(),
-            "max Q": self._q_head(features).greatest()[0].numpy(),
+            "max Q": pixel_control.max_values(self._q_head(features))[0].numpy(),
         }
 
     def _unroll(

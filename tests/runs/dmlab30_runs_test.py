@@ -17,7 +17,7 @@ from absl import flags
 from scalable_agent_popart import factory, scores, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import process_pool
-from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.local_actors import LocalActors
 from tests.runs.experiment_test import fails, lines, run, saved
 from tests.unit.suites.process_pool_test import is_alive, wait_until
 
@@ -107,7 +107,7 @@ def batches_of(config: Config, num_batches: int, enough: Callable[[Counter], boo
     learner = factory.make_learner(config, spec)
     tasks: Counter = Counter()
     taken = 0
-    with trainer.ActorPool(config, spec, learner) as pool:
+    with LocalActors(config, spec, learner) as pool:
         while taken < num_batches or not enough(tasks):
             batch = pool.next_batch()
             if batch is not None:
