@@ -61,7 +61,8 @@ _FLAGS = (
     _define(
         "string",
         "level_name",
-        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels.",
+        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels, "
+        "or MODULE:NAME for those of a Python module.",
     ),
     _define("integer", "seed", "Random seed."),
     # Cluster.
@@ -308,7 +309,7 @@ def _run(config: config_lib.Config) -> int | None:
         if flags.FLAGS.job_name == "evaluator":
             evaluator.follow(config)
         else:
-            evaluate.evaluate(config)
+            evaluate.Tester(config).test()
         return None
     if config.job_name == "actor":
         return remote_actors.run_actor_job(config)

@@ -84,7 +84,7 @@ def run_actor(
             waiting = np.concatenate([waiting, ids[full]])
             if len(waiting):
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)
-                taken = _hand_over(buffer, waiting, num_taken, sink, environments.together)
+                taken = _hand_over(buffer, waiting, num_taken, sink, environments.lockstep)
                 num_taken[taken] += 1
                 np.maximum(num_taken, num_taken.max() - _MAX_TO_CATCH_UP, out=num_taken)
                 waiting = waiting[len(taken) :]

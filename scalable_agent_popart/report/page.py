@@ -71,7 +71,7 @@ def write_report(
         parts, names = _runs(comparisons, skipped), list[str]()
         for comparison in comparisons:
             own = comparison.suite
-            whole = own.level_name == own.name
+            whole = own.whole
             name = own.name if whole else f"{own.name}-{len(own.tasks)}-tasks"
             names.append(name)
             number = names.count(name)
@@ -184,12 +184,10 @@ class _Section:
         """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
         suite, agents = self._suite, self._comparison.agents
         cells: dict[str, dict[str, str]] = {agent.label: {} for agent in agents}
-        if all(own.complete for own in finals):
-            for agent, clipping in tables.published_agents(suite.name):
+        for own in finals:
+            for (agent, clipping), theirs in own.papers.items():
                 row = cells.setdefault(agent_label(agent, suite, reward_clipping=clipping), {})
-                for column in (own.column for own in finals):
-                    theirs = tables.published_aggregate(suite.name, clipping, column.name, agent)
-                    row[f"{column.title}: published"] = f"{theirs:.1f}%"
+                row[f"{own.column.title}: published"] = f"{theirs:.1f}%"
         files, any_training = [], False
         for own in finals:
             table, title = own.table_1(), own.column.title
@@ -208,7 +206,8 @@ class _Section:
                     )
                     row[f"{title}: from"] = (
                         f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
-                        f"{entry.episodes} episodes a task, {' to '.join(map(_short, frames))} frames"
+                        f"{entry.episodes} episodes a task, "
+                        f"{' to '.join(map(_short, frames))} frames"
                     )
         heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
         order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
@@ -237,6 +236,8 @@ class _Section:
                 "task in training."
             )
         scored = known.keys() & set(self._suite.tasks)
+        if not self._suite.normalised:
+            notes.append("Scores are raw returns: this suite has no random and human scores.")
         if not scored:
             notes.append("Random and human scores of these levels are not known.")
         elif len(scored) < len(known):
@@ -269,8 +270,8 @@ class _Section:
             f"Training scores: the mean of each task's last {RECENT_EPISODES} episodes, from "
             "where every task has finished one. Of several runs of an agent, the thick line is the "
             "mean, each thin line a run, and the area the mean's 95% interval by Student's t, cut "
-            "off beyond the axis, which is chosen for the runs. Dotted: published final scores, in the "
-            f"colours of their agents. {self._file(table, 'learning-curves')}",
+            "off beyond the axis, which is chosen for the runs. Dotted: published final scores, in "
+            f"the colours of their agents. {self._file(table, 'learning-curves')}",
         ]
 
     def _progress(self) -> list[str]:
@@ -373,20 +374,20 @@ class _Section:
             self._figure(figure, name, "Human-normalised scores"),
             "Thin lines: 95% intervals, of a single run over its episodes; of several, in brackets "
             "below, of their mean by Student's t, cut off where they leave the axis, which is "
-            "chosen for bars and runs. Dots: the lowest and the highest run. Levels stand in the order of "
-            "the last agent before the published.",
+            "chosen for bars and runs. Dots: the lowest and the highest run. Levels stand in the "
+            "order of the last agent before the published.",
             _table([{"Level": level, **row} for level, row in rows.items()]),
             f"Raw returns and intervals: {self._file(table, name)}",
         ]
 
     def _populations(self) -> list[str]:
-        found = [r.population for _, r in tables.populations(self._comparison) if r.population]
+        found = tables.populations(self._comparison)
         if not found:
             return []
         events = self._file(tables.events(self._comparison), "populations")
         ancestries = self._file(tables.ancestries(self._comparison), "ancestries")
         parts = []
-        for number, population in enumerate(found, start=1):
+        for number, (*_, population) in enumerate(found, start=1):
             members, shown = population.members.values(), population.shown
             copies = len(population.segments) - 1
             times = {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies")

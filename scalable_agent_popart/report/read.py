@@ -1,8 +1,8 @@
 """Reads the directories of runs and populations, finished or not, as a report compares them."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -200,31 +200,26 @@ def _read_ancestry(population: Population, problems: list[str]) -> _Logs:
     for number in tests:
         tests[number] = _of_known_weights(population, number, tests[number], problems)
     of_weights = tuple(
-        replace(test, frames=test.frames + segment.offset)
+        test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     )
-    tables = {
-        name: _join(segments, {number: own[name] for number, own in logs.items()})
-        for name in ("episodes", *records.METRICS)
-    }
+    tables = {}
+    for name in ("episodes", *records.METRICS):
+        parts = []
+        for segment in segments:
+            own = logs[segment.member][name]
+            own = own[segment.holds(own["frames"].to_numpy())]
+            parts.append(own.assign(frames=own["frames"] + segment.offset))
+        # Empty tables have no types that mean anything.
+        whole = [part for part in parts if len(part)] or parts[:1]
+        tables[name] = pd.concat(whole, ignore_index=True)
     return tables, of_weights
 
 
-def _join(segments: Sequence[Segment], tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """Puts the rows that lie in the segments together, from the tables of their members."""
-    parts = []
-    for segment in segments:
-        table = tables[segment.member]
-        own = table[segment.holds(table["frames"].to_numpy())]
-        parts.append(own.assign(frames=own["frames"] + segment.offset))
-    # Empty tables have no types that mean anything.
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
 def _of_known_weights(
-    population: Population, number: int, tests: Sequence[Evaluation], problems: list[str]
+    population: Population, number: int, tests: Iterable[Evaluation], problems: list[str]
 ) -> tuple[Evaluation, ...]:
     """Leaves out a member's tests of which it is not known what weights they are of.
 
@@ -246,18 +241,10 @@ def _of_known_weights(
 
 
 def _read_population(path: str, problems: list[str]) -> Population | None:
-    """Reads the population that a path names, or that it names a member of.
-
-    Args:
-      path: of any directory.
-      problems: gets a line for each thing that could not be read.
-
-    Returns:
-      The population with the ancestry of its best member, or of the one that is named; None if the
-      path is of neither.
+    """Reads the population that a path names, or that it names a member of; None if it is neither.
 
     Raises:
-      UserError: if it is, and there is no member to report on.
+      UserError: if there is no member to report on.
     """
     directory, number = _find(Path(path))
     if directory is None:
@@ -296,39 +283,36 @@ def _find(path: Path) -> tuple[PopulationDirectory | None, int | None]:
 def _read_members(
     directory: PopulationDirectory, size: int, problems: list[str]
 ) -> dict[int, Member]:
+    """Reads the members that have begun, by number."""
     members = {}
     for path in sorted(directory.path.glob("member-*")):
         found = _MEMBER.fullmatch(path.name)
-        if not found or int(found[1]) >= size:
+        number = int(found[1]) if found else size
+        if number >= size:
             continue
-        own = MemberDirectory(str(path))
         try:
-            config = own.read_config()
+            config = MemberDirectory(str(path)).read_config()
         except UserError as error:
             problems.append(f"{path} skipped: {error}")
             continue
-        if config is None:
-            continue  # Not begun.
-        if config.population_size != size:
+        if config is not None and config.population_size != size:
             problems.append(f"{path} skipped: it is no member of a population of {size}")
-            continue
-        members[int(found[1])] = _read_member(own, int(found[1]), config, problems)
+        elif config is not None:
+            members[number] = _read_member(path, number, config, problems)
     return members
 
 
-def _read_member(
-    directory: MemberDirectory, number: int, config: Config, problems: list[str]
-) -> Member:
+def _read_member(path: Path, number: int, config: Config, problems: list[str]) -> Member:
+    directory, references = MemberDirectory(str(path)), config.suite.reference_scores
     lineage = tuple(in_effect(records.read_lineage(directory.lineage, problems)))
-    references = config.suite.reference_scores
     episodes = records.read_recent_episodes(directory.episodes, config.suite.tasks)
     returns = {
         str(task): own["episode_return"].to_numpy()[-records.RECENT_EPISODES :]
         for task, own in episodes.groupby("task", observed=True)
         if task in references
     }
-    reached = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
+    frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
     aggregate = scores.aggregate_returns(returns, references)
     score = aggregate.mean_capped if aggregate else None
     complete = len(returns) == len(references.keys() & set(config.suite.tasks))
-    return Member(number, config, lineage, int(reached), len(returns), score, complete)
+    return Member(number, config, lineage, int(frames), len(returns), score, complete)

@@ -3,9 +3,8 @@
 import errno
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -34,21 +33,13 @@ _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 _Row = TypeVar("_Row")
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """One result of `--mode=test`.
+class Evaluation(NamedTuple):
+    """One result of `--mode=test`."""
 
-    Attributes:
-      starts: `noop` or `human`.
-      frames: environment frames the policy was trained for.
-      returns: raw, by level.
-      precision: of the convolutions, where that was recorded.
-    """
-
-    starts: str
-    frames: int
-    returns: dict[str, np.ndarray]
-    precision: str | None = None
+    starts: str  # `noop` or `human`.
+    frames: int  # Environment frames the policy was trained for.
+    returns: dict[str, np.ndarray]  # Raw, by level.
+    precision: str | None  # Of the convolutions, where that was recorded.
 
 
 def read_episodes(
@@ -72,15 +63,10 @@ def read_episodes(
         return task_ids[record["task"]], frames, episode_return
 
     rows = _convert_lines(_lines(path, problems, tail), row, path, problems)
-    table = np.array(rows, np.float64).reshape(-1, 3)
-    episodes = pd.DataFrame(
-        {
-            "task": pd.Categorical.from_codes(table[:, 0].astype(int), list(tasks)),
-            "frames": table[:, 1].astype(np.int64),
-            "episode_return": table[:, 2],
-        }
-    )
-    return episodes.sort_values("frames", kind="stable", ignore_index=True)
+    task, frames, episode_return = np.array(rows, np.float64).reshape(-1, 3).T
+    task = pd.Categorical.from_codes(task.astype(int), list(tasks))
+    columns = {"task": task, "frames": frames.astype(np.int64), "episode_return": episode_return}
+    return pd.DataFrame(columns).sort_values("frames", kind="stable", ignore_index=True)
 
 
 def read_recent_episodes(path: Path, tasks: Collection[str]) -> pd.DataFrame:
@@ -134,16 +120,12 @@ def read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, p
     lines = _lines(path, problems)
     chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MAX_METRICS, len(lines))).astype(int))
     found = _convert_lines([lines[i] for i in chosen], rows, path, problems)
-    tables = {
-        name: pd.DataFrame(
-            [row for record in found for row in record.get(name, [])], columns=["frames", *columns]
-        )
-        for name, columns in METRICS.items()
-    }
-    return {
-        name: table.sort_values("frames", kind="stable", ignore_index=True)
-        for name, table in tables.items()
-    }
+    tables = {}
+    for name, columns in METRICS.items():
+        every = [row for record in found for row in record.get(name, [])]
+        table = pd.DataFrame(every, columns=["frames", *columns])
+        tables[name] = table.sort_values("frames", kind="stable", ignore_index=True)
+    return tables
 
 
 def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Evaluation, ...]:
@@ -164,37 +146,33 @@ def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eval
         except FileNotFoundError:
             continue  # Not every run is tested.
         except (OSError, *DAMAGE) as error:
-            reason = f"{type(error).__name__}: {error}"
-            problems.append(f"{path} skipped: no evaluation ({reason})")
+            problems.append(f"{path} skipped: no evaluation ({type(error).__name__}: {error})")
     return tuple(found)
 
 
 def read_lineage(path: Path, problems: list[str]) -> list[Event]:
     """Reads the events of a member of a population, in the order of its `lineage.jsonl`."""
-    return _convert_lines(_lines(path, problems), _event, path, problems)
 
+    def if_given(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
+        return None if value is None else convert(value)
 
-def _event(record: Any) -> Event:
-    copied, started_over = record["copied"], record.get("started_over", False)
-    if not isinstance(copied, bool) or not isinstance(started_over, bool):
-        raise ValueError(f"neither true nor false: {copied}, {started_over}")
-    return Event(
-        comparison=_count(record["comparison"]),
-        frames=_count(record["frames"]),
-        fitness=_if_given(_number, record["fitness"]),
-        partner=_if_given(_count, record["partner"]),
-        partner_fitness=_if_given(_number, record["partner_fitness"]),
-        copied=copied,
-        source_frames=_if_given(_count, record["source_frames"]),
-        hyperparameters={
-            str(name): _number(value) for name, value in record["hyperparameters"].items()
-        },
-        started_over=started_over,
-    )
+    def event(record: Any) -> Event:
+        copied, started_over = record["copied"], record.get("started_over", False)
+        if not isinstance(copied, bool) or not isinstance(started_over, bool):
+            raise ValueError(f"neither true nor false: {copied}, {started_over}")
+        return Event(
+            _count(record["comparison"]),
+            _count(record["frames"]),
+            if_given(_number, record["fitness"]),
+            if_given(_count, record["partner"]),
+            if_given(_number, record["partner_fitness"]),
+            copied,
+            if_given(_count, record["source_frames"]),
+            {str(name): _number(value) for name, value in record["hyperparameters"].items()},
+            started_over,
+        )
 
-
-def _if_given(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
-    return None if value is None else convert(value)
+    return _convert_lines(_lines(path, problems), event, path, problems)
 
 
 def _lines(path: Path, problems: list[str], tail: int | None = None) -> list[bytes]:
@@ -251,15 +229,12 @@ def _content(path: Path, tail: int | None = None) -> bytes:
         return file.read()
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, lowest: float = -_MAX_NUMBER) -> float:
     number = float(value)
-    if not abs(number) < _MAX_NUMBER:  # NaN is not, either.
+    if not lowest <= number < _MAX_NUMBER:  # NaN is not, either.
         raise ValueError(f"{value} is no number that can be")
     return number
 
 
 def _count(value: Any) -> int:
-    number = _number(value)
-    if number < 0:
-        raise ValueError(f"{value} is no count")
-    return int(number)
+    return int(_number(value, 0))

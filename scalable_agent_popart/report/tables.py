@@ -1,7 +1,6 @@
 """Makes the tables of a report: what the CSV files hold, and what pages and figures show."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import pandas as pd
 from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.population.member_directory import Event
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import Population, Run
@@ -27,6 +27,7 @@ _BY_LEVEL = {
 _RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
 _ENDS = ("low", "high", "lowest", "highest")
+_RERUN = ("rerun_low", "rerun_high")
 # A run counts beside another of its agent that has come so much farther at most.
 _COMPARABLE = 0.9
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
@@ -38,24 +39,16 @@ _MAX_PANELS = 8  # For each seed one, in that figure.
 # scores by level too, from which aggregates of any subset can be computed.
 
 
-def published_aggregate(suite: str, reward_clipping: str, column: str, agent: str) -> float | None:
-    """Gives a cell of the paper's Table 1 in percent, or None if there is none.
+def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
+    """Gives a column of the paper's Table 1: percent by agent and reward clipping.
 
     Args:
       suite: name of a benchmark.
-      reward_clipping: that the agent was trained with.
       column: `noop` or `human` (starts), `train` or `test` (levels).
-      agent: the paper's name.
     """
-    cells = {tuple(cell): score for *cell, score in _published("table1.csv").to_numpy()}
-    return cells.get((suite, reward_clipping, column, agent))
-
-
-def published_agents(suite: str) -> list[tuple[str, str]]:
-    """Gives name and reward clipping of the agents that Table 1 has of a benchmark."""
-    table = _published("table1.csv")
-    own = table.loc[table["suite"] == suite, ["agent", "reward_clipping"]]
-    return list(own.drop_duplicates().itertuples(index=False, name=None))
+    rows = _published("table1.csv").itertuples()
+    own = (row for row in rows if (row.suite, row.column) == (suite, column))
+    return {(row.agent, row.reward_clipping): row.score for row in own}
 
 
 def impala_by_level(suite: str, column: str) -> dict[str, float]:
@@ -73,21 +66,13 @@ def _published(file: str) -> pd.DataFrame:
 
 
 class Column(NamedTuple):
-    """A column of Table 1: a way to test final policies.
+    """A column of Table 1: a way to test final policies."""
 
-    Attributes:
-      name: `noop` or `human` (starts), `train` or `test` (levels).
-      title: the paper's words for it.
-      levels: task to the level that tests it.
-      starts: how episodes begin.
-      trained_on: whether it is what agents train on, so that returns of training may stand in.
-    """
-
-    name: str
-    title: str
-    levels: Mapping[str, str]
+    name: str  # `noop` or `human` (starts), `train` or `test` (levels).
+    title: str  # The paper's words for it.
+    levels: Mapping[str, str]  # Task to the level that tests it.
     starts: str = "noop"
-    trained_on: bool = False
+    trained_on: bool = False  # Whether agents train on it, so that returns of training may do.
 
 
 def columns(suite: Suite) -> list[Column]:
@@ -103,17 +88,12 @@ def columns(suite: Suite) -> list[Column]:
     return [random, Column("human", "human starts", levels, starts="human")]
 
 
-@dataclass(frozen=True)
-class _Final:
+class _Final(NamedTuple):
     """Raw returns by level of a run's policy, in a test or else at last in training."""
 
     frames: int  # Environment frames it was trained for.
     returns: dict[str, np.ndarray]
     tested: bool
-
-    @property
-    def num_episodes(self) -> int:
-        return sum(len(own) for own in self.returns.values())
 
 
 class FinalScores:
@@ -125,7 +105,7 @@ class FinalScores:
     Attributes:
       column: the protocol.
       left_out: a line for each run whose returns do not count, with the reason.
-      complete: whether all tasks of the benchmark are compared.
+      papers: the paper's scores by agent and reward clipping, if all tasks are compared.
       inverted: levels whose published human does worse than random play.
     """
 
@@ -136,12 +116,13 @@ class FinalScores:
         self._references = suite.references(column.starts)
         # Levels outside of the benchmark have no reference scores.
         self._scored = [column.levels[t] for t in suite.tasks if t in suite.reference_scores]
-        self.complete = len(self._scored) == len(suite.reference_scores)
+        complete = len(self._scored) == len(suite.reference_scores)
+        self.papers = papers_table_1(suite.name, column.name) if complete else {}
+        self._impala = impala_by_level(suite.name, column.name)
         references = [(level, self._references[level]) for level in self._scored]
         self.inverted = [level for level, (random, human) in references if human < random]
         self.left_out: list[str] = []
-        found = [(agent, self._choose(agent)) for agent in comparison.agents]
-        self._finals = [(agent, own) for agent, own in found if own]
+        self._finals = [(a, own) for a in comparison.agents if (own := self._choose(a))]
 
     def table_1(self) -> pd.DataFrame:
         """Makes a row an agent: aggregate scores in percent, ours and the published ones.
@@ -153,12 +134,12 @@ class FinalScores:
         computed from published scores of the same tasks.
         """
         rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
-        theirs = self._impala()
+        theirs = self._impalas_aggregate()
         if theirs is not None:
             headline = getattr(theirs, self._suite.headline)
             rows.append({"agent": IMPALA, **theirs._asdict(), "published": headline})
         names = ["agent", "column", "tasks", "source", "runs", "fewest_frames", "most_frames"]
-        names += ["episodes", "score", *_ENDS, "rerun_low", "rerun_high", *_AGGREGATES, "published"]
+        names += ["episodes", "score", *_ENDS, *_RERUN, *_AGGREGATES, "published"]
         table = pd.DataFrame(rows, columns=names)
         return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
 
@@ -168,12 +149,12 @@ class FinalScores:
         `low` and `high` of a normalised score are its 95% interval, over seeds or over the
         episodes of a single run; `lowest` and `highest` those of single runs.
         """
-        raw = impala_by_level(self._suite.name, self.column.name)
         rows: list[dict[str, Any]] = []
         for level in self._levels if self._finals else ():
             rows += [self._level_row(agent, own, level) for agent, own in self._finals]
-            if level in raw:
-                theirs = {"mean_return": raw[level], "normalised": self._percent(level, raw[level])}
+            if level in self._impala:
+                raw = self._impala[level]
+                theirs = {"mean_return": raw, "normalised": self._percent(level, raw)}
                 rows.append({"agent": IMPALA, "level": level, "source": "published", **theirs})
         names = ["agent", "level", "source", "runs", "episodes", "mean_return", "normalised"]
         return _with_counts(pd.DataFrame(rows, columns=[*names, *_ENDS]))
@@ -185,20 +166,42 @@ class FinalScores:
           clipping: of the rewards they were trained with.
           names: the paper's names of the agents that play.
         """
-        found = {name: self._papers(name, clipping) for name in names}
-        theirs = self._impala()
+        found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
+        found = {name: found[name] for name in names if name in found}
+        theirs = self._impalas_aggregate()
         if theirs is not None and clipping == self._suite.defaults["reward_clipping"]:
             found[IMPALA] = getattr(theirs, self._suite.headline)
-        return {name: score for name, score in found.items() if score is not None}
+        return found
 
     def _choose(self, agent: Agent) -> list[_Final]:
-        """Chooses those returns of an agent's runs that can be averaged."""
+        """Chooses those returns of an agent's runs that can be averaged, and names the others."""
         chosen: list[tuple[Run, _Final]] = []
+        levels, total = set(self._levels), len(self._levels)
         for run in agent.runs:
-            final = self._test(run) or self._end_of_training(run)
-            if final:
-                chosen.append((run, final))
-            self._explain(run, final)
+            tests = [test for test in run.evaluations if test.starts == self.column.starts]
+            whole = [
+                _Final(test.frames, {level: test.returns[level] for level in self._levels}, True)
+                for test in tests
+                if levels <= test.returns.keys()
+            ]
+            if whole:  # The newest, and of several the longest.
+                whole.sort(key=lambda own: (own.frames, sum(map(len, own.returns.values()))))
+                chosen.append((run, whole[-1]))
+                continue
+            by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
+            latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
+            missing = len(levels - latest.keys())
+            if self.column.trained_on and not missing:
+                returns = {level: latest[level] for level in self._levels}
+                chosen.append((run, _Final(run.frames, returns, False)))
+            if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
+                reason = (
+                    f"tested on {covered} of {total} tasks only, which does not count here "
+                    "(--level_name compares some tasks)"
+                )
+                self.left_out.append(f"{run.path}: {reason}")
+            elif self.column.trained_on and missing:
+                self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
         tested = any(final.tested for _, final in chosen)
         farthest = max((final.frames for _, final in chosen if final.tested == tested), default=0)
         kept = []
@@ -214,51 +217,9 @@ class FinalScores:
             self.left_out.append(f"{run.path}: {reason}")
         return kept
 
-    def _test(self, run: Run) -> _Final | None:
-        """Finds the newest test of all tasks, the longest if there are several."""
-        found = [
-            _Final(test.frames, {level: test.returns[level] for level in self._levels}, True)
-            for test in run.evaluations
-            if test.starts == self.column.starts and set(self._levels) <= test.returns.keys()
-        ]
-        return sorted(found, key=lambda own: (own.frames, own.num_episodes))[-1] if found else None
-
-    def _end_of_training(self, run: Run) -> _Final | None:
-        by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
-        latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
-        if not self.column.trained_on or not set(self._levels) <= latest.keys():
-            return None
-        return _Final(run.frames, {level: latest[level] for level in self._levels}, False)
-
-    def _explain(self, run: Run, final: _Final | None) -> None:
-        """Names a run whose tests do not count, or that has no final returns."""
-        total = len(self._levels)
-        covered = max(
-            (
-                len(set(self._levels) & test.returns.keys())
-                for test in run.evaluations
-                if test.starts == self.column.starts
-            ),
-            default=0,
-        )
-        if covered and not (final and final.tested):
-            self.left_out.append(
-                f"{run.path}: tested on {covered} of {total} tasks only, which does not count here "
-                "(--level_name compares some tasks)"
-            )
-        elif not final and self.column.trained_on:
-            missing = len(set(self._levels) - set(run.logs["episodes"]["task"].unique()))
-            self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
-
-    def _papers(self, name: str, clipping: str) -> float | None:
-        if not self.complete:
-            return None
-        return published_aggregate(self._suite.name, clipping, self.column.name, name)
-
-    def _impala(self) -> scores.Aggregate | None:
+    def _impalas_aggregate(self) -> scores.Aggregate | None:
         """Aggregates IMPALA's published scores on the same tasks."""
-        raw = impala_by_level(self._suite.name, self.column.name)
-        own = {level: [raw[level]] for level in self._scored if level in raw}
+        own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
         return scores.aggregate_returns(own, self._references)
 
     def _aggregate_row(self, agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
@@ -266,32 +227,29 @@ class FinalScores:
         returns = [{level: final.returns[level] for level in self._scored} for final in own]
         aggregates = [scores.aggregate_returns(of_run, self._references) for of_run in returns]
         by_run = [getattr(aggregate, suite.headline) for aggregate in aggregates]
-        if len(own) > 1:
-            interval = scores.interval_over_seeds(by_run)
-        else:
+        interval = scores.interval_over_seeds(by_run)
+        if len(own) == 1:
             of_episodes = scores.intervals_of_aggregates(returns[0], self._references)
             interval = of_episodes[suite.headline] if of_episodes else None
         rerun = scores.interval_over_seeds(by_run, of_rerun=True)
+        ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
         papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
+        frames = [final.frames for final in own]
         return {
             **_source(agent, own),
-            "fewest_frames": min(final.frames for final in own),
-            "most_frames": max(final.frames for final in own),
+            "fewest_frames": min(frames),
+            "most_frames": max(frames),
             "episodes": min(len(values) for of_run in returns for values in of_run.values()),
             "score": np.mean(by_run),
-            **dict(
-                zip(_ENDS, (*(interval or (None, None)), min(by_run), max(by_run)), strict=True)
-            ),
-            **dict(zip(("rerun_low", "rerun_high"), rerun or (None, None), strict=True)),
+            **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
             **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
-            "published": self._papers(agent.name, config.reward_clipping) if papers else None,
+            "published": self.papers.get((agent.name, config.reward_clipping)) if papers else None,
         }
 
     def _level_row(self, agent: Agent, own: Sequence[_Final], level: str) -> dict[str, Any]:
         means = [float(np.mean(final.returns[level])) for final in own]
-        if len(own) > 1:
-            interval = scores.interval_over_seeds(means)
-        else:
+        interval = scores.interval_over_seeds(means)
+        if len(own) == 1:
             interval = scores.interval_of_mean(own[0].returns[level])
         ends = (*(interval or (means[0], means[0])), min(means), max(means))
         return {
@@ -474,14 +432,14 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
 # Populations.
 
 
-def populations(comparison: Comparison) -> list[tuple[Agent, Run]]:
-    """Gives a run of each population; where only members were asked for, of one of them."""
-    found: dict[Path, tuple[Agent, Run]] = {}
+def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
+    """Gives each population with a run of it; where only members were asked for, with one."""
+    found: dict[Path, tuple[Agent, Run, Population]] = {}
     for agent, run in comparison.runs:
         if run.population is not None:
             path = run.population.path.resolve()
             if path not in found or run.population.whole:
-                found[path] = agent, run
+                found[path] = agent, run, run.population
     return list(found.values())
 
 
@@ -490,17 +448,17 @@ def events(comparison: Comparison) -> pd.DataFrame:
 
     `frames` are the member's own; values of hyperparameters are those from there on.
     """
-    names = ["comparison", "frames", "fitness", "partner", "partner_fitness", "copied"]
-    tuned = dict.fromkeys(n for _, run in populations(comparison) for n in run.config.tuned)
-
-    def rows(population: Population) -> Iterator[dict[str, Any]]:
-        for member in population.members.values():
-            for event in member.lineage:
-                yield {"member": member.number, **event._asdict(), **event.hyperparameters}
-
-    columns = ["member", *names, "source_frames", *tuned, "started_over"]
-    counts = dict.fromkeys(("partner", "source_frames"), "Int64")
-    return _of_populations(comparison, columns, rows).astype(counts)
+    found = populations(comparison)
+    rows = [
+        {**_about(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
+        for agent, run, population in found
+        for number, member in population.members.items()
+        for event in member.lineage
+    ]
+    names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
+    tuned = dict.fromkeys(name for *_, population in found for name in population.config.tuned)
+    table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
+    return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:
@@ -509,29 +467,19 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
     `first` and `last` are frames of the member's own, `learned_first` and `learned_last` those
     that the weights have learned from.
     """
-    columns = ["member", "first", "last", "learned_first", "learned_last"]
-
-    def rows(population: Population) -> Iterator[dict[str, Any]]:
-        for segment in population.segments:
-            ends = (segment.first, population.end(segment))
-            values = (segment.member, *ends, *(end + segment.offset for end in ends))
-            yield dict(zip(columns, values, strict=True))
-
-    return _of_populations(comparison, columns, rows)
-
-
-def _of_populations(
-    comparison: Comparison,
-    columns: Sequence[str],
-    rows: Callable[[Population], Iterator[dict[str, Any]]],
-) -> pd.DataFrame:
-    found = [
-        {**_about(agent, run), **row}
-        for agent, run in populations(comparison)
-        if run.population
-        for row in rows(run.population)
+    rows = [
+        {
+            **_about(agent, run),
+            "member": segment.member,
+            "first": segment.first,
+            "last": population.end(segment),
+            "learned_first": segment.first + segment.offset,
+            "learned_last": population.end(segment) + segment.offset,
+        }
+        for agent, run, population in populations(comparison)
+        for segment in population.segments
     ]
-    return pd.DataFrame(found, columns=[*_RUN, *columns])
+    return pd.DataFrame(rows)
 
 
 def _of_runs(
