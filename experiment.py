@@ -61,7 +61,8 @@ _FLAGS = (
     _define(
         "string",
         "level_name",
-        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels.",
+        f"A suite ({', '.join(suite.name for suite in suites.ALL)}), a level or levels, "
+        "or MODULE:NAME for those of a Python module.",
     ),
     _define("integer", "seed", "Random seed."),
     # Cluster.
@@ -308,11 +309,11 @@ def _run(config: config_lib.Config) -> int | None:
         if flags.FLAGS.job_name == "evaluator":
             evaluator.follow(config)
         else:
-            evaluate.evaluate(config)
+            evaluate.Tester(config).test()
         return None
     if config.job_name == "actor":
-        return remote_actors.act(config)
-    return remote_actors.train(config) if config.learner_address else trainer.train(config)
+        return remote_actors.run_actor_job(config)
+    return trainer.train(config)
 
 
 def _import_tensorflow() -> None:
@@ -340,7 +341,7 @@ def _train_population(config: config_lib.Config) -> int | None:
 
     hardware.prepare_process()
     if config.job_name == "actor":
-        return remote_actors.act(directory.member_config(config, config.pbt_member, {}))
+        return remote_actors.run_actor_job(directory.member_config(config, config.pbt_member, {}))
     return worker.train_member(config, start)
 
 

@@ -169,10 +169,10 @@ def _check_population(config: Config, suite: Suite) -> None:
     for name in suite.search_space:
         if getattr(config, name) == 0:  # Which no factor changes.
             raise UserError(f"--{name}=0 cannot be tuned; give a value above 0, or leave it out")
-    if not set(suite.tasks) & set(suite.reference_scores):
+    if not set(suite.tasks) & set(suite.reference_scores) or not suite.normalised:
         raise UserError(
             f"--mode=pbt compares human-normalised scores, which {config.level_name} has none of; "
-            f"add a level that is part of {suite.name}"
+            + (f"add a level that is part of {suite.name}" if suite.normalised else "give it some")
         )
 
 

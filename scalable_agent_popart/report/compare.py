@@ -45,7 +45,7 @@ class Comparison:
     def title(self) -> str:
         """Names the benchmark, and what part of it is compared."""
         known, tasks = self.suite.reference_scores, self.suite.tasks
-        if self.suite.level_name == self.suite.name:
+        if self.suite.whole:
             return self.suite.title
         named = ", ".join(tasks[:8]) + (", ..." if len(tasks) > 8 else "")
         if not set(tasks) <= set(known):

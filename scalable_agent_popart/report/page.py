@@ -71,7 +71,7 @@ def write_report(
         parts, names = _runs(comparisons, skipped), list[str]()
         for comparison in comparisons:
             own = comparison.suite
-            whole = own.level_name == own.name
+            whole = own.whole
             name = own.name if whole else f"{own.name}-{len(own.tasks)}-tasks"
             names.append(name)
             number = names.count(name)
@@ -236,6 +236,8 @@ class _Section:
                 "task in training."
             )
         scored = known.keys() & set(self._suite.tasks)
+        if not self._suite.normalised:
+            notes.append("Scores are raw returns: this suite has no random and human scores.")
         if not scored:
             notes.append("Random and human scores of these levels are not known.")
         elif len(scored) < len(known):

@@ -13,7 +13,8 @@ import experiment
 from scalable_agent_popart.config import Config
 
 _CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-_FILES = sorted(_CONFIGS.glob("*.flags"))
+_FILES = sorted(_CONFIGS.rglob("*.flags"))
+_PATHS = {path.stem: path for path in _FILES}
 _AGENTS: dict[str, dict[str, Any]] = {
     "impala": {},
     "multihead": {"multi_head": True},
@@ -99,7 +100,7 @@ def test_the_papers_experiments_have_its_hyperparameters(name: str, population: 
     agents = {"dmlab30-pixel": ["impala", "popart"], "dmlab30-original": ["impala"]}
     suite = name.partition("-")[0]
     for agent in agents.get(name, _AGENTS):
-        path = _CONFIGS / f"{name}-{agent}{population}.flags"
+        path = _PATHS[f"{name}-{agent}{population}"]
         config = _config(path)
         assert not _TUNED & _given(path).keys(), "the suite's, or drawn"
         assert config.level_name == suite
@@ -122,26 +123,26 @@ def test_own_experiments_clip_rewards_as_they_say() -> None:
     clippings = {"catch5-raw": "none", "catch5-clipped": "abs_one", "atari4": "none"}
     for name, clipping in clippings.items():
         for agent in _AGENTS:
-            assert _config(_CONFIGS / f"{name}-{agent}.flags").reward_clipping == clipping
+            assert _config(_PATHS[f"{name}-{agent}"]).reward_clipping == clipping
 
 
 @pytest.mark.parametrize("agent", _AGENTS)
 def test_epsilon_and_the_actors_are_all_that_was_changed_on_four_games(agent: str) -> None:
-    ours = _config(_CONFIGS / f"atari4-{agent}.flags")
-    suites = _config(_CONFIGS / f"suite-epsilon-atari4-{agent}.flags")
-    assert suites.epsilon == _config(_CONFIGS / f"atari57-unclipped-{agent}.flags").epsilon
+    ours = _config(_PATHS[f"atari4-{agent}"])
+    suites = _config(_PATHS[f"suite-epsilon-atari4-{agent}"])
+    assert suites.epsilon == _config(_PATHS[f"atari57-unclipped-{agent}"]).epsilon
     changed = {"epsilon": 1e-5, "num_actors": 32, "actor_threads": 1}
     assert ours == dataclasses.replace(suites, **changed)
 
 
 def test_the_papers_step_size_differs_in_nothing_else() -> None:
-    usual = _config(_CONFIGS / "catch5-raw-popart.flags")
-    papers = _config(_CONFIGS / "catch5-raw-paper-step-size-popart.flags")
+    usual = _config(_PATHS["catch5-raw-popart"])
+    papers = _config(_PATHS["catch5-raw-paper-step-size-popart"])
     assert papers == dataclasses.replace(usual, popart_step_size=_FIXED["popart_step_size"])
 
 
 @pytest.mark.parametrize("agent", ["impala", "popart", "original-impala"])
 def test_larger_populations_differ_from_the_others_in_their_size_alone(agent: str) -> None:
-    large = _config(_CONFIGS / f"dmlab30-{agent}-large-pbt.flags")
-    usual = _config(_CONFIGS / f"dmlab30-{agent}-pbt.flags")
+    large = _config(_PATHS[f"dmlab30-{agent}-large-pbt"])
+    usual = _config(_PATHS[f"dmlab30-{agent}-pbt"])
     assert large == dataclasses.replace(usual, population_size=24)
