@@ -1,16 +1,17 @@
-"""The environment contract: what actors and environments say to each other.
+"""The environment contract: what actors and environments exchange.
 
-NumPy and dm-tree (for nested arrays) only, no TensorFlow, so that a process that only emulates
-stays small and starts fast. Actors play an *environment pool*, whose N environments need not
-wait for one another. A *batched environment* steps N environments in lockstep, and `Lockstep`
-makes a pool of one or several; a single `Environment` can be played in a process of its own.
+NumPy and dm-tree (for nested arrays) only, so that a process that only emulates stays small and
+starts fast. An actor plays an *environment pool*, whose N environments need not wait for one
+another. A *batched environment* steps N environments in lockstep, and `Lockstep` makes a pool of
+one or several. A single `Environment` runs in a process of its own, or among others in a
+`SerialEnvironments`.
 
-Episodes and games. `done` marks the end of a training episode: the return is cut and the
-recurrent state reset there. `info.episode_end` marks the end of what scores are counted in,
-which in Atari is the whole game: a lost life is `done` without being an `episode_end`.
+`done` marks the end of a training episode: the return is cut and the recurrent state reset there.
+`info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
+is `done` without being an `episode_end`.
 
-A step that is `done` carries the reward of the last transition and the *first* observation of
-the next episode: environments restart within the step, and no observation is repeated.
+A step that is `done` carries the reward of the last transition and the *first* observation of the
+next episode: environments restart within the step, and no observation is repeated.
 """
 
 import contextlib
@@ -31,15 +32,15 @@ class ArraySpec:
 
 
 class Observation(NamedTuple):
-    """What is seen where an image is not all; otherwise the observation is the image itself."""
+    """An image with an instruction; where there is no instruction, an observation is an image."""
 
     image: Any  # uint8 [N, height, width, channels]
-    # int32 [N, MAX_WORDS]: the words in order, each one's bucket in 1 to NUM_WORD_BUCKETS; then 0.
+    # int32 [N, MAX_WORDS]: each word's hash bucket, from 1 to NUM_WORD_BUCKETS; padded with 0.
     instruction: Any
 
 
 def image_of(observation: Any) -> Any:
-    """The image of an observation, `[..., height, width, channels]`, whatever else is in it."""
+    """Returns the image of an observation, `[..., height, width, channels]`."""
     return observation.image if isinstance(observation, Observation) else observation
 
 
@@ -50,7 +51,7 @@ NUM_WORD_BUCKETS = 1000
 class StepOutputInfo(NamedTuple):
     """Progress of the scored episode, up to and including the step; each `[N]`.
 
-    Where `episode_end`, these are the totals of the episode that ended.
+    Where `episode_end` is true, these are the totals of the episode that ended.
     """
 
     episode_return: np.ndarray  # float32, undiscounted sum of raw rewards
@@ -59,7 +60,7 @@ class StepOutputInfo(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What an environment returns for one agent step; `[N, ...]`."""
+    """Result of one agent step; `[N, ...]`."""
 
     reward: np.ndarray  # float32 [N], raw
     info: StepOutputInfo
@@ -70,72 +71,65 @@ class StepOutput(NamedTuple):
 class Ready(NamedTuple):
     """M of N environments that have stepped and wait for their next action."""
 
-    ids: np.ndarray  # int64 [M], ascending: which of the N
+    ids: np.ndarray  # int64 [M], ascending indices into the N environments
     output: StepOutput  # [M, ...]
-    # bool [M]: nothing leads from the environment's step before to this one, which begins its
-    # first episode, or its first since it was lost and started again. Reward 0 and `done`.
+    # bool [M]: the environment has just been started or restarted, so that this step continues
+    # nothing: its reward is 0 and it is `done`.
     fresh: np.ndarray
 
 
 class EnvironmentPool(Protocol):
     """N environments that need not wait for one another.
 
-    Each takes turns with its actor: it is received, then sent one action, then received again.
-    One that is sent nothing rests. Unless they go `together`, the actor may take its time with
-    some and go on with others; if they do, it may only leave out whole groups, for good.
+    Each is received, then sent one action, then received again; one that is sent nothing rests.
+    Where `lockstep` is true, actions must go to all environments at once, except that whole
+    groups may be left out, for good; otherwise the actor may let some wait and go on with others.
     """
 
-    task_ids: np.ndarray  # int32 [N], the task each environment plays
+    task_ids: np.ndarray  # int32 [N], the task that each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
-    together: bool  # whether actions go to all that are not to rest at once
-    groups: np.ndarray  # int64 [N], a number for each group that can rest without the others
+    lockstep: bool
+    groups: np.ndarray  # int64 [N], the group of each, which can rest without the others
 
     def start(self) -> None:
         """Begins the first episodes."""
-        ...
 
     def receive(self, seconds: float) -> Ready:
-        """Waits about so long, if need be, for environments to be ready; there may be none.
+        """Waits up to about `seconds` for environments to be ready; there may be none.
 
         Raises:
           EnvironmentLostError: if one cannot be kept going.
         """
-        ...
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        """Hands over actions `[M]` (int32) to environments that were received, `ids` ascending.
+        """Sends actions int32 `[M]` to environments that were received, `ids` ascending.
 
         Raises:
-          EnvironmentLostError: as `receive`.
+          EnvironmentLostError: if one cannot be kept going.
         """
-        ...
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
-        ...
 
 
 class EnvironmentLostError(RuntimeError):
-    """An environment failed and starting it again does not help; says why in one line."""
+    """An environment failed and restarting it does not help; the message is one line."""
 
 
 class Environment(Protocol):
-    """A single environment, for a process of its own to play."""
+    """A single environment; its observations have no batch dimension."""
 
     def reset(self) -> Any:
-        """Begins the first episode; returns its first observation, without a batch dimension."""
-        ...
+        """Begins the first episode and returns its first observation."""
 
     def step(self, action: int) -> tuple[float, bool, Any]:
-        """Returns the raw reward, whether the episode ended, and the observation.
+        """Returns the raw reward, `done`, and the next observation.
 
-        After the end that is the first observation of the next episode.
+        Where the episode is done, that is the first observation of the next one.
         """
-        ...
 
     def close(self) -> None:
         """Releases what the environment holds."""
-        ...
 
 
 class BatchedEnvironment(Protocol):
@@ -145,23 +139,19 @@ class BatchedEnvironment(Protocol):
     the same time: send to all, then receive from all.
     """
 
-    task_ids: np.ndarray  # int32 [N], the task each environment plays
+    task_ids: np.ndarray  # int32 [N], the task that each environment plays
 
     def reset(self) -> StepOutput:
         """Starts every environment; reward 0 and `done` True everywhere."""
-        ...
 
     def send(self, actions: np.ndarray) -> None:
-        """Hands over one action `[N]` (int32) an environment."""
-        ...
+        """Begins a step with actions int32 `[N]`."""
 
     def receive(self) -> StepOutput:
         """Waits for the step begun by `send`."""
-        ...
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
-        ...
 
 
 class EpisodeCounter:
@@ -172,7 +162,7 @@ class EpisodeCounter:
         self._step = np.zeros(num_environments, np.int32)
 
     def start(self) -> StepOutputInfo:
-        """The info that goes with a reset."""
+        """Returns the info of a reset."""
         self._return[:] = 0
         self._step[:] = 0
         return StepOutputInfo(
@@ -186,13 +176,13 @@ class EpisodeCounter:
         ids: np.ndarray | slice = slice(None),
         begins: np.ndarray | bool = False,
     ) -> StepOutputInfo:
-        """Adds one step of each environment; episodes that end start again at zero.
+        """Adds one step of M environments; episodes that end start again at zero.
 
         Args:
           reward: `[M]`, raw.
           episode_end: `[M]`.
-          ids: `[M]`, which of the N environments; by default all.
-          begins: `[M]`, where no step was taken and an episode begins from nothing.
+          ids: `[M]`, indices of the environments; by default all.
+          begins: `[M]`, true where an environment was started instead of taking a step.
         """
         played = np.logical_not(begins)
         self._return[ids] = (self._return[ids] + reward) * played
@@ -205,24 +195,46 @@ class EpisodeCounter:
 
 
 def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
-    """The `StepOutput` of a reset, for the first observations `[N, ...]`."""
+    """Returns the `StepOutput` of a reset, given the first observations `[N, ...]`."""
     info = counter.start()
-    num_environments = info.episode_step.shape[0]
-    return StepOutput(
-        reward=np.zeros(num_environments, np.float32),
-        info=info,
-        done=np.ones(num_environments, bool),
-        observation=observation,
-    )
+    reward = np.zeros(info.episode_step.shape, np.float32)
+    return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
+
+
+class SerialEnvironments:
+    """A batched environment of N single ones, stepped one after the other."""
+
+    def __init__(self, members: Sequence[Environment], task_ids: np.ndarray):
+        self.task_ids = task_ids
+        self._members = members
+        self._counter = EpisodeCounter(len(members))
+        self._actions = np.zeros(len(members), np.int32)
+
+    def reset(self) -> StepOutput:
+        return initial_step(self._counter, _stack([member.reset() for member in self._members]))
+
+    def send(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def receive(self) -> StepOutput:
+        pairs = zip(self._members, self._actions.tolist(), strict=True)
+        rewards, dones, observations = zip(
+            *(member.step(action) for member, action in pairs), strict=True
+        )
+        reward, done = np.array(rewards, np.float32), np.array(dones, bool)
+        return StepOutput(reward, self._counter.step(reward, done), done, _stack(observations))
+
+    def close(self) -> None:
+        close_all(self._members)
 
 
 class Lockstep:
-    """Batched environments as a pool: all that are not at rest are stepped at the same time.
+    """A pool of batched environments that are all stepped at the same time, unless at rest.
 
     Each of them is a group; environments keep the order of the members they came from.
     """
 
-    together = True
+    lockstep = True
 
     def __init__(self, *members: BatchedEnvironment):
         self.members = members
@@ -232,32 +244,41 @@ class Lockstep:
             np.arange(len(members)), [len(member.task_ids) for member in members]
         )
         self._first: list[StepOutput] = []
-        self._at_work = np.arange(len(self.task_ids))  # Environments.
+        self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
 
     def start(self) -> None:
-        self._at_work = np.arange(len(self.task_ids))
+        self._stepping = np.arange(len(self.task_ids))
         self._first = [member.reset() for member in self.members]
 
     def receive(self, seconds: float) -> Ready:
         first, self._first = self._first, []
-        at_work = np.unique(self.groups[self._at_work])
-        output = concatenate(first or [self.members[i].receive() for i in at_work])
-        return Ready(self._at_work, output, np.full(len(self._at_work), bool(first)))
+        groups = np.unique(self.groups[self._stepping])
+        output = concatenate(first or [self.members[i].receive() for i in groups])
+        return Ready(self._stepping, output, np.full(len(self._stepping), bool(first)))
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        self._at_work = ids
+        self._stepping = ids
         groups, begins = np.unique(self.groups[ids], return_index=True)
         for i, part in zip(groups, np.split(actions, begins[1:]), strict=True):
             self.members[i].send(part)
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # Closes the others even if one fails.
-            for member in self.members:
-                stack.callback(member.close)
+        close_all(self.members)
+
+
+def close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
+    """Closes every member, even if closing another one fails."""
+    with contextlib.ExitStack() as stack:
+        for member in members:
+            stack.callback(member.close)
 
 
 def concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
-    """The outputs of several batches of environments as one."""
+    """Joins the outputs of several batches of environments along the batch dimension."""
     if len(outputs) == 1:
         return outputs[0]
     return tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)
+
+
+def _stack(observations: Sequence[Any]) -> Any:
+    return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)

@@ -113,10 +113,10 @@ def _report(given: Mapping[str, Any]) -> None:
     for name in ("runs", "report_dir"):
         if not getattr(asked, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
-    from scalable_agent_popart import report  # noqa: PLC0415
+    from scalable_agent_popart.report import page  # noqa: PLC0415
 
     suite = suites.resolve(level_name) if level_name else None
-    skipped = report.write_report(asked.runs, asked.report_dir, suite, asked.ignore_flags)
+    skipped = page.write_report(asked.runs, asked.report_dir, suite, asked.ignore_flags)
     for line in skipped:
         print(f"note: {line}", file=sys.stderr)
     print(f"report written: {os.path.join(asked.report_dir, 'report.html')}")
@@ -148,17 +148,18 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-        test = evaluator.follow if given.get("job_name") == "evaluator" else evaluate.evaluate
-        test(config)
+        if given.get("job_name") == "evaluator":
+            evaluator.follow(config)
+        else:
+            evaluate.Tester(config).test()
         return None
     if config.mode == "pbt" and config.job_name == "learner":
         return worker.train_member(config, start)
     if config.job_name == "actor":
-        member = config.pbt_member
-        return remote_actors.act(
-            population.member_config(config, member, {}) if member >= 0 else config
-        )
-    return remote_actors.train(config) if config.learner_address else trainer.train(config)
+        if config.mode == "pbt":
+            config = population.member_config(config, config.pbt_member, {})
+        return remote_actors.run_actor_job(config)
+    return trainer.train(config)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,8 @@ class Config:
     """Settings of a run; names and meanings are those of the flags."""
 
     level_name: str = setting(
-        f"A suite ({_SUITES}), or levels of one, such as pong,boxing.",
+        f"A suite ({_SUITES}), or levels of one, such as pong,boxing; or "
+        "MODULE:NAME for those of a Python module.",
         CHECKPOINT,
         section="Run",
         default="",
@@ -380,10 +381,11 @@ class Config:
         for name in suite.search_space:
             if getattr(self, name) == 0:  # Which no factor changes.
                 yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
-        if not set(suite.tasks) & set(suite.reference_scores):
+        if not set(suite.tasks) & set(suite.reference_scores) or not suite.normalised:
+            advice = f"add a level that is part of {suite.name}" if suite.normalised else "add some"
             yield (
-                f"--mode=pbt compares human-normalised scores, and {self.level_name} has none: add "
-                f"a level that is part of {suite.name}"
+                f"--mode=pbt compares human-normalised scores, and {self.level_name} has none: "
+                f"{advice}"
             )
 
     @property

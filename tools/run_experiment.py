@@ -1,6 +1,6 @@
 """Trains, tests and reports on all agents of an experiment, each with the same seeds.
 
-  python tools/run_experiment.py --seeds=1,2,3,4,5 --report_dir=report configs/catch5-*.flags
+  python tools/run_experiment.py --seeds=1,2,3,4,5 --report_dir=report configs/catch5/catch5-*.flags
 
 Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, beside it what
 it printed. `--places` runs train at a time, each on cores of its own, and are tested at their end.

@@ -25,6 +25,7 @@ from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.population.member_directory import Event, Published
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
+from scalable_agent_popart.training.tuning import Tuner
 
 # How often to look again for a checkpoint that is gone in favour of a newer one.
 _MOST_LOOKS = 5
@@ -33,14 +34,13 @@ _FIRST_PAUSE_SECONDS = 0.1
 Save = Callable[[], str]
 
 
-class Member:
-    """Compares and changes one member's run; a `training.Tuner`."""
+class Member(Tuner):
+    """Compares and changes one member's run."""
 
     def __init__(
         self,
         config: Config,
         population: PopulationDirectory,
-        learner: Learner,
         takes_turns: bool = False,
     ):
         """Reads and writes nothing yet.
@@ -48,12 +48,10 @@ class Member:
         Args:
           config: the member's own.
           population: that it is in.
-          learner: of its run.
           takes_turns: whether to stop before each comparison, so that others can train; it is
             made when the member's next turn begins.
         """
         self._config = config
-        self._learner = learner
         self._takes_turns = takes_turns
         self._directory = population.member(config.pbt_member)
         others = sorted(set(range(config.population_size)) - {config.pbt_member})
@@ -65,16 +63,20 @@ class Member:
         # Frames after which an episode counts. Read once, when the variable has been restored: a
         # resumed run hears of all its episodes, and reading a variable takes ten times as long.
         self._counts_after: int | None = None
-        tuned = {name: getattr(learner.hyperparameters, name) for name in config.tuned}
+
+    def attach(self, learner: Learner) -> Mapping[str, Any]:
+        """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
+        self._learner = learner
+        tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**tuned)
-        self.tracked: Mapping[str, Any] = {
+        return {
             "hyperparameters": self._hyperparameters,
             "num_comparisons": self._num_comparisons,
             "compared_at": self._compared_at,
             "lineage_length": self._lineage.length,
         }
 
-    def hear(self, task: str, episode_return: float, frames: int) -> None:
+    def on_episode(self, task: str, episode_return: float, frames: int) -> None:
         """Counts a finished game, if it ended after the burn-in and after the last comparison."""
         if self._counts_after is None:
             self._counts_after = max(int(self._compared_at), self._config.pbt_burn_in_frames)
@@ -120,7 +122,7 @@ class Member:
         self._compare(fitness, save)
         return True
 
-    def note_divergence(self) -> None:
+    def on_divergence(self) -> None:
         """Leaves word for the next start, whoever's that is."""
         self._directory.divergence.write_text(str(int(self._num_comparisons)))
 

@@ -1,7 +1,6 @@
 """Trains members of a population: one of them to its end, or several in turns."""
 
 import dataclasses
-import functools
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import Any
 from absl import logging
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.learning.hyperparameters import Hyperparameters
@@ -22,15 +20,14 @@ from scalable_agent_popart.population.member_directory import Event
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import frames_of, newest_checkpoint
 from scalable_agent_popart.runs.directory import RunDirectory
-from scalable_agent_popart.training import remote_actors, trainer
-from scalable_agent_popart.training.trainer import ActorPool
+from scalable_agent_popart.training import trainer
 
 # How often one that diverges is given something else to try, before this is thought hopeless.
 _MOST_RESCUES = 20
 _POLL_SECONDS = 2.0
 
 
-class Graphs:
+class Graphs(trainer.Parts):
     """A learner and the actors' policies, used again for each run that this process trains.
 
     TensorFlow keeps what it has traced, some 10 MiB a run, so a process that trains many members
@@ -38,34 +35,30 @@ class Graphs:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._shape: Config | None = None
         self._learner: Learner | None = None
-        self._policies: dict[int, Policy] = {}
 
     @property
     def num_traces(self) -> int:
         """Counts the tracings of the present learner and policies."""
         of_learner = 0 if self._learner is None else self._learner.num_traces
-        return of_learner + sum(policy.num_traces for policy in self._policies.values())
+        return of_learner + sum(policy.num_traces for policy in self.policies.values())
 
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
-        """A learner as `construction.make_learner` gives it, in the variables of the last one.
+        """A learner as `factory.make_learner` gives it, in the variables of the last one.
 
         The last one is replaced if the runs differ in more than weights and hyperparameters.
         """
         fresh = factory.make_learner(config, spec)
         shape = _shape(config)
         if self._learner is None or shape != self._shape:
-            self._shape, self._learner, self._policies = shape, fresh, {}
+            self._shape, self._learner, self.policies = shape, fresh, {}
         else:
             for variable, value in zip(self._learner.variables, fresh.variables, strict=True):
                 variable.assign(value)
             self._learner.hyperparameters.assign(fresh.hyperparameters.values())
         return self._learner
-
-    def make_experience(self, config: Config, spec: Rollout, learner: Learner) -> ActorPool:
-        """Actors for the learner that was made last."""
-        return ActorPool(config, spec, learner, self._policies)
 
 
 def _shape(config: Config) -> Config:
@@ -111,15 +104,11 @@ def train_member(
     precision = begun.precision if begun else factory.settle(config).precision
     config = population.join(config, precision)
     own = population.member_config(config, number, hyperparameters)
-    make_tuner = functools.partial(Member, own, population, takes_turns=takes_turns)
     graphs = graphs or Graphs()
     while True:
         try:
-            if config.learner_address:
-                return trainer.train(own, remote_actors.RemoteActors, make_tuner)
-            return trainer.train(
-                own, graphs.make_experience, make_tuner, show_progress, graphs.make_learner
-            )
+            member = Member(own, population, takes_turns)
+            return trainer.train(own, member, graphs, show_progress)
         except DivergenceError as error:
             if error.signal_number is not None:
                 return error.signal_number

@@ -1,6 +1,18 @@
-"""The benchmarks an agent can be trained on, and how `--level_name` names them."""
+"""Benchmarks: their tasks, how they are played and scored, and what `--level_name` calls them.
+
+A suite knows its own benchmark and the environment contract, nothing of agents, flags or runs.
+In goes a `--level_name`, which `resolve` turns into a `Suite`; out come the environments that it
+makes. Suites from outside of the package are described in `docs/own_suite.md`.
+"""
 
 import difflib
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import catch, cluttered_catch
@@ -9,51 +21,102 @@ from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
+# Entry points by which installed packages register suites, each under the suite's name.
+_ENTRY_POINTS = "scalable_agent_popart.suites"
 
 
 def resolve(level_name: str) -> Suite:
-    """The suite that `--level_name` asks for, with the named tasks in play.
+    """Returns the suite that `--level_name` asks for, with the named tasks in play.
 
     Args:
       level_name: a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by
-        commas (`pong,boxing`). Every level of DeepMind Lab counts as a task of dmlab30.
+        commas (`pong,boxing`). Every level of DeepMind Lab counts as a task of dmlab30. For the
+        `SUITE` of a Python module, the module and a colon come first (`my_tasks:left,right`).
 
     Raises:
-      UserError: if a name is unknown, named twice, or not of the same suite as the others.
+      UserError: if a name is unknown, named twice, or not of the same suite as the others, or if
+        a suite from outside of the package cannot be loaded.
     """
-    for suite in ALL:
-        if level_name == suite.name:
+    module, _, listed = level_name.rpartition(":")
+    names = [name.strip() for name in listed.split(",")]
+    if module:
+        suites: tuple[Suite, ...] = (_load_from_module(module),)
+    elif {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
+        suites = ALL
+    else:
+        suites = (*ALL, *_load_registered(names))
+    for suite in suites:
+        if names == [suite.name]:
             return suite
-    found = [_find(name.strip()) for name in level_name.split(",")]
-    owners, tasks = [suite for suite, _ in found], [task for _, task in found]
+    found = [_find(name, suites) for name in names]
+    tasks = [task for _, task in found]
     repeated = sorted({task for task in tasks if tasks.count(task) > 1})
     if repeated:
         raise UserError(f"--level_name names {', '.join(repeated)} more than once")
-    if len({suite.name for suite in owners}) > 1:
-        listing = ", ".join(
-            f"{task} ({suite.name})" for task, suite in zip(tasks, owners, strict=True)
-        )
+    if len({suite.name for suite, _ in found}) > 1:
+        listing = ", ".join(f"{task} ({suite.name})" for suite, task in found)
         raise UserError(f"--level_name mixes tasks of different suites: {listing}")
-    return owners[0].select(tasks)
+    return found[0][0].select(tasks)
 
 
-def _find(name: str) -> tuple[Suite, str]:
-    """The suite that a task belongs to, and the task's own name."""
-    suite_names = [suite.name for suite in ALL]
+def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
+    """Returns the suite that a task belongs to, and the task's own name."""
+    suite_names = [suite.name for suite in suites]
     if name in suite_names:
         raise UserError(f"--level_name: {name} is a whole suite and cannot stand in a list")
-    for suite in ALL if name else ():
-        task = suite.find(name)
+    for suite in suites:
+        if name in suite.reference_scores:
+            return suite, name
+    for suite in suites if name else ():
+        task = suite.other_tasks(name)
         if task is not None:
             return suite, task
-    candidates = {*suite_names, *(task for suite in ALL for task in suite.tasks)}
+    candidates = {*suite_names, *(task for suite in suites for task in suite.tasks)}
     near = difflib.get_close_matches(name, sorted(candidates), n=3)
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     else:
-        reasons = [suite.why_unknown(name) for suite in ALL if name]
+        reasons = [suite.why_unknown(name) for suite in suites if name]
         hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
     raise UserError(f"--level_name: there is no level {name!r}; {hint}")
+
+
+def _load_from_module(module: str) -> Suite:
+    if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
+        sys.path.append(os.getcwd())
+    suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
+    return replace(suite, module=module)
+
+
+def _load_registered(names: Sequence[str]) -> Iterator[Suite]:
+    """Yields the suites of installed packages: those of the given names, or else all."""
+    entries = importlib.metadata.entry_points(group=_ENTRY_POINTS)
+    for entry in [entry for entry in entries if entry.name in names] or entries:
+        source = f"the suite {entry.name}, registered as {entry.value},"
+        suite = _load(entry.load, source)
+        if suite.name != entry.name:
+            raise UserError(f"--level_name: {source} must have that name, not {suite.name}")
+        yield suite
+
+
+def _load(load: Callable[[], Any], source: str) -> Suite:
+    """Loads a suite from outside of the package; `source` names it in messages."""
+    try:
+        suite = load()
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"--level_name: {source} cannot be loaded ({reason})") from error
+    if not isinstance(suite, Suite):
+        problem = f"must be a scalable_agent_popart.suites.Suite, not {type(suite).__name__}"
+    elif suite.name in (own.name for own in ALL):
+        problem = f"must not be named {suite.name}, as a suite of the package is"
+    elif any(set(",: ") & set(name) for name in (suite.name, *suite.tasks)):
+        problem = "must have names without commas, colons and spaces"
+    elif set(suite.tasks) != set(suite.reference_scores):
+        problem = "must have reference scores of all its tasks, or of none"
+    else:
+        return suite
+    raise UserError(f"--level_name: {source} {problem}")
 
 
 __all__ = ["ALL", "EnvironmentOptions", "Suite", "resolve"]

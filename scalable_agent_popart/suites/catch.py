@@ -7,7 +7,7 @@ is +scale if the paddle is under it, and -scale if not.
 The scales are 0.01, 0.1, 1, 10 and 100. Each task paints its pieces in a colour of its own, and
 wires the three actions to left, stay and right in an order of its own. So the policy, which is
 not told the task, can see it; and what it learns in one task does not score in another, or the
-loudest task alone would teach all five.
+task with the largest rewards alone would teach all five.
 """
 
 import itertools
@@ -27,73 +27,90 @@ _MOVES = np.array(list(itertools.permutations((-1, 0, 1)))[: len(_SCALES)], np.i
 _NAMES = tuple(f"catch_{scale:g}" for scale in _SCALES)
 
 
-class CatchEnvironments:
-    """N boards of Catch, each with its task's scale, colour and controls."""
+class Boards:
+    """N boards of Catch; subclasses place the pieces and draw them."""
 
-    def __init__(self, tasks: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int]):
+    def __init__(
+        self,
+        task_ids: np.ndarray,
+        seeds: Sequence[int],
+        size: tuple[int, int],
+        moves: np.ndarray,
+        rewards: np.ndarray,
+    ):
         """Creates the boards.
 
         Args:
-          tasks: each board's task name.
           task_ids: int32 `[N]`.
-          seeds: one for each board; it decides where the balls fall.
+          seeds: one for each board.
+          size: rows and columns of a board.
+          moves: int32 `[N, 3]`, the paddle's move for each action.
+          rewards: float32 `[N, 2]`, the reward of a ball that is missed and of one that is caught.
         """
         self.task_ids = task_ids
-        game = np.array([_NAMES.index(task) for task in tasks])
-        self._scale = np.array(_SCALES, np.float32)[game]
-        self._colour = _COLOURS[game]
-        self._moves = _MOVES[game]
         self._random = [np.random.default_rng(seed) for seed in seeds]
-        self._boards = np.arange(len(tasks))
-        self._counter = environments.EpisodeCounter(len(tasks))
-        self._ball_row = np.zeros(len(tasks), np.int32)
-        self._ball_column = np.zeros(len(tasks), np.int32)
-        self._paddle = np.zeros(len(tasks), np.int32)
-        self._actions = np.zeros(len(tasks), np.int32)
+        self._boards = np.arange(len(task_ids))
+        self._rows, self._columns = size
+        self._moves, self._rewards = moves, rewards
+        self._counter = environments.EpisodeCounter(len(task_ids))
+        self._ball_row = np.zeros(len(task_ids), np.int32)
+        self._ball_column = np.zeros(len(task_ids), np.int32)
+        self._paddle = np.zeros(len(task_ids), np.int32)
+        self._actions = np.zeros(len(task_ids), np.int32)
+
+    def place(self, board: int) -> None:
+        """Chooses the columns of a board's ball and paddle for a new episode."""
+        raise NotImplementedError
+
+    def draw(self) -> np.ndarray:
+        """Returns images of the boards, uint8 `[N, height, width, 3]`."""
+        raise NotImplementedError
 
     def reset(self) -> environments.StepOutput:
-        self._drop_balls(np.ones(len(self._boards), bool))
-        return environments.initial_step(self._counter, self._draw())
+        self._begin(self._boards)
+        return environments.initial_step(self._counter, self.draw())
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
 
     def receive(self) -> environments.StepOutput:
         move = self._moves[self._boards, self._actions]
-        self._paddle = np.clip(self._paddle + move, 0, _COLUMNS - 1)
+        self._paddle = np.clip(self._paddle + move, 0, self._columns - 1)
         self._ball_row += 1
-        done = self._ball_row == _ROWS - 1
-        outcome = np.where(self._ball_column == self._paddle, self._scale, -self._scale)
-        reward = np.where(done, outcome, 0).astype(np.float32)
+        done = self._ball_row == self._rows - 1
+        caught = np.where(self._ball_column == self._paddle, 1, 0)
+        reward = np.where(done, self._rewards[self._boards, caught], np.float32(0))
         info = self._counter.step(reward, done)
-        self._drop_balls(done)
-        return environments.StepOutput(reward, info, done, self._draw())
+        self._begin(self._boards[done])
+        return environments.StepOutput(reward, info, done, self.draw())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing to release."""
 
-    def _drop_balls(self, where: np.ndarray) -> None:
-        self._ball_row[where] = 0
-        self._paddle[where] = _COLUMNS // 2
-        for board in np.flatnonzero(where):
-            self._ball_column[board] = self._random[board].integers(_COLUMNS)
+    def _begin(self, boards: np.ndarray) -> None:
+        self._ball_row[boards] = 0
+        for board in boards:
+            self.place(board)
 
-    def _draw(self) -> np.ndarray:
-        """The boards, `[N, rows, columns, 3]` bytes."""
+
+class CatchEnvironments(Boards):
+    """N boards of Catch-5, each with its task's scale, colour and controls."""
+
+    def __init__(self, tasks: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int]):
+        game = np.array([_NAMES.index(task) for task in tasks])
+        rewards = np.array([[-scale, scale] for scale in _SCALES], np.float32)
+        super().__init__(task_ids, seeds, (_ROWS, _COLUMNS), _MOVES[game], rewards[game])
+        self._colour = _COLOURS[game]
+
+    def place(self, board: int) -> None:
+        self._paddle[board] = _COLUMNS // 2
+        self._ball_column[board] = self._random[board].integers(_COLUMNS)
+
+    def draw(self) -> np.ndarray:
         image = np.zeros((len(self._boards), _ROWS, _COLUMNS, 3), np.uint8)
         image[self._boards, self._ball_row, self._ball_column] = self._colour
         image[self._boards, _ROWS - 1, self._paddle] = self._colour
         return image
-
-
-def _make_environments(
-    tasks: Sequence[str],
-    task_ids: np.ndarray,
-    seeds: Sequence[int],
-    options: suite.EnvironmentOptions,
-) -> environments.EnvironmentPool:
-    del options  # A board has one size, and one frame is one agent step.
-    return environments.Lockstep(CatchEnvironments(tasks, task_ids, seeds))
 
 
 SUITE = suite.Suite(
@@ -101,34 +118,23 @@ SUITE = suite.Suite(
     title="Catch-5",
     tasks=_NAMES,
     action_sets={"moves": 3},
-    num_channels=3,
-    scalable=False,
-    headline="mean",
     total_frames=500_000,
-    # Whatever the paddle does without looking, it meets a uniformly drawn ball once in five
-    # times: 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
+    # Without seeing the ball, the paddle meets a uniformly sampled one once in five times:
+    # 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
     reference_scores={
         name: ReferenceScore(random=-0.6 * scale, human=scale)
         for name, scale in zip(_NAMES, _SCALES, strict=True)
     },
     defaults={
-        "test_num_episodes": 200,
         "unroll_length": 18,
-        "batch_size": 32,
-        "num_action_repeats": 1,
         "height": _ROWS,
         "width": _COLUMNS,
-        "network": "shallow",
-        "use_lstm": False,
-        "action_set": "moves",
-        "reward_clipping": "none",
         "learning_rate": 5e-3,
         "entropy_cost": 0.03,
-        "epsilon": 0.01,
-        "max_grad_norm": 0.0,
-        "popart_step_size": 0.01,
         "pbt_burn_in_frames": 25_000,
-        "pbt_episodes": 1000,
     },
-    environment_factory=_make_environments,
+    # A board has one size, and one frame is one agent step.
+    environment_factory=lambda tasks, task_ids, seeds, options: environments.Lockstep(
+        CatchEnvironments(tasks, task_ids, seeds)
+    ),
 )

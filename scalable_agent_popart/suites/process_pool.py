@@ -113,7 +113,7 @@ class _Child:
 class ProcessPool:
     """N environments, each in a process of its own: an `environments.EnvironmentPool`."""
 
-    together = False
+    lockstep = False
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
-"""Where population-based training draws the hyperparameters that it tunes.
+"""Distributions of the hyperparameters that population-based training tunes.
 
-Only described here; `pbt.draw` draws. The ranges are those of the paper's appendix, which are
-IMPALA's.
+`pbt` samples from them. The ranges are those of the paper's appendix, which are IMPALA's.
 """
 
 from typing import NamedTuple
@@ -22,14 +21,14 @@ class Uniform(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these values, each as likely as any other."""
+    """One of these values, each with the same probability."""
 
     values: tuple[float, ...]
 
 
 Distribution = LogUniform | Uniform | OneOf
 
-# Flag to its distribution.
+# Flag to distribution.
 PAPER: dict[str, Distribution] = {
     "entropy_cost": LogUniform(5e-5, 1e-2),
     "learning_rate": LogUniform(5e-6, 5e-3),

@@ -1,4 +1,4 @@
-"""What the rest of the system knows about a benchmark."""
+"""The description of a benchmark, from which everything else about it is derived."""
 
 import csv
 import importlib.util
@@ -14,96 +14,109 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
+# With these, a normalised score is the raw return itself.
+UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
+# Flags whose defaults depend on the suite, with the values where it gives no other.
+_DEFAULTS = {
+    "test_num_episodes": 200,
+    "unroll_length": 20,
+    "batch_size": 32,
+    "num_action_repeats": 1,
+    "network": "shallow",
+    "use_lstm": False,
+    "reward_clipping": "none",
+    "learning_rate": 1e-3,
+    "entropy_cost": 0.01,
+    "epsilon": 0.01,
+    "max_grad_norm": 0.0,
+    "popart_step_size": 0.01,
+    "pbt_burn_in_frames": 50_000,
+    "pbt_episodes": 1000,
+}
+
 
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """How a suite's environments are to behave.
+    """Settings of a suite's environments; paths are empty where they are not given."""
 
-    Attributes:
-      num_action_repeats: environment frames an agent step lasts.
-      height: of the observation, in pixels.
-      width: of the observation, in pixels.
-      action_set: the set of actions to choose from.
-      training: whether `done` also marks what ends an episode only while training (in Atari
-        the loss of a life); if not, levels are those of the published evaluation.
-      dataset_path: of the images that some levels show; empty if there is none.
-      level_cache_dir: where compiled levels are kept; empty for nowhere.
-      human_starts_dir: of recorded starts, where episodes are to begin at them; else empty.
-    """
-
-    num_action_repeats: int
-    height: int
+    num_action_repeats: int  # environment frames of an agent step
+    height: int  # of the observation, in pixels
     width: int
     action_set: str
+    # If true, `done` also marks what ends an episode only in training, such as the loss of a life
+    # in Atari; if false, levels are those of the published evaluation.
     training: bool = True
-    dataset_path: str = ""
-    level_cache_dir: str = ""
-    human_starts_dir: str = ""
+    dataset_path: str = ""  # directory of the images that some levels show
+    level_cache_dir: str = ""  # directory of compiled levels
+    human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
 
 
-# Makes the environments that play the named tasks, one environment a name. The ids
-# are what it reports as `task_ids`, the seeds make each environment's randomness its own.
+# Makes one environment for each task name. The ids become its `task_ids`; each environment takes
+# its randomness from its own seed.
 MakeEnvironments = Callable[
     [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions],
     environments.EnvironmentPool,
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A benchmark, or some of its tasks.
+    """A benchmark, all or some of whose tasks are in play."""
 
-    Attributes:
-      name: of the benchmark.
-      title: its name in print.
-      tasks: names of the tasks in play; a task's id is its place here.
-      action_sets: name of each set of actions, which all tasks share, to its size.
-      num_channels: of the image observation.
-      stacks_frames: whether the agent sees the last four observations, each of one channel.
-      scalable: whether observations can be rendered at another `--height` and `--width`.
-      headline: the aggregate score that the benchmark is reported by, a field of
-        `scores.Aggregate`.
-      total_frames: default length of a run, in environment frames; with only some of the tasks
-        in play, their part of it.
-      reference_scores: task name to scores, for every task of the benchmark.
-      human_starts_scores: the same for episodes that begin at human starts; empty where a
-        benchmark has none.
-      defaults: flag name to value, for flags whose default depends on the benchmark.
-      environment_factory: makes environments for task names.
-      search_space: flag name to distribution, for what population-based training tunes.
-      has_instructions: whether observations are `environments.Observation`s.
-      usual_num_actors: by default, at least so many actors are dealt over the tasks.
-      test_versions: task to its version that is held out for testing, where there is one.
-      own_flags: flags that mean nothing to other suites.
-      other_tasks: gives the task for another name it can be called by, or that is no part of
-        the benchmark; None if there is none.
-      why_unknown: what to add where a name is that of no task; may be empty.
-      check_tasks: raises UserError if tasks cannot be played with these options.
-      requires: modules that play the tasks, and the command that installs each.
-    """
-
-    name: str
-    title: str
-    tasks: tuple[str, ...]
-    action_sets: Mapping[str, int]
-    num_channels: int
-    scalable: bool
-    headline: str
-    total_frames: int
-    reference_scores: Mapping[str, ReferenceScore]
+    name: str  # as in `--level_name`
+    title: str = ""  # the name in print
+    tasks: tuple[str, ...]  # in play; the index of a task is its id
+    action_sets: Mapping[str, int]  # name of each set of actions to its size, for all tasks
+    num_channels: int = 3  # of the image observation
+    stacks_frames: bool = False  # if true, the agent sees four observations of one channel
+    has_instructions: bool = False  # if true, observations are `environments.Observation`s
+    scalable: bool = False  # if true, size and action repeats of observations may be changed
+    headline: str = "mean"  # aggregate for reports, a field of `scores.Aggregate`
+    total_frames: int  # default length of a run on all tasks; on some, shorter in proportion
+    usual_num_actors: int = 32  # default of `--num_actors`, rounded up to a multiple of the tasks
+    # Flag to value: `height`, `width`, and what is to differ from `_DEFAULTS`.
     defaults: Mapping[str, Any]
-    environment_factory: MakeEnvironments
-    search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
+    own_flags: tuple[str, ...] = ()  # without meaning in other suites
+    # Every task of the benchmark to its scores; if left out, scores are raw returns.
+    reference_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
-    stacks_frames: bool = False
-    has_instructions: bool = False
-    usual_num_actors: int = 32
-    test_versions: Mapping[str, str] = field(default_factory=dict)
-    own_flags: tuple[str, ...] = ()
+    test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
+    search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
+    environment_factory: MakeEnvironments
+    # Returns the task for an alias, or for a name outside of the benchmark; else None.
     other_tasks: Callable[[str], str | None] = lambda name: None
+    # Returns an explanation why a name is no task, or an empty string.
     why_unknown: Callable[[str], str] = lambda name: ""
+    # Raises UserError if tasks cannot be played with these options.
     check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
+    # Modules that play the tasks, each with the command that installs it.
     requires: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
+
+    def __post_init__(self) -> None:
+        derived = {
+            "title": self.title or self.name,
+            "reference_scores": self.reference_scores or dict.fromkeys(self.tasks, UNNORMALISED),
+            "defaults": {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # The class is frozen.
+
+    @property
+    def whole(self) -> bool:
+        """Whether exactly the tasks of the benchmark are in play, in its order."""
+        return self.tasks == tuple(self.reference_scores)
+
+    @property
+    def normalised(self) -> bool:
+        """Whether scores are normalised; if not, they are raw returns."""
+        return any(score != UNNORMALISED for score in self.reference_scores.values())
+
+    @property
+    def level_name(self) -> str:
+        """The `--level_name` that resolves to this suite and the tasks in play."""
+        names = self.name if self.whole else ",".join(self.tasks)
+        return f"{self.module}:{names}" if self.module else names
 
     def check(self, options: EnvironmentOptions) -> None:
         """Raises UserError if the tasks in play cannot be played."""
@@ -113,14 +126,14 @@ class Suite:
         self.check_tasks(self.tasks, options)
 
     def test_version(self, task: str) -> str:
-        """The level that is played when the task is tested."""
+        """Returns the level that tests the task."""
         return self.test_versions.get(task, task)
 
     def references(self, starts: str) -> dict[str, ReferenceScore]:
-        """Random and human scores of every level, held-out versions too.
+        """Returns random and human scores of every level, held-out versions too.
 
         Args:
-          starts: how its episodes begin, `noop` or `human`.
+          starts: the episodes' start, `noop` or `human`.
         """
         by_task = self.human_starts_scores if starts == "human" else self.reference_scores
         return {
@@ -129,22 +142,12 @@ class Suite:
             for level in (task, self.test_version(task))
         }
 
-    def find(self, name: str) -> str | None:
-        """The task of this name, or None if there is none."""
-        return name if name in self.reference_scores else self.other_tasks(name)
-
     def select(self, tasks: Sequence[str]) -> "Suite":
-        """The same benchmark with only these tasks in play."""
+        """Returns the same benchmark with these tasks in play."""
         return replace(self, tasks=tuple(tasks))
 
-    @property
-    def level_name(self) -> str:
-        """The `--level_name` of the tasks in play, however they were written."""
-        all_tasks = self.tasks == tuple(self.reference_scores)
-        return self.name if all_tasks else ",".join(self.tasks)
-
     def observation_spec(self, options: EnvironmentOptions) -> Any:
-        """Of one environment: an image `[height, width, channels]` of bytes, and instructions."""
+        """Returns the spec of one observation: uint8 `[height, width, channels]`, and words."""
         shape = (options.height, options.width, self.num_channels)
         image = environments.ArraySpec(shape, np.uint8)
         if not self.has_instructions:
@@ -158,7 +161,7 @@ class Suite:
         seeds: Sequence[int],
         options: EnvironmentOptions,
     ) -> environments.EnvironmentPool:
-        """Environments that play these tasks in this order."""
+        """Makes an environment for each task id, in this order."""
         names = [self.tasks[task_id] for task_id in task_ids]
         return self.environment_factory(names, np.asarray(task_ids, np.int32), seeds, options)
 

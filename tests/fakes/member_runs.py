@@ -37,9 +37,9 @@ class Run:
         self.directory.path.mkdir(parents=True, exist_ok=True)
         spec = factory.make_rollout_spec(self.config)
         self.learner = factory.make_learner(self.config, spec)
-        self.member = Member(self.config, population, self.learner, takes_turns)
+        self.member = Member(self.config, population, takes_turns)
         self.checkpoints = Checkpoints(
-            self.directory.checkpoints, learner=self.learner, **self.member.tracked
+            self.directory.checkpoints, learner=self.learner, **self.member.attach(self.learner)
         )
         self.resumed = self.checkpoints.restore()
         if begin:
@@ -60,7 +60,7 @@ class Run:
         for i in range(episodes):
             low, high = self.config.suite.reference_scores[tasks[i % len(tasks)]]
             raw = low + (high - low) * percent / 100
-            self.member.hear(tasks[i % len(tasks)], raw, int(self.learner.frames))
+            self.member.on_episode(tasks[i % len(tasks)], raw, int(self.learner.frames))
         return self
 
     def tune(self) -> bool:

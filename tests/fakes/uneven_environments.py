@@ -14,7 +14,7 @@ class UnevenEnvironments:
     likely that is whenever the others are received.
     """
 
-    together = False
+    lockstep = False
 
     def __init__(self, task_ids: np.ndarray, lost: float = 0.02):
         size = len(task_ids)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from scalable_agent_popart.population import worker as population_lib
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.population.member_directory import Event
 from tests.fakes.main_program import run
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, Programs, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, wait_until
 
 _TINY = {
     "mode": "pbt",
@@ -335,18 +334,3 @@ def test_places_end_with_their_parent(populations: Populations) -> None:
     wait_until(lambda: _gone(place))
     # As for any other end that was asked for, everything is saved.
     assert _saved(populations.root, 0)["learner/frames"] == populations.frames(0)
-
-
-def test_members_that_are_killed_leave_nothing_half_made(tmp_path: Path) -> None:
-    script = ROOT / "benchmarks" / "population_chaos.py"
-    command = [sys.executable, str(script), f"--logdir={tmp_path / 'chaos'}"]
-    command += ["--kills=2", "--population_size=2", "--longest_wait_seconds=0.5"]
-    command += ["--total_environment_frames=15000"]
-    result = subprocess.run(
-        [*command, "--", "--batch_size=8"], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    said = json.loads(result.stdout)
-    assert said["kills"] == 2
-    assert said["exit_codes"] == [0, 0]
-    assert said["comparisons"] > 0

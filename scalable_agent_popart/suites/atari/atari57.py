@@ -1,14 +1,15 @@
 """Atari-57: 57 games of the Arcade Learning Environment, emulated by `ale-py`.
 
-Preprocessing as in the paper's appendix: 84x84 grey frames, each the maximum of the last two,
-stacks of four, four action repeats. A lost life ends the training episode but not the game.
-Where the appendix is silent, as is usual: the full set of 18 actions, up to 30 no-ops at a
-game's start, at most 108,000 frames a game after them, and no sticky actions.
+Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
+two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
+Where the appendix is silent, the usual settings are taken: the full set of 18 actions, up to 30
+no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions.
 
-Random and human scores are those of DQN Zoo (`dqn_zoo/atari_data.py`), no-op starts; for human
-starts those of the papers their table names.
+Random and human scores for no-op starts are those of DQN Zoo (`dqn_zoo/atari_data.py`), for human
+starts those of the papers that their table names.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,14 +33,7 @@ class AtariEnvironments:
         seeds: Sequence[int],
         options: suite.EnvironmentOptions,
     ):
-        """Loads the game.
-
-        Args:
-          game: name of its ROM, such as `space_invaders`.
-          task_ids: int32 `[N]`.
-          seeds: one for each environment.
-          options: the observation's size, action repeats, and whether a lost life is `done`.
-        """
+        """Loads the game; its name is that of its ROM, such as `space_invaders`."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
         self.task_ids = task_ids
@@ -49,7 +43,7 @@ class AtariEnvironments:
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
             num_envs=len(task_ids),
-            num_threads=1,  # Another actor thread has work for the other cores.
+            num_threads=1,  # Other actor threads use the other cores.
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
             # Restarting in the step after a game's end would ignore that step's action, and
@@ -59,16 +53,16 @@ class AtariEnvironments:
             img_width=options.width,
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
-            noop_max=atari_emulator.MAX_NOOPS + 1,  # The emulator draws numbers below it.
+            noop_max=atari_emulator.MAX_NOOPS + 1,  # Exclusive.
             # Reports a lost life as terminated and goes on; `episodic_life` would restart.
             life_loss_info=options.training,
             reward_clipping=False,
             use_fire_reset=False,
         )
-        # `send` takes places in the game's own list of actions, which may be shorter than the
+        # `send` takes indices into the game's own list of actions, which may be shorter than the
         # 18 (Skiing has no fire button). As in the emulator itself, the others do nothing.
         legal = self._environments.ale.get_action_set()
-        self._place_of_action = np.array(
+        self._index_of_action = np.array(
             [
                 legal.index(action if action in legal else ale_py.Action.NOOP)
                 for action in list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
@@ -79,33 +73,25 @@ class AtariEnvironments:
     def reset(self) -> environments.StepOutput:
         frames, info = self._environments.reset(seed=self._seeds)
         self._game_frame = info["episode_frame_number"]
-        return environments.initial_step(self._counter, _channels_last(frames))
+        return environments.initial_step(self._counter, np.moveaxis(frames, 1, -1))
 
     def send(self, actions: np.ndarray) -> None:
-        self._environments.send(self._place_of_action[actions])
+        self._environments.send(self._index_of_action[actions])
 
     def receive(self) -> environments.StepOutput:
         frames, rewards, terminated, truncated, info = self._environments.recv()
         done = terminated | truncated
-        # A lost life leaves the game's frame counter running, a new game starts it again. The
-        # count of lives would not do: some games never show one.
+        # A lost life leaves the game's frame counter running, a new game resets it. The number
+        # of lives would not tell: some games never report one.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
         self._game_frame = info["episode_frame_number"]
         rewards = rewards.astype(np.float32)
-        return environments.StepOutput(
-            reward=rewards,
-            info=self._counter.step(rewards, game_over),
-            done=done,
-            observation=_channels_last(frames),
-        )
+        info = self._counter.step(rewards, game_over)
+        # [N, 1, height, width] -> [N, height, width, 1]
+        return environments.StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.
-
-
-def _channels_last(frames: np.ndarray) -> np.ndarray:
-    """`[N, 1, height, width]` -> `[N, height, width, 1]`."""
-    return np.moveaxis(frames, 1, -1)
 
 
 def _make_environments(
@@ -114,21 +100,21 @@ def _make_environments(
     seeds: Sequence[int],
     options: suite.EnvironmentOptions,
 ) -> environments.EnvironmentPool:
-    """A batch of copies for each run of the same game, side by side."""
-    firsts = [i for i, game in enumerate(games) if i == 0 or game != games[i - 1]]
+    """Makes one batched environment for each group of neighbouring copies of a game."""
     members: list[environments.BatchedEnvironment] = []
-    for first, end in zip(firsts, [*firsts[1:], len(games)], strict=True):
-        game, own_ids = games[first], task_ids[first:end]
+    for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
+        own = list(group)
         if options.human_starts_dir:
             starts = atari_starts.read_starts(options.human_starts_dir, game)
-            members.append(atari_starts.AtariFromStarts(starts, own_ids, options))
+            members.append(atari_starts.AtariFromStarts(starts, task_ids[own], options))
         else:
-            members.append(AtariEnvironments(game, own_ids, seeds[first:end], options))
+            own_seeds = [seeds[i] for i in own]
+            members.append(AtariEnvironments(game, task_ids[own], own_seeds, options))
     return environments.Lockstep(*members)
 
 
 def _check(games: Sequence[str], options: suite.EnvironmentOptions) -> None:
-    """Raises UserError if there are not the starts that games are to begin at."""
+    """Raises UserError if starts for the games are asked for and missing."""
     if options.human_starts_dir:
         atari_starts.check_starts(options.human_starts_dir, games)
 
@@ -150,19 +136,12 @@ SUITE = suite.Suite(
     human_starts_scores=_HUMAN_STARTS_SCORES,
     own_flags=("human_starts_dir",),
     defaults={
-        "test_num_episodes": 200,
-        "unroll_length": 20,
-        "batch_size": 32,
         "num_action_repeats": 4,
         "height": 84,
         "width": 84,
         "network": "deep",
-        "use_lstm": False,
-        "action_set": "full",
         "reward_clipping": "abs_one",
         "learning_rate": 6e-4,
-        "entropy_cost": 0.01,
-        "epsilon": 0.01,
         "max_grad_norm": 40.0,
         "popart_step_size": 3e-4,
         "pbt_burn_in_frames": 20_000_000,

@@ -1,6 +1,6 @@
-"""One game of Atari, step by step, whose state can be kept and gone back to.
+"""A game of Atari whose state can be saved and restored.
 
-`ale-py`'s vector environment, which agents are trained in, can do neither. Preprocessing is the
+`ale-py`'s vector environment, which agents are trained in, cannot do that. Preprocessing is the
 same bit for bit.
 """
 
@@ -12,23 +12,14 @@ from scalable_agent_popart.suites import suite
 
 MAX_FRAMES_PER_GAME = 108_000
 MAX_NOOPS = 30
-# What the emulator raises on bytes that are no state of its own, or of another game's.
-BAD_STATE = (SystemError, RuntimeError, ValueError, MemoryError)
-
 _NOOP = 0
 
 
 class Emulator:
-    """One game, played and preprocessed as `atari57.AtariEnvironments` does, step by step."""
+    """One game, played and preprocessed as by `atari57.AtariEnvironments`."""
 
     def __init__(self, game: str, options: suite.EnvironmentOptions, seed: int = 0):
-        """Loads the game and begins it.
-
-        Args:
-          game: name of its ROM.
-          options: the observation's size and action repeats.
-          seed: of the emulator, below 2^31.
-        """
+        """Loads the game by the name of its ROM and begins it; `seed` is below 2^31."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
         import cv2  # noqa: PLC0415
         from ale_py import roms  # noqa: PLC0415
@@ -50,16 +41,16 @@ class Emulator:
 
     @property
     def over(self) -> bool:
-        """Whether the game has ended or been cut off after its frames."""
+        """Whether the game has ended or reached its limit of frames."""
         return self._ale.game_over()
 
     @property
     def state(self) -> bytes:
-        """The emulator's state, for `restore`."""
+        """Present state, for `restore`."""
         return self._ale.cloneSystemState().serialize()
 
     def begin(self, num_noops: int) -> np.ndarray:
-        """Begins a new game with so many frames of no-ops; returns its first observation."""
+        """Begins a new game with frames of no-ops; returns its first observation."""
         self._ale.reset_game()
         for _ in range(num_noops):
             self._ale.act(_NOOP)
@@ -68,31 +59,31 @@ class Emulator:
     def restore(self, state: bytes) -> np.ndarray:
         """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
 
-        A state holds no screen. To draw one, a frame of no-op is played, whose reward counts
-        for nothing. From there on all goes as it went in the game the state is of, but that a
-        game which redraws less than the screen may first show a few pixels of another.
+        A state holds no screen. To draw one, a frame of no-op is played, whose reward is
+        ignored. From there on the game continues as the one that the state was saved in, except
+        that a game which redraws only parts of the screen may first show pixels of another.
 
         Raises:
           ValueError: if the bytes are no state of this game.
         """
-        # A state also lacks whether the last frame was cut short, as Q*bert's all are. In an
-        # emulator that has played none since its reset, Q*bert would go on differently.
+        # A state does not say whether the last frame was cut short, as Q*bert's always are. In an
+        # emulator that has played no frame since its reset, Q*bert would continue differently.
         self.begin(num_noops=1)
         try:
             self._ale.restoreSystemState(self._make_state(state))
-        except BAD_STATE as error:
+        except (SystemError, RuntimeError, ValueError, MemoryError) as error:
             raise ValueError("no state of this game") from error
         self._ale.act(_NOOP)
         return self._observation(self._ale.getScreenGrayscale())
 
     def step(self, action: int) -> tuple[float, np.ndarray]:
-        """Repeats one of the 18 actions; the game's end leaves out what repeats remain.
+        """Repeats one of the 18 actions, up to the game's end.
 
-        An action that the game does not know is a no-op to the emulator.
+        To the emulator, an action that the game does not use is a no-op.
 
         Returns:
           The raw reward of all frames and the observation, uint8 `[height, width, 1]`: the
-          brighter of the last two frames in each pixel.
+          pixelwise maximum of the last two frames.
         """
         reward = 0
         screens = []
@@ -105,7 +96,7 @@ class Emulator:
         return float(reward), self._observation(np.maximum.reduce(screens))
 
     def fault(self, state: bytes) -> str | None:
-        """What keeps a game from being played on from a state; None if nothing does."""
+        """Returns why a game cannot be played on from a state, or None if it can."""
         try:
             self.restore(state)
         except ValueError as error:

@@ -1,1 +1,1 @@
-"""."""
+"""DmLab-30: the levels, and the cache of their compiled maps."""

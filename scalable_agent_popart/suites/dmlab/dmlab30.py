@@ -2,11 +2,11 @@
 
 RGB frames of 72x96 and the instruction, each action repeated for four frames, one of two sets
 of actions (Hessel et al., 2019, appendix "DeepMind Lab action discretisation"). Each level
-runs in a process of its own: the engine holds Python's lock, takes seconds to compile a map,
-and at some errors ends its whole process.
+runs in a process of its own: the engine never releases Python's lock, takes seconds to compile a
+map, and ends its whole process at some errors.
 
-When a test is played, levels are those of the published evaluation: two have versions held out
-from training, and a mixer seed of its own makes the random choices of all others.
+Tests play the levels of the published evaluation: two have versions held out from training, and
+all have a mixer seed of their own, which decides their random choices.
 
 Random and human scores are those of scalable_agent (`dmlab30.py`).
 """
@@ -38,43 +38,26 @@ _BUILD = (
     "https://github.com/google-deepmind/lab/blob/master/docs/users/build.md says"
 )
 
-# Look right, look down, strafe right, move forward, fire, jump, crouch.
-ACTION_SETS = {
-    "popart": np.array(
-        [
-            (0, 0, 0, 1, 0, 0, 0),  # Forward
-            (0, 0, 0, -1, 0, 0, 0),  # Backward
-            (0, 0, -1, 0, 0, 0, 0),  # Strafe left
-            (0, 0, 1, 0, 0, 0, 0),  # Strafe right
-            (-10, 0, 0, 0, 0, 0, 0),  # Small look left
-            (10, 0, 0, 0, 0, 0, 0),  # Small look right
-            (-60, 0, 0, 0, 0, 0, 0),  # Large look left
-            (60, 0, 0, 0, 0, 0, 0),  # Large look right
-            (0, 10, 0, 0, 0, 0, 0),  # Look down
-            (0, -10, 0, 0, 0, 0, 0),  # Look up
-            (-10, 0, 0, 1, 0, 0, 0),  # Forward and small look left
-            (10, 0, 0, 1, 0, 0, 0),  # Forward and small look right
-            (-60, 0, 0, 1, 0, 0, 0),  # Forward and large look left
-            (60, 0, 0, 1, 0, 0, 0),  # Forward and large look right
-            (0, 0, 0, 0, 1, 0, 0),  # Fire
-        ],
-        np.intc,
-    ),
-    "impala": np.array(
-        [
-            (0, 0, 0, 1, 0, 0, 0),  # Forward
-            (0, 0, 0, -1, 0, 0, 0),  # Backward
-            (0, 0, -1, 0, 0, 0, 0),  # Strafe left
-            (0, 0, 1, 0, 0, 0, 0),  # Strafe right
-            (-20, 0, 0, 0, 0, 0, 0),  # Look left
-            (20, 0, 0, 0, 0, 0, 0),  # Look right
-            (-20, 0, 0, 1, 0, 0, 0),  # Forward and look left
-            (20, 0, 0, 1, 0, 0, 0),  # Forward and look right
-            (0, 0, 0, 0, 1, 0, 0),  # Fire
-        ],
-        np.intc,
-    ),
-}
+# Actions: look right, look down, strafe right, move forward, fire, jump, crouch.
+_MOVES = [  # Forward, backward, strafe left, strafe right.
+    (0, 0, 0, 1, 0, 0, 0),
+    (0, 0, 0, -1, 0, 0, 0),
+    (0, 0, -1, 0, 0, 0, 0),
+    (0, 0, 1, 0, 0, 0, 0),
+]
+_LOOK_DOWN, _LOOK_UP = (0, 10, 0, 0, 0, 0, 0), (0, -10, 0, 0, 0, 0, 0)
+_FIRE = (0, 0, 0, 0, 1, 0, 0)
+
+
+def _turns(pixels: int, forward: int = 0) -> list[tuple[int, ...]]:
+    """Returns the actions that look left and right, standing or moving forward."""
+    return [(look, 0, 0, forward, 0, 0, 0) for look in (-pixels, pixels)]
+
+
+_POPART = [*_MOVES, *_turns(10), *_turns(60), _LOOK_DOWN, _LOOK_UP]
+_POPART += [*_turns(10, forward=1), *_turns(60, forward=1), _FIRE]
+_IMPALA = [*_MOVES, *_turns(20), *_turns(20, forward=1), _FIRE]
+ACTION_SETS = {"popart": np.array(_POPART, np.intc), "impala": np.array(_IMPALA, np.intc)}
 
 _SCORES = suite.read_reference_scores("dmlab30_scores.csv")
 _TEST_VERSIONS = {
@@ -82,21 +65,21 @@ _TEST_VERSIONS = {
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
 }
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
-# The first and the last of what these levels show. One that lacks an image ends its process.
+# The first and the last image that these levels show. A missing one ends the process.
 _IMAGES = ("0001.png", "2400.png")
 _DATASET_README = "DeepMind Lab's data/brady_konkle_oliva2008/README.md"
 _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
 """
-# Among the module's own words for a level that does not exist, and ours for a missing module.
+# Part of the module's message for a level that does not exist, and ours for a missing module.
 _UNKNOWN, _MISSING = "Level not found", "not installed"
-# What `--dataset_path` may be besides a directory: coloured images that the levels make.
+# The value of `--dataset_path` for coloured squares that the levels make themselves.
 _DUMMY_DATASET = "dummy"
 
 
 def word_buckets(instruction: str) -> np.ndarray:
-    """The first words of an instruction as int32 `[MAX_WORDS]`; see `environments.Observation`."""
+    """Returns an instruction as in `environments.Observation`, cut off at `MAX_WORDS` words."""
     buckets = np.zeros(environments.MAX_WORDS, np.int32)
     words = instruction.split()[: environments.MAX_WORDS]
     buckets[: len(words)] = [
@@ -106,7 +89,7 @@ def word_buckets(instruction: str) -> np.ndarray:
 
 
 class DmLabLevel:
-    """One level: an `environments.Environment` for a process of its own."""
+    """One level as an `environments.Environment`, for a process of its own."""
 
     def __init__(
         self,
@@ -119,13 +102,13 @@ class DmLabLevel:
         """Loads the level.
 
         Args:
-          level: a level of DmLab-30 without its folder, or any other with.
+          level: a level of DmLab-30 without its folder, or any other with its folder.
           seed: of the episodes.
-          options: size, repeats, action set, dataset, cache, and whether to train or to test.
-          attempt: how often the level was loaded before with this seed.
+          options: all but `human_starts_dir`.
+          attempt: how often the level was loaded before with this seed; makes other episodes.
           directory: for the engine's files.
         """
-        import deepmind_lab  # noqa: PLC0415 - a C extension that may end the process.
+        import deepmind_lab  # noqa: PLC0415 - it may end the process.
 
         config = {"width": str(options.width), "height": str(options.height), "logLevel": "warn"}
         if options.dataset_path:
@@ -145,7 +128,7 @@ class DmLabLevel:
         self._instruction, self._buckets = "", word_buckets("")
         try:
             self._lab: Any = load(_OBSERVATIONS)
-        except ValueError:  # Levels outside DmLab-30 need not know instructions.
+        except ValueError:  # Levels outside of DmLab-30 need not have instructions.
             self._lab = load(_OBSERVATIONS[:1])
 
     def reset(self) -> environments.Observation:
@@ -170,7 +153,7 @@ class DmLabLevel:
 
 
 def level_path(level: str) -> str:
-    """The module's name of a level."""
+    """Returns the module's name of a level."""
     return _FOLDER + level if level in _SCORES or level in _TEST_VERSIONS.values() else level
 
 
@@ -188,7 +171,7 @@ def _make_environments(
 
 
 def _task(name: str) -> str | None:
-    """The task that plays a level by this name, if there is such a level.
+    """Returns the task that plays the level of this name, or None if there is no such level.
 
     Raises:
       UserError: if the level is held out for testing.
@@ -206,16 +189,16 @@ def _task(name: str) -> str | None:
 
 
 def _why_unknown(name: str) -> str:
-    """What else there is to say of a name that is no level."""
-    against = complaint(name)
-    if against == _MISSING:
+    """Returns an explanation why a name is no level, or an empty string."""
+    reason = complaint(name)
+    if reason == _MISSING:
         return f"for other levels of DeepMind Lab, the module deepmind_lab is missing: {_BUILD}"
-    return "" if against is None or _UNKNOWN in against else f"deepmind_lab fails: {against}"
+    return "" if reason is None or _UNKNOWN in reason else f"deepmind_lab fails: {reason}"
 
 
 @functools.cache
 def complaint(level: str) -> str | None:
-    """What the module says against a level; asked in a process that it may end."""
+    """Loads a level in a process, which it may end; returns why it cannot be loaded, or None."""
     if importlib.util.find_spec("deepmind_lab") is None:
         return _MISSING
     with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +219,6 @@ def complaint(level: str) -> str | None:
 def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
     """Raises UserError if these levels could not be played."""
     path = options.dataset_path
-    needy = [level for level in levels if level in _NEED_DATASET]
     if path and path != _DUMMY_DATASET and not os.path.isdir(path):
         raise UserError(f"--dataset_path={path} is no directory")
     if options.level_cache_dir:
@@ -244,23 +226,20 @@ def _check(levels: Sequence[str], options: suite.EnvironmentOptions) -> None:
         nearest = next(p for p in (cache, *cache.parents) if os.path.exists(p))
         if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
-    if needy and not path:
-        raise UserError(
-            f"{' and '.join(needy)} need(s) a dataset: give --dataset_path, the folder of the "
-            f"Brady, Konkle, Alvarez and Oliva (2008) images that {_DATASET_README} tells how to "
-            f"get, or '{_DUMMY_DATASET}' for coloured squares"
-        )
+    needy = " and ".join(level for level in levels if level in _NEED_DATASET)
     if needy and path != _DUMMY_DATASET:
         missing = [name for name in _IMAGES if not os.path.isfile(os.path.join(path, name))]
-        if missing:
+        if not path or missing:
+            given = f"--dataset_path={path} has no {' and no '.join(missing)}" if path else ""
             raise UserError(
-                f"--dataset_path={path} has no {' and no '.join(missing)}: {' and '.join(needy)} "
-                f"need(s) the images {' to '.join(_IMAGES)} that {_DATASET_README} tells how to "
-                f"make, or give '{_DUMMY_DATASET}' for coloured squares"
+                f"{given or '--dataset_path is missing'}: {needy} need(s) the images "
+                f"{' to '.join(_IMAGES)} of Brady, Konkle, Alvarez and Oliva (2008), which "
+                f"{_DATASET_README} tells how to get; give --dataset_path, the folder that holds "
+                f"them, or '{_DUMMY_DATASET}' for coloured squares"
             )
-    against = complaint(level_path(levels[0]))
-    if against is not None:
-        raise UserError(f"deepmind_lab cannot load {levels[0]}: {against}")
+    reason = complaint(level_path(levels[0]))
+    if reason is not None:
+        raise UserError(f"deepmind_lab cannot load {levels[0]}: {reason}")
 
 
 SUITE = suite.Suite(
@@ -268,7 +247,6 @@ SUITE = suite.Suite(
     title="DmLab-30",
     tasks=tuple(_SCORES),
     action_sets={name: len(actions) for name, actions in ACTION_SETS.items()},
-    num_channels=3,
     has_instructions=True,
     scalable=True,
     headline="mean_capped",
@@ -280,18 +258,15 @@ SUITE = suite.Suite(
     defaults={
         "test_num_episodes": 500,
         "unroll_length": 100,
-        "batch_size": 32,
         "num_action_repeats": 4,
         "height": 72,
         "width": 96,
         "network": "deep",
         "use_lstm": True,
-        "action_set": "popart",
         "reward_clipping": "oar",
         "learning_rate": 4.8e-4,
         "entropy_cost": 2.5e-4,
         "epsilon": 0.1,
-        "max_grad_norm": 0.0,
         "popart_step_size": 3e-4,
         "pbt_burn_in_frames": 20_000_000,
         "pbt_episodes": 5000,

@@ -1,4 +1,4 @@
-"""Compiled maps of DeepMind Lab, kept in a directory that any number of processes share."""
+"""Cache of DeepMind Lab's compiled maps in a directory that many processes share."""
 
 import hashlib
 import urllib.parse
@@ -13,17 +13,17 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 class LevelCache:
     """A level cache as `deepmind_lab.Lab` takes one: an object with `fetch` and `write`.
 
-    An entry is a file: a digest of key and compiled map, then the map. It appears all at once or
-    not at all, and one whose digest does not fit is as good as none: a map that the engine is
-    promised and does not find ends its process.
+    An entry is a file: a digest of key and compiled map, then the map. It is written atomically,
+    and ignored if its digest does not fit: the engine ends its process if `fetch` returns True
+    without a proper map.
     """
 
     def __init__(self, directory: str):
-        """Uses a directory, which is made when first written to."""
+        """Uses a directory, which is made at the first `write`."""
         self._directory = Path(directory)
 
     def fetch(self, key: str, pk3_path: str) -> bool:
-        """Copies the map of that key to `pk3_path`; returns False if there is none."""
+        """Copies the map of a key to `pk3_path`; returns False if there is none."""
         try:
             entry = self._path(key).read_bytes()
             digest, compiled = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
@@ -35,7 +35,7 @@ class LevelCache:
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
-        """Keeps the map at `pk3_path`; if that fails, it is compiled again another time."""
+        """Keeps the map at `pk3_path`; a failure is logged, and the map compiled again later."""
         try:
             compiled = Path(pk3_path).read_bytes()
             self._directory.mkdir(parents=True, exist_ok=True)

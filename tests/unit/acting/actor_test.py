@@ -17,7 +17,7 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system.stage_clock import StageClock, shares
-from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
 from tests.fakes.programs import wait_until
 from tests.fakes.uneven_environments import UnevenEnvironments
@@ -307,7 +307,7 @@ def test_tasks_and_order_survive_threads_and_queue(
     steps_seen: dict[int, list[list[int]]] = defaultdict(list)
     tasks_seen = set()
     taken = 0
-    with trainer.ActorPool(pool_config, spec, learner) as pool:
+    with LocalActors(pool_config, spec, learner) as pool:
         # One thread may be ready long before the other.
         while taken < 15 or (len(tasks_seen) < 5 and taken < 2000):
             batch = pool.next_batch()
@@ -320,14 +320,14 @@ def test_tasks_and_order_survive_threads_and_queue(
                 assert len({s.environment for s in seen}) == 1
                 steps_seen[seen[0].environment].append([s.step for s in seen])
                 tasks_seen.add(int(batch.task_id[b]))
-        where_time_went, load = shares(pool.actor_clocks), pool.load()
+        where_time_went, load = shares(pool.threads.clocks), pool.load()
         assert pool.load()["learner_wait"] == 0, "nobody has waited since"
     assert set(where_time_went) == {"refresh", "policy", "environment", "queue"}
     assert all(0 <= share <= 1 for share in where_time_went.values())
     assert set(load) == {"learner_wait", "queue_fill"}
     assert all(0 <= share <= 1 for share in load.values())
     assert load["learner_wait"] > 0, "the first batch was waited for"
-    assert 1 <= pool.num_traces <= pool_config.actor_threads
+    assert 1 <= pool.threads.num_traces <= pool_config.actor_threads
     assert tasks_seen == set(range(5))
     for rollouts_seen in steps_seen.values():
         for k, steps in enumerate(rollouts_seen):
@@ -355,13 +355,13 @@ def test_it_is_told_who_has_begun_and_how_many_rollouts_there_are(
     )
     spec = factory.make_rollout_spec(pool_config)
     learner = factory.make_learner(pool_config, spec)
-    pool = trainer.ActorPool(pool_config, spec, learner)
-    assert pool.awaited() == "0 of 12 environments ready"
+    pool = LocalActors(pool_config, spec, learner)
+    assert pool.describe_start() == "0 of 12 environments ready"
     with pool:
-        wait_until(lambda: pool.awaited() == "8 of 12 environments ready")
+        wait_until(lambda: pool.describe_start() == "8 of 12 environments ready")
         compiled.set()
         # Nobody takes batches, so the queue fills up.
-        wait_until(lambda: pool.awaited() == "4 of 4 rollouts")
+        wait_until(lambda: pool.describe_start() == "4 of 4 rollouts")
 
 
 def test_every_task_has_an_actor_and_shares_are_even() -> None:
@@ -394,7 +394,7 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
     learner = factory.make_learner(pool_config, spec)
 
     def take_batches() -> None:
-        with trainer.ActorPool(pool_config, spec, learner) as pool:
+        with LocalActors(pool_config, spec, learner) as pool:
             while True:
                 pool.next_batch()
 

@@ -193,7 +193,7 @@ def test_actor_jobs_need_not_know_of_it() -> None:
     for pixel in (False, True):
         settings = config("pong", pixel_control=pixel)
         spec = factory.make_rollout_spec(settings)
-        cards.append(remote_actors._card(settings, factory.make_agent(settings, spec), spec))
+        cards.append(remote_actors._handshake(settings, factory.make_agent(settings, spec), spec))
     assert cards[0] == cards[1]
 
 

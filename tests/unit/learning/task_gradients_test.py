@@ -147,7 +147,7 @@ def test_a_run_measures_with_the_weights_that_the_update_meets(tmp_path: Path) -
     often = {"log_seconds": 1000.0, "checkpoint_seconds": 1e-6}
     expected: list[Mapping[str, Mapping[str, float]]] = []
 
-    class Watched(trainer.ActorPool):
+    class Watched(trainer.LocalActors):
         """Measures each batch before the learner has it."""
 
         def __init__(self, config: Config, spec: Rollout, learner: Learner):
@@ -161,7 +161,9 @@ def test_a_run_measures_with_the_weights_that_the_update_meets(tmp_path: Path) -
             return batch
 
     config = Config.from_flags({**flags, **sizes, **often})
-    trainer.train(config, make_experience=Watched, show_progress=False)
+    parts = trainer.Parts()
+    parts.make_actors = Watched  # type: ignore[method-assign]
+    trainer.train(config, parts=parts, show_progress=False)
     lines = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
     assert len(lines) == len(expected) > 5
     for line, measured in zip(lines, expected, strict=True):

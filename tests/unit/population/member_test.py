@@ -21,7 +21,7 @@ def test_is_due_after_burn_in_with_enough_episodes_of_every_task(tmp_path: Path)
     assert run.member.due()
     run = Run(tmp_path, 2).learn(BURN_IN + 1, seed=1)
     for _ in range(100):
-        run.member.hear("catch_1", 1.0, BURN_IN + 1)
+        run.member.on_episode("catch_1", 1.0, BURN_IN + 1)
     assert not run.member.due()
 
 
@@ -133,7 +133,7 @@ def test_fitness_is_of_the_episodes_since_the_last_comparison(tmp_path: Path) ->
     run.tune()
     run.learner.frames.assign(2500)
     for _ in range(7):  # Of before the comparison, as a resumed run hears them again.
-        run.member.hear("catch_1", -1.0, 1500)
+        run.member.on_episode("catch_1", -1.0, 1500)
     assert not run.member.due()
     run.play(80.0).tune()
     published = run.directory.published()
@@ -263,7 +263,7 @@ def test_diverged_run_goes_on_from_anybody(tmp_path: Path) -> None:
     published = publish(tmp_path, 1, -50.0).weights()
     run = Run(tmp_path, 0).learn(1500, seed=3)
     run.checkpoints.save()
-    run.member.note_divergence()
+    run.member.on_divergence()
     again = Run(tmp_path, 0)
     assert same(again.weights(), published)
     event = again.directory.read_lineage()[-1]
@@ -289,7 +289,7 @@ def test_diverged_run_asks_everybody_before_it_starts_over(
     monkeypatch.setattr(MemberDirectory, "fetch", only_2_can_be_read)
     run = Run(tmp_path, 0).learn(1500, seed=3)
     for _ in range(4):  # Whoever is asked first.
-        run.member.note_divergence()
+        run.member.on_divergence()
         run.member.begin(run.checkpoints.save)
         event = run.directory.read_lineage()[-1]
         assert (event.partner, event.copied, event.started_over) == (2, True, False)
@@ -299,7 +299,7 @@ def test_diverged_run_asks_everybody_before_it_starts_over(
 def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:
     run = Run(tmp_path, 0).learn(1500, seed=3)
     run.checkpoints.save()
-    run.member.note_divergence()
+    run.member.on_divergence()
     again = Run(tmp_path, 0)
     pairs = zip(run.weights(), again.weights(), strict=True)
     assert not any((one == other).any() for one, other in pairs if one.size > 1)
@@ -310,7 +310,7 @@ def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> Non
     drawn = pbt.draw(again.config.suite.search_space, [again.config.seed, 1, 1])
     assert again.tuned() == pytest.approx(drawn)
     # Nor is the next time the same.
-    again.member.note_divergence()
+    again.member.on_divergence()
     third = Run(tmp_path, 0)
     kernels = [
         small_learner.snapshot(each.learner.agent.trainable_variables) for each in (again, third)

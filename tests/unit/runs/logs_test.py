@@ -74,7 +74,7 @@ def test_what_is_awaited_is_shown_with_a_clock_that_moves_until_the_first_batch(
     monkeypatch.setattr("sys.stderr", terminal)
     log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
     log.open(0, 1000)
-    log.show_awaited("17 of 30 environments ready")
+    log.show_start("17 of 30 environments ready")
 
     def shown() -> str:
         return terminal.getvalue().rpartition("\r")[2]

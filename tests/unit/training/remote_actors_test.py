@@ -214,26 +214,26 @@ def _rollouts(spec: Rollout, count: int, mark: int) -> Rollout:
 
 
 def _wire(
-    spec: Rollout, card: dict[str, object]
+    spec: Rollout, handshake: dict[str, object]
 ) -> tuple[transport.LearnerPort, transport.LearnerLink]:
     port = _free_port()
-    server = transport.LearnerPort(port, spec, batch_size=8, card=card)
-    return server, transport.LearnerLink(f"localhost:{port}", spec, card, "actor job 0")
+    server = transport.LearnerPort(port, spec, batch_size=8, handshake=handshake)
+    return server, transport.LearnerLink(f"localhost:{port}", spec, handshake, "actor job 0")
 
 
 def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
     server, link = _wire(spec, {"--network": "shallow"})
-    assert link.look() is None, "nobody is let in before there are weights"
+    assert link.status() is None, "nobody is let in before there are weights"
     server.publish(3, b"weights of old")
-    wait_until(lambda: link.look() is not None)
-    assert link.look() == transport.View(room=8, version=3, finished=False)
+    wait_until(lambda: link.status() is not None)
+    assert link.status() == transport.LearnerStatus(free=8, version=3, finished=False)
     server.publish(4, b"weights")
     assert link.weights() == (4, b"weights")
     link.put(_rollouts(spec, 3, mark=1))
     link.put(_rollouts(spec, 5, mark=2))
-    view = link.look()
+    view = link.status()
     assert view is not None
-    assert (view.room, view.version) == (0, 4)
+    assert (view.free, view.version) == (0, 4)
     assert server.fill() == 1.0
     batch = server.get(8)
     assert batch is not None
@@ -242,7 +242,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
         assert leaf.shape == (8, *own.shape)
         assert leaf.dtype == own.dtype.as_numpy_dtype
     server.finish()
-    view = link.look()
+    view = link.status()
     assert view is not None
     assert view.finished
     waiting = threading.Thread(target=lambda: seen.append(server.get(8)))
@@ -256,7 +256,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(spec: Rollout) -> None:
 def test_rollouts_are_counted_while_the_first_batch_waits_for_the_rest(spec: Rollout) -> None:
     server, link = _wire(spec, {})
     server.publish(0, b"")
-    wait_until(lambda: link.look() is not None)
+    wait_until(lambda: link.status() is not None)
     waiting = threading.Thread(target=lambda: server.get(8))
     waiting.start()
     link.put(_rollouts(spec, 3, mark=1))
@@ -278,13 +278,13 @@ def test_who_waits_for_room_hears_of_the_end(spec: Rollout) -> None:
     server.close()
     waiting.join(DEADLINE_SECONDS)
     assert not waiting.is_alive()
-    wait_until(lambda: (view := link.look()) is not None and view.finished)
+    wait_until(lambda: (view := link.status()) is not None and view.finished)
 
 
 def test_a_lost_session_is_closed_without_waiting_for_it(spec: Rollout) -> None:
     server, link = _wire(spec, {})
     server.publish(0, b"")
-    wait_until(lambda: link.look() is not None)
+    wait_until(lambda: link.status() is not None)
     learner_is_back, closed = threading.Event(), threading.Event()
 
     class Lost:
@@ -297,16 +297,16 @@ def test_a_lost_session_is_closed_without_waiting_for_it(spec: Rollout) -> None:
             raise tf.errors.DeadlineExceededError(None, None, "still no answer")
 
     link._session = Lost()
-    assert link.look() is None
+    assert link.status() is None
     assert not closed.is_set()
     learner_is_back.set()
     assert closed.wait(DEADLINE_SECONDS)
-    wait_until(lambda: link.look() is not None)
+    wait_until(lambda: link.status() is not None)
 
 
 def test_a_link_to_nobody_says_so_at_once_and_often_does_not_even_look(spec: Rollout) -> None:
     link = transport.LearnerLink(f"localhost:{_free_port()}", spec, {}, "actor job 0")
-    assert link.look() is None
+    assert link.status() is None
     assert link.weights() is None
     link.put(_rollouts(spec, 1, mark=0))  # Lost, without a word.
 
@@ -317,9 +317,9 @@ def test_a_link_refuses_a_learner_that_learns_something_else(spec: Rollout) -> N
     other = transport.LearnerLink(server.address, spec, {"--network": "deep"}, "actor job 7")
     difference = "--network is shallow at the learner and deep at actor job 7"
     with pytest.raises(UserError, match=difference):
-        other.look()
-    assert server.notes() == [f"actor job 7 refused: {difference}"]
-    assert server.notes() == []
+        other.status()
+    assert server.messages() == [f"actor job 7 refused: {difference}"]
+    assert server.messages() == []
 
 
 def test_a_port_that_is_taken_is_refused(spec: Rollout) -> None:
@@ -440,11 +440,13 @@ class FakeLink:
     """A learner that stands as told, or is not there."""
 
     def __init__(self) -> None:
-        self.view: transport.View | None = transport.View(room=100, version=1, finished=False)
+        self.view: transport.LearnerStatus | None = transport.LearnerStatus(
+            free=100, version=1, finished=False
+        )
         self.fetched = 0
         self.sent: list[int] = []
 
-    def look(self) -> transport.View | None:
+    def status(self) -> transport.LearnerStatus | None:
         return self.view
 
     def weights(self) -> tuple[int, bytes] | None:
@@ -472,7 +474,7 @@ def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
     assert learner.latest().version == 1, "the last ones serve while there is no learner"
     # A learner that was started again may have older ones.
     for version in (5, 3):
-        link.view = transport.View(room=0, version=version, finished=False)
+        link.view = transport.LearnerStatus(free=0, version=version, finished=False)
         assert learner.latest().version == version
     assert link.fetched == 3
 
@@ -482,13 +484,13 @@ def test_room_is_what_the_learner_has_and_none_without_one(spec: Rollout) -> Non
     for _ in range(10):
         learner.put(_rollouts(spec, 1, mark=0))  # It answers at once: more may be sent.
     assert learner.reserve(8, 0.0, behind=False) == 8
-    link.view = transport.View(room=3, version=1, finished=False)
+    link.view = transport.LearnerStatus(free=3, version=1, finished=False)
     assert learner.reserve(8, 0.0, behind=False) == 3
-    for view in (None, transport.View(room=0, version=1, finished=False)):
+    for view in (None, transport.LearnerStatus(free=0, version=1, finished=False)):
         link.view = view
         assert learner.reserve(8, 0.01, behind=False) == 0
     assert not learner.closed
-    link.view = transport.View(room=0, version=1, finished=True)
+    link.view = transport.LearnerStatus(free=0, version=1, finished=True)
     assert learner.reserve(8, 60.0, behind=False) == 0
     assert learner.closed
 

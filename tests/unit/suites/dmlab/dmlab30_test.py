@@ -15,7 +15,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.dmlab import dmlab30
 from tests.fakes import fake_deepmind_lab
 
-_NEED_DATASET = "psychlab_arbitrary_visuomotor_mapping,psychlab_continuous_recognition"
+StandIn = Callable[..., None]
 # Hessel et al. (2019), appendix "DeepMind Lab action discretisation", line by line.
 _POPART_TABLE = """
 FW [0, 0, 0, 1, 0, 0, 0]
@@ -82,17 +82,14 @@ def test_action_sets_are_the_tables_of_the_appendix(name: str, table: str) -> No
 def test_thirty_levels_and_two_held_out_versions() -> None:
     suite = suites.resolve("dmlab30")
     assert len(suite.tasks) == 30
-    assert dict(suite.test_versions) == {
-        f"rooms_{name}_train": f"rooms_{name}_test"
-        for name in ("collect_good_objects", "exploit_deferred_effects")
-    }
+    assert len(suite.test_versions) == 2
     known = set(fake_deepmind_lab.SUITE_LEVELS)
     assert {*suite.tasks, *suite.test_versions.values()} == known
     assert suite.reference_scores["rooms_watermaze"] == (4.065, 54)
     assert suite.reference_scores["explore_object_rewards_many"] == (2.438, 106.7)
 
 
-def test_defaults_are_the_papers(stand_in: Callable[..., None]) -> None:
+def test_defaults_are_the_papers(stand_in: StandIn) -> None:
     config = _config()
     assert (config.unroll_length, config.batch_size, config.num_action_repeats) == (100, 32, 4)
     assert (config.height, config.width, config.network) == (72, 96, "deep")
@@ -105,25 +102,14 @@ def test_defaults_are_the_papers(stand_in: Callable[..., None]) -> None:
     assert (some.total_environment_frames, some.num_actors) == (1_000_000_000, 30)
 
 
-@pytest.mark.parametrize(
-    ("level_name", "tasks"),
-    [
-        ("rooms_watermaze", ("rooms_watermaze",)),
+def test_levels_are_found_by_their_names(stand_in: StandIn) -> None:
+    for level_name, tasks in (
         ("contributed/dmlab30/rooms_watermaze", ("rooms_watermaze",)),
-        ("lt_chasm, seekavoid_arena_01", ("lt_chasm", "seekavoid_arena_01")),
-        ("rooms_watermaze,lt_chasm", ("rooms_watermaze", "lt_chasm")),
-    ],
-)
-def test_levels_are_found_by_their_names(
-    stand_in: Callable[..., None], level_name: str, tasks: tuple[str, ...]
-) -> None:
-    config = _config(level_name)
-    assert config.suite.name == "dmlab30"
-    assert config.suite.tasks == tasks
-    assert config.level_name == ",".join(tasks)
-
-
-def test_wrong_levels_are_answered_with_what_to_do(stand_in: Callable[..., None]) -> None:
+        ("rooms_watermaze, lt_chasm", ("rooms_watermaze", "lt_chasm")),
+    ):
+        config = _config(level_name)
+        assert (config.suite.name, config.suite.tasks) == ("dmlab30", tasks)
+        assert config.level_name == ",".join(tasks)
     assert "did you mean rooms_watermaze" in _refusal("room_watermaze")
     assert "there is no level 'zzzz'" in _refusal("zzzz")
     assert "give rooms_collect_good_objects_train" in _refusal("rooms_collect_good_objects_test")
@@ -136,105 +122,77 @@ def test_wrong_levels_are_answered_with_what_to_do(stand_in: Callable[..., None]
 def test_without_the_module_one_line_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dmlab30.importlib.util, "find_spec", lambda name: None)
     dmlab30.complaint.cache_clear()
-    message = _refusal()
-    assert "needs the module deepmind_lab" in message
-    assert "docs/users/build.md" in message
-    other = _refusal("lt_chasm")
-    assert "there is no level 'lt_chasm'" in other
-    assert "for other levels of DeepMind Lab, the module deepmind_lab is missing" in other
+    assert "needs the module deepmind_lab" in _refusal()
+    assert "the module deepmind_lab is missing" in _refusal("lt_chasm")
     assert "did you mean pong" in _refusal("pongg")
     dmlab30.complaint.cache_clear()
 
 
 def test_a_module_that_cannot_be_loaded_is_found_before_training(
-    stand_in: Callable[..., None], tmp_path: Path
+    stand_in: StandIn, tmp_path: Path
 ) -> None:
-    (tmp_path / "stand_in" / "deepmind_lab.py").write_text("raise ImportError('no libOSMesa.so.8')")
+    module = tmp_path / "stand_in" / "deepmind_lab.py"
+    module.write_text("raise ImportError('no libOSMesa.so.8')")
     for level_name in ("rooms_watermaze", "zzzz"):
         assert "ImportError: no libOSMesa.so.8" in _refusal(level_name)
     assert "did you mean pong" in _refusal("pongg")
-
-
-def test_a_module_that_ends_its_process_on_loading_leaves_no_files(
-    stand_in: Callable[..., None], tmp_path: Path
-) -> None:
-    (tmp_path / "stand_in" / "deepmind_lab.py").write_text(
-        "import os\nfrom tests.fakes import fake_deepmind_lab\n"
-        "def Lab(*args, **kwargs):\n"
-        "  fake_deepmind_lab.Lab(*args, **kwargs)\n"
-        "  os.write(2, b'no display')\n"
-        "  os._exit(1)\n"
-    )
+    dmlab30.complaint.cache_clear()
+    module.write_text("import os\nos.write(2, b'no display')\nos._exit(1)\n")
     assert "exit code 1, last words: no display" in _refusal("lt_chasm")
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_datasets_are_asked_for_before_training(
-    stand_in: Callable[..., None], tmp_path: Path
-) -> None:
-    for level_name in ("dmlab30", _NEED_DATASET.split(",")[1]):
+def test_datasets_are_asked_for_before_training(stand_in: StandIn, tmp_path: Path) -> None:
+    needs = "psychlab_arbitrary_visuomotor_mapping,psychlab_continuous_recognition"
+    for level_name in ("dmlab30", needs.split(",")[1]):
         assert "give --dataset_path" in _refusal(level_name)
     assert "is no directory" in _refusal(dataset_path=str(tmp_path / "absent"))
     images = tmp_path / "images"
     images.mkdir()
     assert "has no 0001.png and no 2400.png: psychlab_arb" in _refusal(dataset_path=str(images))
     (images / "0001.png").touch()
-    assert f"--dataset_path={images} has no 2400.png: " in _refusal(dataset_path=str(images))
+    assert "has no 2400.png: " in _refusal(dataset_path=str(images))
     assert _config("lt_chasm", dataset_path=str(images)), "other levels may show other images"
     (images / "2400.png").touch()
     for path in ("dummy", str(images)):
-        assert _config(_NEED_DATASET, dataset_path=path).dataset_path == path
-    (tmp_path / "file").touch()
-    assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=str(tmp_path / "file/x"))
+        assert _config(needs, dataset_path=path).dataset_path == path
+    cache = str(images / "0001.png" / "cache")
+    assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=cache)
     assert "means nothing to catch5" in _refusal("catch5", dataset_path="dummy")
-    assert "means nothing to atari57" in _refusal("pong", level_cache_dir="cache")
-    assert "--action_set must be one of popart, impala" in _refusal(
-        "rooms_watermaze", action_set="full"
-    )
+    assert "one of popart, impala" in _refusal("rooms_watermaze", action_set="full")
 
 
-def test_an_action_is_the_tables_and_is_repeated(
-    stand_in: Callable[..., None], tmp_path: Path
-) -> None:
+def test_an_action_is_the_tables_and_is_repeated(stand_in: StandIn, tmp_path: Path) -> None:
     """The stand-in's reward tells every element of an action apart."""
-    worth = np.array(fake_deepmind_lab.ACTION_WORTH)
     for action_set in ("popart", "impala"):
-        rewards = []
-        for action in range(len(dmlab30.ACTION_SETS[action_set])):
-            level = _level(tmp_path, action_set=action_set)
-            level.reset()
-            rewards.append(level.step(action)[0])
-            level.close()
-        expected = 4 * dmlab30.ACTION_SETS[action_set] @ worth
-        # A prize comes on top, the same for each.
-        np.testing.assert_allclose(np.diff(rewards), np.diff(expected))
+        actions = dmlab30.ACTION_SETS[action_set]
+        level = _level(tmp_path, action_set=action_set)
+        level.reset()
+        rewards = [level.step(action)[0] for action in range(len(actions))]
+        np.testing.assert_array_equal(rewards, 4 * actions @ fake_deepmind_lab.ACTION_WORTH)
 
 
 def test_an_episode_ends_with_the_first_frame_of_the_next(
-    stand_in: Callable[..., None], tmp_path: Path
+    stand_in: StandIn, tmp_path: Path
 ) -> None:
     stand_in(**{"*": {"episode_frames": 10}})  # Ends within the third step's repeats.
     level = _level(tmp_path)
     first = level.reset()
     outputs = [level.step(0) for _ in range(6)]
+    assert [reward for reward, _, _ in outputs] == [1.0, 1.0, 0.5] * 2
     assert [done for _, done, _ in outputs] == [False, False, True] * 2
     assert not np.array_equal(outputs[2][2].image, first.image), "another episode, another seed"
     assert not np.array_equal(outputs[2][2].image, outputs[1][2].image)
     again = _level(tmp_path)
     np.testing.assert_array_equal(again.reset().image, first.image)
-    for reward, done, observation in outputs:
-        reward_again, done_again, observation_again = again.step(0)
-        assert (reward, done) == (reward_again, done_again)
-        np.testing.assert_array_equal(observation.image, observation_again.image)
-    other = _level(tmp_path, seed=2)
-    assert not np.array_equal(other.reset().image, first.image)
+    for _, _, observation in outputs:
+        np.testing.assert_array_equal(again.step(0)[2].image, observation.image)
+    assert not np.array_equal(_level(tmp_path, seed=2).reset().image, first.image)
     attempt = dmlab30.DmLabLevel("lt_chasm", 1, _options(), 1, tmp_path)
     assert not np.array_equal(attempt.reset().image, first.image), "what ended it is not repeated"
 
 
-def test_observations_are_of_the_specified_shapes(
-    stand_in: Callable[..., None], tmp_path: Path
-) -> None:
+def test_observations_are_of_the_specified_shapes(stand_in: StandIn, tmp_path: Path) -> None:
     spec = suites.resolve("dmlab30").observation_spec(_options(height=24, width=32))
     level = _level(tmp_path, "language_execute_random_task", height=24, width=32)
     for seen in (level.reset(), level.step(0)[2]):
@@ -245,7 +203,7 @@ def test_observations_are_of_the_specified_shapes(
 
 
 def test_a_level_without_instructions_gives_none(
-    stand_in: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import deepmind_lab  # noqa: PLC0415
 
@@ -261,22 +219,23 @@ def test_a_level_without_instructions_gives_none(
 
 
 def test_testing_plays_held_out_levels_with_the_published_seed(
-    stand_in: Callable[..., None], tmp_path: Path
+    stand_in: StandIn, tmp_path: Path
 ) -> None:
-    import deepmind_lab  # noqa: PLC0415
-
     held_out = "rooms_collect_good_objects_test"
     with pytest.raises(RuntimeError, match="held out"):
         _level(tmp_path, held_out)
     tested = _level(tmp_path, held_out, training=False).reset()
-    seed = int(np.random.default_rng([1, 0]).integers(2**31))
-    config = {"width": "96", "height": "72", "allowHoldOutLevels": "true"}
-    published = deepmind_lab.Lab(
+    published = fake_deepmind_lab.Lab(
         f"contributed/dmlab30/{held_out}",
         ["RGB_INTERLEAVED"],
-        config={**config, "mixerSeed": str(0x600D5EED)},
+        config={
+            "width": "96",
+            "height": "72",
+            "allowHoldOutLevels": "true",
+            "mixerSeed": str(0x600D5EED),
+        },
     )
-    published.reset(seed=seed)
+    published.reset(seed=int(np.random.default_rng([1, 0]).integers(2**31)))
     np.testing.assert_array_equal(tested.image, published.observations()["RGB_INTERLEAVED"])
     trained, tested = (
         _level(tmp_path, "rooms_watermaze", training=training).reset() for training in (True, False)
@@ -300,9 +259,8 @@ def test_words_have_stable_buckets_that_tell_them_apart() -> None:
     assert np.all(dmlab30.word_buckets("word " * 1000) == dmlab30.word_buckets("word")[0])
 
 
-def test_compiled_levels_are_kept_where_asked(
-    stand_in: Callable[..., None], tmp_path: Path
-) -> None:
+def test_compiled_levels_are_kept_where_asked(stand_in: StandIn, tmp_path: Path) -> None:
+    """The stand-in, like the engine, ends its process if a promised map is not the right one."""
     cache = tmp_path / "cache"
     plain = _level(tmp_path, "rooms_watermaze").reset()
     assert not cache.exists()
@@ -311,21 +269,18 @@ def test_compiled_levels_are_kept_where_asked(
         np.testing.assert_array_equal(kept.image, plain.image)
     (entry,) = cache.iterdir()
     entry.write_bytes(b"damaged")
-    kept = _level(tmp_path, "rooms_watermaze", level_cache_dir=str(cache)).reset()
-    np.testing.assert_array_equal(kept.image, plain.image)
+    _level(tmp_path, "rooms_watermaze", level_cache_dir=str(cache)).reset()
     assert len(entry.read_bytes()) > 50_000, "compiled anew"
 
 
-def test_each_environment_plays_its_own_level_and_seed(stand_in: Callable[..., None]) -> None:
-    levels = ("rooms_watermaze", "lt_chasm")
-    pool = suites.resolve(",".join(levels)).make_environments([0, 1, 1], [3, 4, 5], _options())
+def test_each_environment_plays_its_own_level_and_seed(stand_in: StandIn) -> None:
+    suite = suites.resolve("rooms_watermaze,lt_chasm")
+    pool = suite.make_environments([0, 1, 1], [3, 4, 5], _options())
     pool.start()
     frames: dict[int, np.ndarray] = {}
     while len(frames) < 3:
         ready = pool.receive(0.2)
-        for i, image in zip(ready.ids.tolist(), ready.output.observation.image, strict=True):
-            frames.setdefault(i, image)
-        pool.send(ready.ids, np.zeros(len(ready.ids), np.int32))
+        frames.update(zip(ready.ids.tolist(), ready.output.observation.image, strict=True))
     pool.close()
     assert pool.task_ids.tolist() == [0, 1, 1]
     for i, j in ((0, 1), (1, 2), (0, 2)):

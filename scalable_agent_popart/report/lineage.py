@@ -1,4 +1,4 @@
-"""Whose weights a member of a population carries: back through every copy to a start.
+"""Follows the weights of a population's member back through every copy to where they started.
 
 A member's own count of frames goes on whatever it copies. Weights have learned from the frames of
 one member after another, and the paper's curves are functions of the sum of these.
@@ -29,18 +29,18 @@ class Segment(NamedTuple):
     offset: int
 
     def holds(self, frames: np.ndarray) -> np.ndarray:
-        """Which of a member's frames lie in the segment."""
+        """Tells which of a member's frames lie in the segment."""
         ends = np.inf if self.last is None else self.last
         return ((frames > self.first) | (self.first == 0)) & (frames <= ends)
 
 
 class Ancestry(NamedTuple):
-    """Segments of one line of descent.
+    """The segments of one line of descent.
 
     Attributes:
       segments: oldest first, without gap or overlap in frames learned from. Where it is not known
         whose weights the oldest one went on from, frames are counted as its member counts them.
-      unknown: why older ones are not known; None if they reach back to a start.
+      unknown: the reason why older ones are not known; None if they reach back to a start.
     """
 
     segments: tuple[Segment, ...]
@@ -48,7 +48,7 @@ class Ancestry(NamedTuple):
 
 
 def in_effect(events: Sequence[Event]) -> list[Event]:
-    """The lines of a lineage but those of comparisons that were made again later."""
+    """Leaves out the events of comparisons that were made again later."""
     kept: list[Event] = []
     for event in events:
         while kept and kept[-1].comparison >= event.comparison:
@@ -63,7 +63,7 @@ def trace(lineages: Mapping[int, Sequence[Event]], member: int) -> Ancestry:
     Lineages may lack lines or contradict each other: what is older than that is left out.
 
     Args:
-      lineages: by member, their events in the order of the log; none of what cannot be read.
+      lineages: events by member, in the order of the log; members that cannot be read are missing.
       member: the one whose present weights are followed.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
@@ -71,28 +71,35 @@ def trace(lineages: Mapping[int, Sequence[Event]], member: int) -> Ancestry:
     last: int | None = None
     while True:
         event, unknown = _origin(in_effect(lineages.get(member, ())), last)
-        if event is not None:
-            newest_first.append((member, event.frames, last))
-        elif not newest_first:  # Better the member's own log as it is than nothing.
-            newest_first.append((member, 0, None))
-        if unknown is None and event is not None and event.copied:
-            unknown = _contradiction(event, member, lineages)
+        if event or not newest_first:  # Better the member's own log as it is than nothing.
+            newest_first.append((member, event.frames if event else 0, last))
+        if event and not unknown:
+            if not event.copied:
+                break
+            source = f"what it copied at comparison {event.comparison}"
             if (member, event.comparison) in followed:
                 unknown = f"comparison {event.comparison} is its own ancestor"
-        if unknown is not None:
+            elif event.partner in (None, member) or not event.source_frames:
+                unknown = f"{source} is not told"
+            elif event.partner not in lineages:
+                unknown = f"{source} is of member {event.partner}, of which nothing can be read"
+        if unknown:
             unknown = f"member {member}: {unknown}"
             break
-        if event is None or event.partner is None or not event.copied:
-            break
+        assert event
+        assert event.partner is not None
         followed.add((member, event.comparison))
         member, last = event.partner, event.source_frames
-    *_, (_, first, _) = newest_first
-    learned = 0 if unknown is None else first
-    return Ancestry(_placed(newest_first[::-1], learned), unknown)
+    segments: list[Segment] = []
+    learned = newest_first[-1][1] if unknown else 0
+    for number, first, end in reversed(newest_first):
+        segments.append(Segment(number, first, end, learned - first))
+        learned += (end or first) - first
+    return Ancestry(tuple(segments), unknown)
 
 
 def _origin(events: list[Event], last: int | None) -> tuple[Event | None, str | None]:
-    """Where the weights that a member had at `last`, or has now, came from.
+    """Finds where the weights that a member had at `last`, or has now, came from.
 
     Returns:
       The start, first or anew, or the copy that they go back to. If a line is missing that might
@@ -103,49 +110,24 @@ def _origin(events: list[Event], last: int | None) -> tuple[Event | None, str | 
         return None, "nothing can be read of its lineage"
     if events[0].comparison:  # The start is no copy, and needs no line.
         events = [Event(0, 0, None, None, None, False, None, {}), *events]
-    place = sum(1 for _ in itertools.takewhile(lambda e: last is None or e.frames < last, events))
-    if not place:
+    before = sum(1 for _ in itertools.takewhile(lambda e: last is None or e.frames < last, events))
+    if not before:
         return None, "its lineage begins too late"
-    if place < len(events) and not _follows(events[place - 1], events[place]):
-        return None, _gap(events[place - 1], events[place])
-    while place > 1 and not (events[place - 1].copied or events[place - 1].started_over):
-        place -= 1
-        if not _follows(events[place - 1], events[place]):
-            return events[place], _gap(events[place - 1], events[place])
-    return events[place - 1], None
+    if before < len(events) and (gap := _gap(*events[before - 1 : before + 1])):
+        return None, gap
+    for i in range(before - 1, 0, -1):
+        if events[i].copied or events[i].started_over:
+            return events[i], None
+        if gap := _gap(*events[i - 1 : i + 1]):
+            return events[i], gap
+    return events[0], None
 
 
-def _follows(event: Event, following: Event) -> bool:
-    """Whether nothing can have come in between."""
-    return following.comparison == event.comparison + 1 and following.frames >= event.frames
-
-
-def _gap(event: Event, following: Event) -> str:
+def _gap(event: Event, following: Event) -> str | None:
+    """Tells if anything may have come between two events."""
+    if following.comparison == event.comparison + 1 and following.frames >= event.frames:
+        return None
     return (
         f"between comparisons {event.comparison} and {following.comparison} its lineage lacks "
         "lines or contradicts itself"
     )
-
-
-def _contradiction(
-    event: Event, member: int, lineages: Mapping[int, Sequence[Event]]
-) -> str | None:
-    """What is wrong with a copy, if anything."""
-    source = f"what it copied at comparison {event.comparison}"
-    if event.partner is None or event.partner == member or not event.source_frames:
-        return f"{source} is not told"
-    if event.partner not in lineages:
-        return f"{source} is of member {event.partner}, of which nothing can be read"
-    return None
-
-
-def _placed(
-    oldest_first: Sequence[tuple[int, int, int | None]], learned: int
-) -> tuple[Segment, ...]:
-    """Segments one after another on the axis of frames learned from, which begins at `learned`."""
-    segments: list[Segment] = []
-    for member, first, last in oldest_first:
-        segments.append(Segment(member, first, last, learned - first))
-        if last is not None:
-            learned += last - first
-    return tuple(segments)

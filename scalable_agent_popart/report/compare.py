@@ -1,4 +1,4 @@
-"""Which runs are put side by side: runs of one agent together, agents of one benchmark together."""
+"""Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report.runs import Run
+from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.suites import Suite
 
 # Agents in the order of the paper; any other comes after them.
@@ -34,11 +34,6 @@ class Agent:
     label: str
     runs: tuple[Run, ...]
 
-    @property
-    def config(self) -> Config:
-        """The configuration of the first of its runs."""
-        return self.runs[0].config
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -53,22 +48,26 @@ class Comparison:
     agents: tuple[Agent, ...]
 
     @property
+    def runs(self) -> list[tuple[Agent, Run]]:
+        """All runs, each with its agent."""
+        return [(agent, run) for agent in self.agents for run in agent.runs]
+
+    @property
     def title(self) -> str:
         """Names the benchmark, and what part of it is compared."""
-        known, part = self.suite.reference_scores, len(self.suite.tasks)
-        whole = len(known)
-        if self.suite.level_name == self.suite.name:
+        known, tasks = self.suite.reference_scores, self.suite.tasks
+        if self.suite.whole:
             return self.suite.title
-        named = ", ".join(self.suite.tasks[:8]) + (", ..." if part > 8 else "")
-        if not set(self.suite.tasks) <= set(known):
+        named = ", ".join(tasks[:8]) + (", ..." if len(tasks) > 8 else "")
+        if not set(tasks) <= set(known):
             return f"Levels that are no part of {self.suite.title}, or not only: {named}"
-        return f"{self.suite.title}, a subset of {part} of {whole} tasks: {named}"
+        return f"{self.suite.title}, a subset of {len(tasks)} of {len(known)} tasks: {named}"
 
 
 def compare(
     runs: Sequence[Run], suite: Suite | None, ignored: Collection[str] = ()
 ) -> tuple[list[Comparison], list[str]]:
-    """Groups runs.
+    """Groups runs of the same tasks into comparisons, and there those of one agent together.
 
     Args:
       runs: of any agents and benchmarks.
@@ -87,7 +86,7 @@ def compare(
                 f"--ignore_flags={name} is no flag by which agents are told apart beside their "
                 "names, such as precision or batch_size; leave it out"
             )
-    members: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
     left_out = []
     for run in runs:
         own = run.config.suite
@@ -95,54 +94,16 @@ def compare(
         if own.name != (suite or own).name or not set(tasks) <= set(own.tasks):
             left_out.append(f"{run.path} skipped: it was not trained on {','.join(tasks)}")
         else:
-            members.setdefault((own.name, tasks), []).append(run)
+            groups.setdefault((own.name, tasks), []).append(run)
     comparisons = [
-        Comparison(together[0].config.suite.select(tasks), _agents(together, ignored))
-        for (_, tasks), together in members.items()
+        Comparison(group[0].config.suite.select(tasks), _agents(group, ignored))
+        for (_, tasks), group in groups.items()
     ]
     return comparisons, left_out
 
 
-def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
-    experiments: dict[str, list[Run]] = {}
-    for run in runs:
-        key = repr((_label(run), sorted(_experiment(run.config, ignored).items())))
-        experiments.setdefault(key, []).append(run)
-    variants: dict[str, list[list[Run]]] = {}
-    for together in experiments.values():
-        variants.setdefault(_label(together[0]), []).append(together)
-    agents = []
-    for members in variants.values():  # With a population or without, so of the same flags.
-        flags = [_experiment(together[0].config, ignored) for together in members]
-        differing = [name for name in flags[0] if len({own[name] for own in flags}) > 1]
-        for together, own in zip(members, flags, strict=True):
-            text = _label(together[0], [_difference(name, own[name]) for name in differing])
-            agents.append(Agent(together[0].config.agent_name, text, tuple(together)))
-    return tuple(sorted(agents, key=lambda agent: (_place(agent.name), agent.label)))
-
-
-def _difference(flag: str, value: Any) -> str:
-    """What tells an agent from another, briefly."""
-    if flag != "level_name":
-        return f"{flag}={value}"
-    tasks = str(value).split(",")
-    return f"trained on {value if len(tasks) < 4 else f'{len(tasks)} tasks'}"
-
-
-def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """The flags that make an experiment, with its tasks always in the same order."""
-    flags = {**config.experiment, "level_name": _in_order(config.suite).level_name}
-    return {name: value for name, value in flags.items() if name not in ignored}
-
-
-def _in_order(suite: Suite) -> Suite:
-    """The tasks in play in the benchmark's order; levels outside of it come last."""
-    tasks = [task for task in suite.reference_scores if task in suite.tasks]
-    return suite.select([*tasks, *sorted(set(suite.tasks) - set(tasks))])
-
-
-def label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> str:
-    """An agent's name, and in brackets the paper's words for how it varies, and `others`."""
+def agent_label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> str:
+    """Gives an agent's name with, in brackets, the paper's words for its variant, and `others`."""
     words = [
         _VARIANTS[flag].get(value, f"{flag}={value}")
         for flag, value in flags.items()
@@ -152,24 +113,51 @@ def label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> 
     return f"{name} ({', '.join(words)})" if words else name
 
 
+def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
+    """Groups runs by label and flags; where a label has several, their differences are added."""
+    labels: dict[str, dict[str, list[Run]]] = {}
+    for run in runs:
+        flags = repr(sorted(_experiment(run.config, ignored).items()))
+        labels.setdefault(_label(run), {}).setdefault(flags, []).append(run)
+    agents = []
+    for groups in labels.values():
+        experiments = [_experiment(own[0].config, ignored) for own in groups.values()]
+        differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
+        for own, flags_of in zip(groups.values(), experiments, strict=True):
+            label = _label(own[0], [_difference(name, flags_of[name]) for name in differing])
+            agents.append(Agent(own[0].config.agent_name, label, tuple(own)))
+    rank = {name: i for i, name in enumerate(_ORDER)}
+    return tuple(sorted(agents, key=lambda a: (rank.get(a.name, len(_ORDER)), a.label)))
+
+
 def _label(run: Run, others: Sequence[str] = ()) -> str:
-    config = run.config
+    """Names a run's agent, with all that is known of it without the other runs."""
+    config, words = run.config, []
+    if config.population_size:
+        words.append(f"population of {config.population_size}")
+        # Members of one population share ancestors, and are not several runs of one agent.
+        if run.population is None or not run.population.whole:
+            words[0] = f"member {config.pbt_member} of a {words[0]}"
+    if run.mixed:
+        words.append(f"mixed: {'; '.join(run.mixed)}")
     variant = {flag: getattr(config, flag) for flag in _VARIANTS}
-    mixed = [f"mixed: {'; '.join(run.mixed)}"] if run.mixed else []
-    words = [*_population(run), *mixed, *others]
-    return label(config.agent_name, config.suite, words, **variant)
+    return agent_label(config.agent_name, config.suite, [*words, *others], **variant)
 
 
-def _population(run: Run) -> list[str]:
-    """What says that an agent's hyperparameters were tuned while it learned."""
-    config = run.config
-    if not config.population_size:
-        return []
-    words = f"population of {config.population_size}"
-    # Members of one population share ancestors, and are not several runs of one agent.
-    whole = run.population is not None and run.population.whole
-    return [words if whole else f"member {config.pbt_member} of a {words}"]
+def _difference(flag: str, value: Any) -> str:
+    if flag != "level_name":
+        return f"{flag}={value}"
+    tasks = str(value).split(",")
+    return f"trained on {value if len(tasks) < 4 else f'{len(tasks)} tasks'}"
 
 
-def _place(name: str) -> int:
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Gives the flags that make an experiment, with its tasks always in the same order."""
+    flags = {**config.experiment, "level_name": _in_order(config.suite).level_name}
+    return {name: value for name, value in flags.items() if name not in ignored}
+
+
+def _in_order(suite: Suite) -> Suite:
+    """Puts the tasks in play in the benchmark's order; levels outside of it come last."""
+    tasks = [task for task in suite.reference_scores if task in suite.tasks]
+    return suite.select([*tasks, *sorted(set(suite.tasks) - set(tasks))])

@@ -1,6 +1,6 @@
 """Cuts the link between a learner and an actor on another host for a minute: do they go on?
 
-  sudo python benchmarks/cut_link.py --logdir=runs/cut_link
+  sudo python tests/slow/cut_link.py --logdir=runs/cut_link
 
 The other host is a network namespace of this machine, joined to it by a pair of virtual devices of
 which one is down while the link is cut. Needs root and `ip`.
@@ -21,7 +21,7 @@ flags.DEFINE_string("logdir", "runs/cut_link", "Run directory; must not exist.")
 flags.DEFINE_float("seconds", 60.0, "How long the link is cut.")
 flags.DEFINE_integer("port", 5799, "Of the learner.")
 
-_EXPERIMENT = Path(__file__).parent.parent / "experiment.py"
+_EXPERIMENT = Path(__file__).parents[2] / "experiment.py"
 _SPACE, _HERE, _THERE = "popart-actor", "popart-here", "popart-there"
 _LEARNER_IP, _ACTOR_IP = "10.213.7.1", "10.213.7.2"
 _DEADLINE_SECONDS = 300.0

@@ -1,0 +1,129 @@
+"""Suites of Gymnasium environments whose observations are images (see `docs/own_suite.md`)."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+import environments
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.suites.process_pool import ProcessPool
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
+
+
+class GymnasiumEnvironment:
+    """A Gymnasium environment as an `environments.Environment`.
+
+    An episode that is truncated ends like one that is terminated: its return is cut there.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env],
+        seed: int,
+        attempt: int = 0,
+        directory: Path | None = None,
+    ):
+        """Makes the environment.
+
+        Args:
+          make: returns it.
+          seed: of its episodes.
+          attempt: how often it was made before with this seed.
+          directory: not used.
+        """
+        self._environment = make()
+        self._seed: int | None = int(np.random.default_rng([seed, attempt]).integers(2**31))
+
+    def reset(self) -> np.ndarray:
+        seed, self._seed = self._seed, None  # Later episodes go on with the same generator.
+        return self._environment.reset(seed=seed)[0]
+
+    def step(self, action: int) -> tuple[float, bool, np.ndarray]:
+        observation, reward, terminated, truncated, _ = self._environment.step(action)
+        done = terminated or truncated
+        return float(reward), done, self.reset() if done else observation
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+def make_suite(
+    name: str,
+    tasks: Mapping[str, Callable[[], gymnasium.Env]],
+    image_shape: tuple[int, int, int],
+    num_actions: int,
+    total_frames: int,
+    processes: bool = False,
+    defaults: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Suite:
+    """Returns a suite of Gymnasium environments.
+
+    Args:
+      name: of the suite.
+      tasks: name of each task to a function that makes its environment. Observations must be a
+        `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
+      image_shape: height, width and channels of the observations.
+      num_actions: that every task has.
+      total_frames: default length of a run on all tasks, in environment frames.
+      processes: if true, each environment runs in a process of its own, which pays where steps are
+        slow and keeps the run going if one crashes; functions in `tasks` must then pickle. If
+        false, environments are stepped one after the other in the actors' threads.
+      defaults: flag to value, for flags whose defaults are to be others than a `Suite`'s.
+      **fields: of `Suite`, such as `reference_scores`.
+    """
+    height, width, num_channels = image_shape
+
+    def make_environments(
+        names: Sequence[str],
+        task_ids: np.ndarray,
+        seeds: Sequence[int],
+        options: EnvironmentOptions,
+    ) -> environments.EnvironmentPool:
+        make = [
+            functools.partial(GymnasiumEnvironment, tasks[task], seed)
+            for task, seed in zip(names, seeds, strict=True)
+        ]
+        if processes:
+            return ProcessPool(names, make, task_ids, suite.observation_spec(options))
+        members = [make_one() for make_one in make]
+        return environments.Lockstep(environments.SerialEnvironments(members, task_ids))
+
+    def check(names: Sequence[str], options: EnvironmentOptions) -> None:
+        expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))
+        for task in names:
+            try:
+                environment = tasks[task]()
+                found = (environment.observation_space, environment.action_space)
+                environment.close()
+            except Exception as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise UserError(f"the environment of {task} cannot be made ({reason})") from error
+            if found != expected:
+                raise UserError(
+                    f"{task} has the spaces {found[0]} and {found[1]}, but its suite is made for "
+                    f"{expected[0]} and {expected[1]}"
+                )
+
+    suite = Suite(
+        name=name,
+        tasks=tuple(tasks),
+        action_sets={"discrete": num_actions},
+        num_channels=num_channels,
+        total_frames=total_frames,
+        defaults={
+            "height": height,
+            "width": width,
+            "pbt_burn_in_frames": max(1, total_frames // 20),
+            **(defaults or {}),
+        },
+        environment_factory=make_environments,
+        check_tasks=check,
+        **fields,
+    )
+    return suite
