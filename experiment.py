@@ -154,11 +154,11 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
             evaluate.Tester(config).test()
         return None
     if config.mode == "pbt" and config.job_name == "learner":
-        return worker.train_member(config, start)
+        return worker.Worker(config, start, show_progress=True).train_member(config.pbt_member)
     if config.job_name == "actor":
-        if config.mode == "pbt":
-            config = population.member_config(config, config.pbt_member, {})
-        return remote_actors.run_actor_job(config)
+        member = config.pbt_member
+        own = population.member_config(config, member, {}) if member >= 0 else config
+        return remote_actors.run_actor_job(own)
     return trainer.train(config)
 
 

@@ -97,8 +97,8 @@ class Config:
     """Settings of a run; names and meanings are those of the flags."""
 
     level_name: str = setting(
-        f"A suite ({_SUITES}), or levels of one, such as pong,boxing; or "
-        "MODULE:NAME for those of a Python module.",
+        f"A suite ({_SUITES}), or levels of one, such as pong,boxing; MODULE:NAME is a suite or "
+        "a level of a Python module.",
         CHECKPOINT,
         section="Run",
         default="",
@@ -381,11 +381,10 @@ class Config:
         for name in suite.search_space:
             if getattr(self, name) == 0:  # Which no factor changes.
                 yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
-        if not set(suite.tasks) & set(suite.reference_scores) or not suite.normalised:
-            advice = f"add a level that is part of {suite.name}" if suite.normalised else "add some"
+        if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
             yield (
-                f"--mode=pbt compares human-normalised scores, and {self.level_name} has none: "
-                f"{advice}"
+                f"--mode=pbt compares normalised scores, which {self.level_name} has none of; "
+                + (f"add a level of {suite.name}" if suite.normalised else "give the suite some")
             )
 
     @property

@@ -187,10 +187,8 @@ class RemoteLearner:
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
         """Connects nowhere yet.
 
-        Args:
-          link: of this thread alone.
-          variables: of the shapes and types of the weights.
-          over: set when the job is to end, as when the learner has finished.
+        The weights have the variables' shapes and types. The event `over` is set when the job is
+        to end, as when the learner has finished.
         """
         self.newest: Weights | None = None
         self._link = link

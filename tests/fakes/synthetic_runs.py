@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scalable_agent_popart.report.comparison import Comparison, compare
+from scalable_agent_popart.report.runs import read_run
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
-from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.population.member_directory import Event, MemberDirectory
-from scalable_agent_popart.report.comparison import Comparison, compare
-from scalable_agent_popart.report.runs import read_run
+from scalable_agent_popart.population.directory import (
+    Event,
+    MemberDirectory,
+    PopulationDirectory,
+)
 from scalable_agent_popart.runs.directory import RunDirectory
 
 FRAMES_PER_EPISODE = 1000
