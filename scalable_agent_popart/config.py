@@ -68,16 +68,20 @@ class Setting:
         """The possible values in words; empty if all are possible."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        if self.low is None and self.above is None:
-            return ""
-        least = f"at least {self.low}" if self.above is None else f"above {self.above}"
-        return f"{least} and {'finite' if self.high == math.inf else f'at most {self.high}'}"
+        least = f"above {self.above}" if self.low is None else f"at least {self.low}"
+        most = "finite" if self.high == math.inf else f"at most {self.high}"
+        return f"{least} and {most}" if self.is_bounded else ""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Tells whether it is a number with bounds."""
+        return self.low is not None or self.above is not None
 
     def allows(self, value: Any) -> bool:
         """Tells whether a value is one of the choices, or within the bounds."""
-        if self.choices or not self.range:
+        if not self.is_bounded:
             return value in self.choices or not self.choices
-        least = value >= self.low if self.above is None else value > self.above
+        least = value > self.above if self.low is None else value >= self.low
         return least and value <= self.high and value < math.inf
 
 
@@ -143,8 +147,7 @@ class Config:
         only_in=_RUNS,
     )
     actor_threads: int = setting(
-        "Threads that step them, each a batch of its own. 0: one a core, but each with eight "
-        "actors or more, if there are so many.",
+        "Threads that step actors; 0: one a core, with eight actors or more.",
         PROCESS,
         default=0,
         low=0,
@@ -152,11 +155,7 @@ class Config:
     unroll_length: int = setting("Rollout length in agent steps.", above=0, shared=True)
     batch_size: int = setting("Rollouts per batch.", above=0)
     num_action_repeats: int = setting(
-        "Frames per agent step.",
-        CHECKPOINT,
-        section="Environment",
-        above=0,
-        shared=True,
+        "Frames per agent step.", CHECKPOINT, section="Environment", above=0, shared=True
     )
     height: int = setting("Height of the observation.", CHECKPOINT, above=0, shared=True)
     width: int = setting("Width of the observation.", CHECKPOINT, above=0, shared=True)
@@ -167,10 +166,7 @@ class Config:
         "Images for two psychlab levels of DmLab-30, or dummy.", default="", only_in=_RUNS
     )
     level_cache_dir: str = setting(
-        "Where to keep compiled DmLab levels; if empty, nowhere.",
-        PROCESS,
-        default="",
-        only_in=_RUNS,
+        "Where to keep compiled DmLab levels.", PROCESS, default="", only_in=_RUNS
     )
     network: str = setting(
         "IMPALA's deep or shallow network.",
@@ -293,10 +289,7 @@ class Config:
     )
     test_num_episodes: int = setting("Episodes of each level.", TEST, section="Test", above=0)
     starts: str = setting(
-        "Up to 30 no-ops, or recorded human starts.",
-        TEST,
-        default="noop",
-        choices=("noop", "human"),
+        "Up to 30 no-ops, or human starts.", TEST, default="noop", choices=("noop", "human")
     )
     human_starts_dir: str = setting(
         "Recorded starts, a file a game, for --starts=human.", TEST, default=""
@@ -320,9 +313,7 @@ class Config:
     def from_record(cls, flags: Mapping[str, Any]) -> "Config":
         """The configuration of flags that need not all mean something; else as `from_flags`."""
         if not flags.get("level_name"):
-            raise UserError(
-                f"--level_name is missing: give a suite ({_SUITES}), a level or a list of levels"
-            )
+            raise UserError(f"--level_name is missing: give a suite ({_SUITES}) or levels of one")
         suite = suites.resolve(flags["level_name"])
         defaults = {name: s.computed(suite) for name, s in SETTINGS.items() if s.computed}
         if flags.get("mode") == "pbt":
@@ -346,10 +337,7 @@ class Config:
         if self.starts == "human" and not suite.human_starts_scores:
             yield f"--starts=human: {suite.name} has no human starts; leave it out"
         if (self.starts == "human") != bool(self.human_starts_dir):
-            yield (
-                "--starts=human and --human_starts_dir go together: the directory holds the "
-                "recorded starts, one file a game; tools/record_starts.py makes them"
-            )
+            yield "--starts=human and --human_starts_dir, of tools/record_starts.py, go together"
         for name in sorted({name for each in suites.ALL for name in each.own_flags}):
             if getattr(self, name) and name not in suite.own_flags:
                 yield f"--{name} means nothing to {suite.name}; leave it out"
@@ -357,11 +345,9 @@ class Config:
             if (value := getattr(self, name)) != suite.defaults[name]:
                 yield f"--{name} is always {suite.defaults[name]} in {suite.name}, got {value}"
         if self.pixel_control and min(self.height, self.width) < _MIN_PIXELS:
-            yield (
-                f"--pixel_control needs images of at least {_MIN_PIXELS}x{_MIN_PIXELS} pixels; in "
-                f"{suite.name} they are {self.height}x{self.width}: "
-                + ("give more" if suite.scalable else "leave it out")
-            )
+            advice = "give more" if suite.scalable else f"leave it out in {suite.name}"
+            sides = f"{_MIN_PIXELS}x{_MIN_PIXELS} or more, got {self.height}x{self.width}"
+            yield f"--pixel_control needs images of {sides} pixels; {advice}"
         alone = self.mode != "test" and not self.learner_address
         if alone and self.num_actors < len(suite.tasks):
             yield (
@@ -369,16 +355,10 @@ class Config:
                 f"--level_name={self.level_name}: give at least one actor a task"
             )
         if self.actor_threads > self.num_actors:
-            yield (
-                f"--actor_threads={self.actor_threads} is more than --num_actors="
-                f"{self.num_actors}: a thread needs at least one actor"
-            )
+            yield f"--actor_threads={self.actor_threads} is above --num_actors={self.num_actors}"
         port = _ADDRESS.fullmatch(self.learner_address)
         if self.learner_address and not (port and 0 < int(port[2]) < 2**16):
-            yield (
-                f"--learner_address={self.learner_address} must be HOST:PORT, the learner's host "
-                "as actors see it and a port that is free there"
-            )
+            yield f"--learner_address={self.learner_address} must be HOST:PORT as actors see it"
         if self.job_name == "actor" and not self.learner_address:
             yield "--job_name=actor needs --learner_address=HOST:PORT, where its learner is"
         if self.job_name == "actor" and self.task < 0:
@@ -391,15 +371,9 @@ class Config:
     def _problems_of_population(self, suite: Suite) -> Iterator[str]:
         size, member = self.population_size, self.pbt_member
         if size < 2:
-            yield (
-                "--mode=pbt needs --population_size, 2 members or more (the paper has 24 for Atari "
-                f"and 8 for DmLab); got {size}"
-            )
+            yield f"--mode=pbt needs --population_size, 2 or more (the paper: 24 or 8), got {size}"
         if not -1 <= member < size:
-            yield (
-                f"--pbt_member={member} must lie in [0, {size - 1}], or be left out to train all "
-                "members on this machine"
-            )
+            yield f"--pbt_member={member} must lie in [0, {size - 1}]; without it all are trained"
         if member < 0 and self.learner_address:
             yield "--learner_address is that of one member: give --pbt_member too"
         if member >= 0 and self.pbt_places > 1:

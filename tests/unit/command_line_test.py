@@ -46,7 +46,8 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], ["--level_name is missing", "atari57"]),
+        ([], ["--level_name is missing", "atari57, catch5"]),
+        (["--level_name="], ["--level_name is missing"]),
         (["--level_name=catch5", "--num_actors=4"], ["--num_actors=4", "5 tasks"]),
         (["--level_name=catch5", "--nouse_popart", "--popart_step_size=0.1"], ["--use_popart"]),
         (["--level_name=catch5", "--pbt_places=1"], ["--pbt_places is for --mode=pbt"]),
