@@ -85,7 +85,7 @@ class RunDirectory:
         try:
             record = json.loads(self._config_path.read_text())
             # A flag that did not exist when the run was made takes its default.
-            config = Config.from_flags(
+            config = Config.from_record(
                 {"level_name": record["flags"]["level_name"], **record["flags"]}
             )
             history = tuple(

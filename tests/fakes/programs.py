@@ -50,6 +50,15 @@ def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> 
         time.sleep(0.02)
 
 
+def is_alive(process: int) -> bool:
+    """Tells whether there is such a process, and not only its exit code that nobody asked for."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
 def metrics(logdir: Path) -> list[dict[str, Any]]:
     """The complete lines of the learner's log."""
     path = logdir / "metrics.jsonl"
