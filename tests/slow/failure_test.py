@@ -103,27 +103,6 @@ def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Sig
     assert output.splitlines()[-1] == told
 
 
-def test_two_processes_cannot_train_in_one_directory(runs: Runs) -> None:
-    first = runs.start()
-    wait_until(lambda: bool(metrics(runs.logdir)), first)
-    second = runs.start()
-    _, output = second.communicate(timeout=DEADLINE_SECONDS)
-    assert second.returncode == 1
-    errors = [line for line in output.splitlines() if line.startswith("error:")]
-    assert len(errors) == 1
-    assert "another process trains in" in errors[0]
-    assert first.poll() is None
-
-
-def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    process = Runs(tmp_path / "file" / "run").start()
-    _, output = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 1
-    assert output.startswith("error: --logdir=")
-    assert "cannot be written to" in output
-
-
 def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path) -> None:
     training = runs.start("--checkpoint_seconds=1", "--log_seconds=0.1")
     wait_until(lambda: saved(runs.logdir)[0] > 0, training)
