@@ -34,7 +34,7 @@ class Worker:
     """
 
     def __init__(self, config: Config, start: Mapping[str, float], show_progress: bool = False):
-        """Reads and writes nothing yet.
+        """Trains nothing yet.
 
         Args:
           config: the population's.
