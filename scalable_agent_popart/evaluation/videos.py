@@ -40,7 +40,8 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     """Films one environment a task, each in a file of its own, for its first minute.
 
     Files get their names when they are complete. Leaving the context completes those that are
-    still short; leaving it with an exception drops them.
+    still short; leaving it with an exception drops them. An OSError tells that a file cannot be
+    written; `errno` says why.
     """
 
     def __init__(
@@ -57,11 +58,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         }
 
     def watch(self, ready: Ready) -> None:
-        """Adds a frame to the videos of the environments that have stepped.
-
-        Raises:
-          OSError: if a file cannot be written; `errno` says why.
-        """
+        """Adds a frame to the videos of the environments that have stepped."""
         filmed = np.isin(ready.ids, list(self._videos))
         if not filmed.any():
             return
@@ -77,11 +74,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
                 del self._videos[i]
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        """Completes the open files, or drops them if there was an exception.
-
-        Raises:
-          OSError: if one cannot be completed, which drops it and those after it.
-        """
+        """Completes the open files, or drops them from the first exception on."""
         with contextlib.ExitStack() as stack:
             for video in self._videos.values():
                 stack.callback(video.drop)

@@ -89,12 +89,7 @@ class Event(NamedTuple):
 
 
 class MemberDirectory(RunDirectory):
-    """A member's run directory.
-
-    Attributes:
-      lineage: path of `lineage.jsonl`.
-      divergence: path of `diverged`; it is out of date if more comparisons have been made since.
-    """
+    """A member's run directory; `diverged` is out of date if comparisons were made since."""
 
     def __init__(self, path: str):
         super().__init__(path)
@@ -119,11 +114,7 @@ class MemberDirectory(RunDirectory):
         return _read(self._fitness, parse, "delete it, and the member publishes anew")
 
     def publish(self, record: Published) -> None:
-        """Makes a fitness known, with a copy of the checkpoint that earned it.
-
-        Raises:
-          FileNotFoundError: if there is no such checkpoint.
-        """
+        """Makes a fitness known, with a copy of the checkpoint that earned it."""
         before = self.published()
         in_force = Path(before.checkpoint).name if before else ""
         checkpoint = Path(record.checkpoint)

@@ -34,13 +34,7 @@ class Worker:
     """
 
     def __init__(self, config: Config, start: Mapping[str, float], show_progress: bool = False):
-        """Reads and writes nothing yet.
-
-        Args:
-          config: the population's.
-          start: values of hyperparameters that are not to be sampled at a member's start.
-          show_progress: whether on the terminal.
-        """
+        """Trains nothing yet; `start` has values that are not to be sampled at a member's start."""
         self._config = config
         self._start = start
         self._show_progress = show_progress

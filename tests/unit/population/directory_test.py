@@ -514,21 +514,6 @@ def test_a_checkpoint_may_go_while_it_is_copied(
     assert not [*reader.path.iterdir()]
 
 
-def test_files_that_are_replaced_meanwhile_are_read_again(
-    member: MemberDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _publish(member, 1)
-    read_text, calls = Path.read_text, itertools.count(1)
-
-    def stale_at_first(path: Path, **given: Any) -> str:
-        if next(calls) < 4:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return read_text(path, **given)
-
-    monkeypatch.setattr(Path, "read_text", stale_at_first)
-    assert _published(member).comparison == 1
-
-
 # Lineage.
 
 _START = Event(0, 0, None, None, None, False, None, _VALUES)
