@@ -3,14 +3,18 @@ PYTHON ?= python3.11
 VENV ?= .venv
 PY = $(VENV)/bin/python
 
-.PHONY: demo test test-slow lint install
+.PHONY: demo test test-slow docs lint install
 
-# Trains on three Atari games for a few minutes, tests the agent, and reports.
+# Trains on a game of Atari, then IMPALA beside PopArt-IMPALA on five tasks whose rewards differ by
+# a factor of 10,000, and reports on both, in some minutes.
 demo: install
-	$(PY) experiment.py --level_name=pong,boxing,breakout --use_popart --network=shallow \
-	  --total_environment_frames=800000 --logdir=runs/demo
-	$(PY) experiment.py --mode=test --test_num_episodes=4 --logdir=runs/demo
-	$(PY) experiment.py --mode=report --runs=runs/demo --report_dir=runs/demo-report
+	$(PY) experiment.py --flagfile=configs/demo/krull-popart.flags --logdir=runs/demo/krull
+	$(PY) experiment.py --mode=test --test_num_episodes=10 --logdir=runs/demo/krull
+	$(PY) experiment.py --mode=report --runs=runs/demo/krull --report_dir=runs/demo/krull-report
+	$(PY) tools/run_experiment.py --logdir=runs/demo --report_dir=runs/demo/report \
+	  --test_num_episodes=50 configs/demo/demo-*.flags
+	@echo "Open runs/demo/report/report.html in a browser: its first figure shows what PopArt does."
+	@echo "The Atari agent's own report is runs/demo/krull-report/report.html; 0 is random play."
 
 test: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20
@@ -18,6 +22,9 @@ test: install
 # What kills processes again and again, or takes minutes.
 test-slow: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow tests/slow
+
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir=build/site
 
 lint: install
 	$(VENV)/bin/ruff check .

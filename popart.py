@@ -1,27 +1,28 @@
 """PopArt: the multi-task value head and its normalisation statistics, in one object.
 
-"Multi-task Deep Reinforcement Learning with PopArt" (Hessel et al., 2019), section
-"Scale invariant updates for multi-task learning". For task i the head computes
+"Multi-task Deep Reinforcement Learning with PopArt" (Hessel et al., 2019), section "Scale
+invariant updates for multi-task learning". For task i and the features f(s) of a state the head
+computes (equations 5 and 10)
 
   n_i(s) = w_i . f(s) + b_i            the normalised value, learned by gradient descent
   v_i(s) = sigma_i n_i(s) + mu_i       the unnormalised value, on the scale of the rewards
 
-and `update` moves mu and sigma towards the value targets, then rescales w and b so that every
-v_i(s) stays what it was:
+and `update` moves the statistics towards the value targets G of a task's rollouts (equation 6),
+then rescales w and b so that every v_i(s) stays what it was (equations 9 and 13):
 
-  mu <- (1 - beta) mu + beta G          nu <- (1 - beta) nu + beta G^2
+  mu' = (1 - beta) mu + beta G         nu' = (1 - beta) nu + beta G^2
   sigma = sqrt(nu - mu^2), clipped
-  w' = (sigma / sigma') w               b' = (sigma b + mu - mu') / sigma'
+  w' = (sigma / sigma') w              b' = (sigma b + mu - mu') / sigma'
 
 Choices that the paper leaves open or allows to be made either way:
 
 * Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Of these, (1 - beta)^n
   is left after n rollouts of a task.
-* "We average the targets within a rollout": nu tracks the mean of the squared targets
-  (`second_moment_of="squares"`), which keeps the variance within a rollout, or by option the
-  square of their mean (`second_moment_of="mean"`).
-* The statistics are updated after the gradient step, as in the paper's implementation notes.
-  The order is the caller's: calling `update` first gives the "just-in-time" variant.
+* "We average the targets within a rollout" (section "Implementation notes"): nu tracks the mean
+  of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
+  or by option the square of their mean (`second_moment_of="mean"`).
+* The statistics are updated after the gradient step, as in the implementation notes. The order is
+  the caller's: calling `update` first gives the "just-in-time" variant.
 * The weights start a hundred times smaller than a linear layer's usually do. A first value far
   above the rewards' scale would be preserved by the rescaling: with sigma on its way from 1 to
   0.01 the weights would grow a hundredfold, and their gradients would drown the policy's.
@@ -34,7 +35,7 @@ import tensorflow as tf
 
 
 class Value(NamedTuple):
-    """A value estimate on both scales; each `[...]`."""
+    """A value estimate on both scales; both tensors have the shape of the task ids."""
 
     normalised: tf.Tensor
     unnormalised: tf.Tensor
@@ -46,8 +47,8 @@ class ValueHead(snt.Module):
     Attributes:
       shift: mu, non-trainable float64 variable `[num_tasks]`.
       second_moment: nu, non-trainable float64 variable `[num_tasks]`.
-      weights: float32 `[num_tasks, D]`, created at the first call.
-      bias: float32 `[num_tasks]`.
+      weights: w, float32 variable `[num_tasks, D]`, created at the first call.
+      bias: b, float32 variable `[num_tasks]`, created at the first call.
     """
 
     def __init__(
@@ -68,8 +69,7 @@ class ValueHead(snt.Module):
           step_size: beta, a rollout's weight in the statistics.
           scale_lower_bound: smallest sigma.
           scale_upper_bound: largest sigma.
-          second_moment_of: whether nu averages the squares of a rollout's targets or squares
-            their mean.
+          second_moment_of: "squares" or "mean", what nu averages; see the module's docstring.
           name: of the module.
 
         Raises:
@@ -81,10 +81,8 @@ class ValueHead(snt.Module):
         if not 0.0 < step_size <= 1.0:
             raise ValueError(f"step_size must lie in (0, 1], got {step_size}")
         if not 0.0 < scale_lower_bound <= scale_upper_bound:
-            raise ValueError(
-                "the scale's bounds must satisfy 0 < lower <= upper, got "
-                f"{scale_lower_bound} and {scale_upper_bound}"
-            )
+            bounds = f"{scale_lower_bound} and {scale_upper_bound}"
+            raise ValueError(f"the scale's bounds must satisfy 0 < lower <= upper, got {bounds}")
         if second_moment_of not in ("squares", "mean"):
             raise ValueError(f"second_moment_of must be squares or mean, got {second_moment_of}")
         self.num_tasks = num_tasks
@@ -105,7 +103,7 @@ class ValueHead(snt.Module):
         return tf.cast(self._precise_scale(), tf.float32)
 
     def _precise_scale(self) -> tf.Tensor:
-        """sigma in float64 `[num_tasks]`."""
+        """Computes sigma in float64 `[num_tasks]`."""
         if not self.normalise:
             return tf.ones_like(self.shift)
         # Clipped before the root because rounding may leave the difference below zero.
@@ -115,18 +113,17 @@ class ValueHead(snt.Module):
     @snt.once
     def _create_parameters(self, num_features: int) -> None:
         initial = snt.initializers.TruncatedNormal(stddev=0.01 * num_features**-0.5)
-        self.weights = tf.Variable(
-            initial([self.num_tasks, num_features], tf.float32), name="weights"
-        )
+        weights = initial([self.num_tasks, num_features], tf.float32)
+        self.weights = tf.Variable(weights, name="weights")
         self.bias = tf.Variable(tf.zeros([self.num_tasks]), name="bias")
 
     def __call__(self, features: tf.Tensor, task_ids: tf.Tensor) -> Value:
-        """Values of each state under its own task's head.
+        """Computes the values of states, each under its own task's head.
 
         No gradient flows into the statistics.
 
         Args:
-          features: `[..., D]` float32.
+          features: f(s), `[..., D]` float32.
           task_ids: `[...]` integer in [0, num_tasks), broadcast over time by the caller.
 
         Returns:
@@ -140,57 +137,39 @@ class ValueHead(snt.Module):
         return Value(normalised, self.unnormalise(normalised, task_ids))
 
     def unnormalise(self, normalised: tf.Tensor, task_ids: tf.Tensor) -> tf.Tensor:
-        """sigma n + mu, `[...]`, for normalised values and task ids `[...]`."""
+        """Computes sigma n + mu `[...]` for normalised values `[...]` and task ids `[...]`."""
         shift, scale = self.statistics(task_ids)
         return scale * normalised + shift
 
     def statistics(self, task_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(mu, sigma) of each task id in float32, without gradient; shaped like `task_ids`."""
-        shift = tf.gather(tf.stop_gradient(tf.cast(self.shift, tf.float32)), task_ids)
-        return shift, tf.gather(tf.stop_gradient(self.scale), task_ids)
+        """Returns (mu, sigma) of each task id in float32, without gradient; shaped as the ids."""
+        shift = tf.stop_gradient(tf.cast(self.shift, tf.float32))
+        return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
     def update(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
         """Moves the statistics towards a batch's value targets and preserves the outputs.
 
         One online update a rollout, in the batch's order, each with the rollout's mean
         (section "Implementation notes"). Tasks absent from the batch keep their statistics,
-        weights and bias bit for bit.
+        weights and bias bit for bit, whatever the targets of the others are.
 
         Args:
-          targets: `[T, B]` float32, unnormalised value targets; finite.
+          targets: G, `[T, B]` float32, on the scale of the rewards.
           task_ids: `[B]` integer, the task of each rollout.
         """
         if not self.normalise:
             return
-        task_ids = tf.convert_to_tensor(task_ids)
         old_shift, old_scale = tf.identity(self.shift), self._precise_scale()
-        self._update_statistics(targets, task_ids)
-        if self.weights is None:
-            return  # Never called: there are no outputs to preserve yet.
-        new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
-        occurrences = tf.math.bincount(tf.cast(task_ids, tf.int32), minlength=self.num_tasks)
-        present = occurrences > 0  # [num_tasks]
-        # In float64, and rounded once.
-        weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
-        bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
-        self.weights.assign(
-            tf.where(present[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
-        )
-        self.bias.assign(tf.where(present, tf.cast(bias, tf.float32), self.bias))
-
-    def _update_statistics(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
-        """The moments after B online updates in order, in closed form.
-
-        k updates of one task with rollout means m_1, ..., m_k leave
-          mu_k = (1 - beta)^k mu_0 + sum_j beta (1 - beta)^(k - j) m_j,
-        so a rollout's weight needs only the number of later rollouts of its task.
-        """
         targets = tf.cast(tf.stop_gradient(targets), tf.float64)
         mean = tf.reduce_mean(targets, axis=0)  # [B]
         if self._second_moment_of == "squares":
             square = tf.reduce_mean(tf.square(targets), axis=0)  # [B]
         else:
             square = tf.square(mean)
+
+        # The B updates in closed form: k of one task with rollout means m_1, ..., m_k leave
+        #   mu_k = (1 - beta)^k mu_0 + sum_j beta (1 - beta)^(k - j) m_j,
+        # so a rollout's weight needs only the number of later rollouts of its task.
         own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
         later = tf.cumsum(own_task, axis=0, exclusive=True, reverse=True)
         keep = tf.constant(1.0 - self._step_size, tf.float64)
@@ -200,3 +179,14 @@ class ValueHead(snt.Module):
             # Selected rather than multiplied by zero, which would spread one task's NaN to all.
             own = tf.where(own_task > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
             variable.assign(memory * variable + tf.reduce_sum(own, axis=0))
+
+        if self.weights is None:
+            return  # Never called: there are no outputs to preserve yet.
+        new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
+        # In float64, and rounded once.
+        weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
+        bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
+        present = tf.reduce_any(own_task > 0, axis=0)  # [num_tasks]
+        weights = tf.where(present[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
+        self.weights.assign(weights)
+        self.bias.assign(tf.where(present, tf.cast(bias, tf.float32), self.bias))

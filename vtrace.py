@@ -1,17 +1,21 @@
 """V-trace: off-policy corrected value targets and policy gradient advantages.
 
-Implements equation 1 and section 4.2 of "IMPALA: Scalable Distributed Deep-RL with
-Importance Weighted Actor-Learner Architectures" (Espeholt et al., 2018), which is the
-return used by "Multi-task Deep Reinforcement Learning with PopArt" (Hessel et al., 2019):
+"IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures"
+(Espeholt et al., 2018), equation 1 and section 4.2; the return that "Multi-task Deep
+Reinforcement Learning with PopArt" (Hessel et al., 2019) uses as G^v (section "Off-policy
+corrections"). For a rollout of n steps, acted by the policy mu and learned by the policy pi:
 
-  v_s = V(x_s) + sum_{t=s}^{s+n-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) delta_t V
+  v_s       = V(x_s) + sum_{t=s}^{s+n-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) delta_t V
   delta_t V = rho_t (r_t + gamma V(x_{t+1}) - V(x_t))
+  rho_t     = min(rho_bar, pi(a_t|x_t) / mu(a_t|x_t))
+  c_i       = min(1, pi(a_i|x_i) / mu(a_i|x_i))
 
-with rho_t = min(rho_bar, pi(a_t|x_t) / mu(a_t|x_t)) and c_i = min(1, pi/mu).
+The advantage of the action a_t is rho_t (r_t + gamma v_{t+1} - V(x_t)), with a rho_bar of its
+own. Where gamma is 0 an episode has ended, and nothing flows back over that step.
 
-Names, argument order and result tuples are those of `scalable_agent`'s module, so that
-either can stand in for the other. All functions are pure; tensors are time-major, with T
-the unroll length in agent steps, B the batch size and NUM_ACTIONS the number of actions.
+Names, argument order and result tuples are those of `scalable_agent`'s module, so that either can
+stand in for the other. All functions are pure. Tensors are time-major: T is the length of the
+rollouts in agent steps, B their number, NUM_ACTIONS the number of actions.
 """
 
 from typing import NamedTuple
@@ -20,7 +24,7 @@ import tensorflow as tf
 
 
 class VTraceFromLogitsReturns(NamedTuple):
-    """What `from_logits` returns; each `[T, B]`."""
+    """The result of `from_logits`; every tensor is float32 `[T, B]`."""
 
     vs: tf.Tensor
     pg_advantages: tf.Tensor
@@ -30,21 +34,21 @@ class VTraceFromLogitsReturns(NamedTuple):
 
 
 class VTraceReturns(NamedTuple):
-    """What `from_importance_weights` returns; each `[T, B]`."""
+    """The result of `from_importance_weights`; both tensors are float32 `[T, B, ...]`."""
 
     vs: tf.Tensor
     pg_advantages: tf.Tensor
 
 
 def log_probs_from_logits_and_actions(policy_logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Log-probabilities of the actions taken under softmax policies.
+    """Computes log pi(a_t|x_t) of the actions taken, under softmax policies.
 
     Args:
       policy_logits: `[T, B, NUM_ACTIONS]` float, unnormalised log-probabilities.
-      actions: `[T, B]` integer, the actions taken.
+      actions: `[T, B]` integer.
 
     Returns:
-      `[T, B]` float, log pi(a_t | x_t).
+      `[T, B]` float.
 
     Raises:
       ValueError: if the ranks are not 3 and 2.
@@ -68,25 +72,22 @@ def from_logits(
     clip_pg_rho_threshold: float | tf.Tensor | None = 1.0,
     name: str = "vtrace_from_logits",
 ) -> VTraceFromLogitsReturns:
-    """V-trace for softmax policies.
+    """Computes V-trace for softmax policies.
 
     Args:
-      behaviour_policy_logits: `[T, B, NUM_ACTIONS]`, the policy that acted (mu).
-      target_policy_logits: `[T, B, NUM_ACTIONS]`, the policy being learned (pi).
-      actions: `[T, B]` integer, sampled from the behaviour policy.
-      discounts: `[T, B]`, the discount met on taking each action; 0 where the episode ended.
-      rewards: `[T, B]`, the reward that followed each action.
-      values: `[T, B]`, value estimates of the target policy, on the scale of the rewards.
-      bootstrap_value: `[B]`, the value estimate at time T.
-      clip_rho_threshold: rho_bar, or None not to clip.
-      clip_pg_rho_threshold: rho_bar of the policy gradient, or None not to clip.
+      behaviour_policy_logits: `[T, B, NUM_ACTIONS]` of mu, the policy that acted.
+      target_policy_logits: `[T, B, NUM_ACTIONS]` of pi, the policy being learned.
+      actions: `[T, B]` integer, sampled from mu.
+      discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold:
+        as in `from_importance_weights`, without further dimensions.
       name: of the name scope.
 
     Returns:
-      Targets and advantages, both without gradient, and the log-probabilities they rest on.
+      Targets and advantages, both without gradient, and the log-probabilities that they rest on,
+      through which gradients do flow.
 
     Raises:
-      ValueError: if a shape has the wrong rank.
+      ValueError: if a tensor has the wrong rank.
     """
     with tf.name_scope(name):
         behaviour_action_log_probs = log_probs_from_logits_and_actions(
@@ -94,21 +95,17 @@ def from_logits(
         )
         target_action_log_probs = log_probs_from_logits_and_actions(target_policy_logits, actions)
         log_rhos = target_action_log_probs - behaviour_action_log_probs
-        returns = from_importance_weights(
-            log_rhos=log_rhos,
-            discounts=discounts,
-            rewards=rewards,
-            values=values,
-            bootstrap_value=bootstrap_value,
-            clip_rho_threshold=clip_rho_threshold,
-            clip_pg_rho_threshold=clip_pg_rho_threshold,
+        vs, pg_advantages = from_importance_weights(
+            log_rhos,
+            discounts,
+            rewards,
+            values,
+            bootstrap_value,
+            clip_rho_threshold,
+            clip_pg_rho_threshold,
         )
         return VTraceFromLogitsReturns(
-            vs=returns.vs,
-            pg_advantages=returns.pg_advantages,
-            log_rhos=log_rhos,
-            behaviour_action_log_probs=behaviour_action_log_probs,
-            target_action_log_probs=target_action_log_probs,
+            vs, pg_advantages, log_rhos, behaviour_action_log_probs, target_action_log_probs
         )
 
 
@@ -122,74 +119,59 @@ def from_importance_weights(
     clip_pg_rho_threshold: float | tf.Tensor | None = 1.0,
     name: str = "vtrace_from_importance_weights",
 ) -> VTraceReturns:
-    """V-trace from log importance weights.
+    """Computes V-trace from log importance weights.
 
-    `[T, B]` may be followed by further dimensions, the same ones on every argument.
+    The sum runs backwards in time, as in Remark 1 of the paper:
+
+      v_s - V(x_s) = delta_s V + gamma c_s (v_{s+1} - V(x_{s+1}))
+
+    `[T, B]` may be followed by further dimensions, the same ones on every tensor.
 
     Args:
-      log_rhos: `[T, B, ...]`, log(pi(a_t|x_t) / mu(a_t|x_t)).
-      discounts: `[T, B, ...]`, 0 where the episode ended.
-      rewards: `[T, B, ...]`.
-      values: `[T, B, ...]`, on the scale of the rewards.
-      bootstrap_value: `[B, ...]`, the value estimate at time T.
-      clip_rho_threshold: rho_bar, or None not to clip.
-      clip_pg_rho_threshold: rho_bar of the policy gradient, or None not to clip.
+      log_rhos: `[T, B, ...]`, log(pi(a_t|x_t) / mu(a_t|x_t)), not clipped.
+      discounts: `[T, B, ...]`, gamma, and 0 where the action ended an episode.
+      rewards: `[T, B, ...]`, what each action was followed by.
+      values: `[T, B, ...]`, V(x_t) under pi, on the scale of the rewards.
+      bootstrap_value: `[B, ...]`, V(x_T).
+      clip_rho_threshold: rho_bar of the targets, or None not to clip.
+      clip_pg_rho_threshold: rho_bar of the advantages, or None not to clip.
       name: of the name scope.
 
     Returns:
-      `vs`, the value targets, and `pg_advantages`, rho_t (r_t + gamma v_{t+1} - V(x_t)), both
-      without gradient.
+      The targets v_s and the advantages, both without gradient.
 
     Raises:
       ValueError: if ranks disagree, or a threshold is not a scalar.
     """
     with tf.name_scope(name):
-        log_rhos = tf.convert_to_tensor(log_rhos, dtype=tf.float32)
-        discounts = tf.convert_to_tensor(discounts, dtype=tf.float32)
-        rewards = tf.convert_to_tensor(rewards, dtype=tf.float32)
-        values = tf.convert_to_tensor(values, dtype=tf.float32)
-        bootstrap_value = tf.convert_to_tensor(bootstrap_value, dtype=tf.float32)
-
-        rank = log_rhos.shape.rank
-        values.shape.assert_has_rank(rank)
-        bootstrap_value.shape.assert_has_rank(rank - 1)
-        discounts.shape.assert_has_rank(rank)
-        rewards.shape.assert_has_rank(rank)
+        log_rhos, discounts, rewards, values, bootstrap_value = (
+            tf.convert_to_tensor(tensor, dtype=tf.float32)
+            for tensor in (log_rhos, discounts, rewards, values, bootstrap_value)
+        )
+        for tensor in (discounts, rewards, values):
+            tensor.shape.assert_has_rank(log_rhos.shape.rank)
+        bootstrap_value.shape.assert_has_rank(log_rhos.shape.rank - 1)
 
         rhos = tf.exp(log_rhos)
-        clipped_rhos = _clip(rhos, clip_rho_threshold)
         cs = tf.minimum(1.0, rhos)
-
-        # values[t + 1], the last of which is the bootstrap value.
+        clipped_rhos = _clip(rhos, clip_rho_threshold)
+        # Row t holds V(x_{t+1}), the last row the bootstrap value.
         next_values = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
         deltas = clipped_rhos * (rewards + discounts * next_values - values)
+        vs_minus_values = tf.scan(
+            lambda following, step: step[0] + step[1] * following,
+            elems=(deltas, discounts * cs),
+            initializer=tf.zeros_like(bootstrap_value),
+            parallel_iterations=1,
+            reverse=True,
+        )
+        vs = values + vs_minus_values
 
-        vs_minus_values = _accumulate(deltas, discounts * cs)
-        vs = vs_minus_values + values
-
+        # Row t holds v_{t+1}, the last row the bootstrap value.
         next_vs = tf.concat([vs[1:], bootstrap_value[tf.newaxis]], axis=0)
         clipped_pg_rhos = _clip(rhos, clip_pg_rho_threshold)
         pg_advantages = clipped_pg_rhos * (rewards + discounts * next_vs - values)
-        return VTraceReturns(vs=tf.stop_gradient(vs), pg_advantages=tf.stop_gradient(pg_advantages))
-
-
-def _accumulate(deltas: tf.Tensor, decays: tf.Tensor) -> tf.Tensor:
-    """v_s - V(x_s) `[T, B, ...]`, backwards in time (Remark 1 of the paper):
-
-    v_s - V(x_s) = delta_s V + gamma c_s (v_{s+1} - V(x_{s+1})).
-    """
-
-    def step(following: tf.Tensor, elements: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        delta, decay = elements
-        return delta + decay * following
-
-    return tf.scan(
-        step,
-        elems=(deltas, decays),
-        initializer=tf.zeros_like(deltas[0]),
-        parallel_iterations=1,
-        reverse=True,
-    )
+        return VTraceReturns(tf.stop_gradient(vs), tf.stop_gradient(pg_advantages))
 
 
 def _clip(rhos: tf.Tensor, threshold: float | tf.Tensor | None) -> tf.Tensor:

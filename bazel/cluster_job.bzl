@@ -6,13 +6,14 @@ _RUN_LOCAL = "//bazel/cluster:run_local.py"
 
 def cluster_job(
         name,
-        flags,
-        num_actors,
         image,
-        actors_per_job = None,
+        num_actor_jobs,
+        flag_file = None,
+        flags = [],
+        num_actors = None,
         gpus = 1,
         evaluator = True,
-        population_size = None,
+        population = False,
         volume_claim = "runs",
         executable = "//:experiment",
         manifest_options = [],
@@ -24,9 +25,8 @@ def cluster_job(
     `bazel run NAME.local -- --logdir=DIR` runs the same job as processes on this machine; further
     flags after `--` win over the job's, and `--actor_jobs=1` starts fewer actors than it has.
 
-    With `population_size` the job is population-based training, and the rest of what is declared
-    is one member. There is no `NAME.local`: one machine trains the members in turn, with
-    `bazel run //:experiment -- --mode=pbt --population_size=8 --logdir=DIR FLAGS`.
+    A population has no `NAME.local`: one machine trains its members in turn, with
+    `bazel run //:experiment -- --flagfile=FILE --logdir=DIR`.
 
     The image holds Python 3.11 as `python3`, the Python packages of `pyproject.toml`, what the
     tasks need besides, and the zip as `/app/NAME_OF_THE_BINARY.zip`.
@@ -34,30 +34,28 @@ def cluster_job(
     Args:
       name: of the job, its runs and the objects on the cluster; a DNS label of at most 40
         characters, or 36 for a population.
-      flags: of the experiment, as `--name=value`; without those that a population tunes.
-      num_actors: number of actor jobs, which are processes, pods and Slurm tasks.
       image: container image, as the cluster's nodes know it.
-      actors_per_job: environments that each of them plays, as the experiment's `--num_actors`.
-        By default its own default: at least one environment of each task.
+      num_actor_jobs: processes that play, which are pods and Slurm tasks.
+      flag_file: of the experiment, a file or label.
+      flags: of the experiment, as `--name=value`; they win over the file's.
+      num_actors: environments that each actor job plays, as the experiment's `--num_actors`. By
+        default its own default: at least one environment of each task.
       gpus: of the learner.
       evaluator: whether a process follows the run's checkpoints and logs their scores.
-      population_size: number of members, for population-based training; by default one run is
-        trained as its flags say.
+      population: whether the flags are a population's, with `--mode=pbt` and `--population_size`.
       volume_claim: claim that the run directory is kept on.
       executable: a `py_binary`.
       manifest_options: further options of `//bazel/cluster:manifests`, such as
         `--actor_cpus=8` or `--slurm_option=--account=lab`.
       **kwargs: common attributes, such as `visibility`.
     """
-    if actors_per_job != None:
-        flags = flags + ["--num_actors={}".format(actors_per_job)]
+    if num_actors != None:
+        flags = flags + ["--num_actors={}".format(num_actors)]
+    files = [flag_file] if flag_file else []
     shared = [
-        "--actor_jobs={}".format(num_actors),
+        "--actor_jobs={}".format(num_actor_jobs),
         "--evaluator" if evaluator else "--no-evaluator",
     ]
-    population = []
-    if population_size != None:
-        population = ["--population_size={}".format(population_size)]
     native.filegroup(
         name = name,
         srcs = [executable],
@@ -65,7 +63,7 @@ def cluster_job(
         output_group = "python_zip_file",
         **kwargs
     )
-    options = shared + population + [
+    options = shared + [
         "--name=" + name,
         "--image=" + image,
         "--gpus={}".format(gpus),
@@ -75,9 +73,11 @@ def cluster_job(
     manifests = "//bazel/cluster:manifests"
     native.genrule(
         name = name + ".manifests",
+        srcs = files,
         outs = [name + ".kubernetes.yaml", name + ".slurm.sh"],
         cmd = " ".join(
             ["$(location {})".format(manifests), "--output_dir=$(RULEDIR)"] +
+            ["--flag_file=$(location {})".format(file) for file in files] +
             [_quoted(argument) for argument in options + ["--"] + flags],
         ),
         tools = [manifests],
@@ -90,8 +90,9 @@ def cluster_job(
         srcs = [_RUN_LOCAL],
         main = _RUN_LOCAL,
         args = ["--executable=$(rootpath {})".format(executable), "--logdir=runs/" + name] +
+               ["--flag_file=$(rootpath {})".format(file) for file in files] +
                [_quoted(argument) for argument in shared + flags],
-        data = [executable],
+        data = [executable] + files,
         legacy_create_init = 0,
         **kwargs
     )

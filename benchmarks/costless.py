@@ -52,9 +52,6 @@ class CostlessEnvironments:
 class LinearTorso(networks.Torso):
     """A linear layer on two rows of pixels in the middle, after all pixels were converted."""
 
-    def __init__(self, dtype: tf.DType = tf.float32, name: str = "linear_torso"):
-        super().__init__(dtype, name)
-
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
         middle = images.shape[1] // 2
         return images[:, middle - 1 : middle + 1] * tf.cast(scale, images.dtype)

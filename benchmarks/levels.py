@@ -96,13 +96,13 @@ def measure_deaths(config: Config) -> dict[str, float]:
     with rates.training(config) as running:
         running.rollouts_of.clear()
         start, updates = time.perf_counter(), 0
-        while running.pool.restarts().get(dying, 0) < FLAGS.deaths:
+        while running.actors.restarts().get(dying, 0) < FLAGS.deaths:
             running.update()
             updates += 1
         seconds = time.perf_counter() - start
         mean = running.rollouts_of.total() / len(config.suite.tasks)
         return {
-            "restarts": running.pool.restarts()[dying],
+            "restarts": running.actors.restarts()[dying],
             "updates": updates,
             "seconds": seconds,
             "agent_steps_per_second": updates * running.steps_per_update / seconds,

@@ -18,7 +18,7 @@ from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.system.stage_clock import shares
-from scalable_agent_popart.training.trainer import ActorPool
+from scalable_agent_popart.training.local_actors import LocalActors
 
 # Enough to use up the rollouts that gather while the learner is being traced.
 _WARM_UP_UPDATES = 8
@@ -30,24 +30,24 @@ class Training:
 
     config: Config
     learner: Learner
-    pool: ActorPool
+    actors: LocalActors
     lags: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
     rollouts_of: Counter[str] = field(default_factory=Counter)  # By task.
 
     def update(self) -> None:
         """Learns from the next batch."""
-        while (batch := self.pool.next_batch()) is None:
+        while (batch := self.actors.next_batch()) is None:
             pass
-        self.fills.append(self.pool.rollout_queue.fill())
+        self.fills.append(self.actors.rollout_queue.fill())
         self.rollouts_of.update(self.config.suite.tasks[i] for i in batch.task_id.numpy())
         self.lags.append(float(self.learner.update(batch)["policy_lag"]))
-        self.pool.publish(int(self.learner.num_updates))
+        self.actors.publish(int(self.learner.num_updates))
 
     @property
     def num_traces(self) -> int:
         """Graphs traced so far, by learner and actors."""
-        return self.learner.num_traces + self.pool.num_traces
+        return self.learner.num_traces + self.actors.threads.num_traces
 
     @property
     def steps_per_update(self) -> int:
@@ -60,8 +60,8 @@ def training(config: Config) -> Iterator[Training]:
     """Starts actors and learner, and warms them up."""
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
-    with ActorPool(config, spec, learner) as pool:
-        running = Training(config, learner, pool)
+    with LocalActors(config, spec, learner) as actors:
+        running = Training(config, learner, actors)
         for _ in range(_WARM_UP_UPDATES):
             running.update()
         yield running
@@ -83,14 +83,14 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
     with training(config) as running:
         running.lags.clear()
         running.fills.clear()
-        clocks = running.pool.actor_clocks
-        for clock in (*clocks, running.pool.learner_clock):
+        clocks = running.actors.threads.clocks
+        for clock in (*clocks, running.actors.feed.clock):
             clock.restart()
         frames, processor = int(running.learner.frames), time.process_time()
         speed = rate(running.steps_per_update, running.update, seconds)
         processor = time.process_time() - processor
         steps = (int(running.learner.frames) - frames) / config.num_action_repeats
-        actor, learner = shares(clocks), shares([running.pool.learner_clock])
+        actor, learner = shares(clocks), shares([running.actors.feed.clock])
     return {
         "agent_steps_per_second": speed,
         "processor_us": 1e6 * processor / steps,

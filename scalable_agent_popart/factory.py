@@ -1,4 +1,4 @@
-"""Makes the parts of a run from its configuration."""
+"""The parts of a run, made from its configuration."""
 
 import functools
 import math
@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import tensorflow as tf
-import tree
 
 import popart
 from environments import EnvironmentPool
@@ -24,7 +23,7 @@ from scalable_agent_popart.system import hardware
 # Images in a part of a batch on the processor: what a layer leaves of them is still in the cache
 # for the next.
 _IMAGES_PER_PART = 64
-# Environments that share a call of the policy, at the least, unless threads are asked for: a call
+# Min number of environments that share a call of the policy, unless threads are asked for: a call
 # costs as much as some images more, whatever its size.
 _MIN_ACTORS_PER_THREAD = 8
 # Images that the types of convolutions are compared with on a processor.
@@ -32,7 +31,7 @@ _SAMPLE_IMAGES = 16
 
 
 def settle(config: Config) -> Config:
-    """The configuration with the type of the convolutions that `--precision=auto` is here.
+    """Replaces `--precision=auto` by the type of convolutions that is faster on this machine.
 
     It is measured, at the first call, with what the network is mostly made of and images of the
     size that it sees.
@@ -46,13 +45,11 @@ def settle(config: Config) -> Config:
         )
     if config.precision != "auto":
         return config
-    suite = config.suite
-    frame = suite.observation_spec(config.environment_options(training=True))
-    height, width, channels = tree.flatten(frame)[0].shape
-    channels *= frame_stack.NUM_FRAMES if suite.stacks_frames else 1
+    channels = config.suite.num_channels
+    channels *= frame_stack.NUM_FRAMES if config.suite.stacks_frames else 1
     # A GPU computes a batch at once.
     images = config.batch_size * config.unroll_length if hardware.has_gpu() else _SAMPLE_IMAGES
-    taken = _faster_type(config.network, (images, height, width, channels))
+    taken = _faster_type(config.network, (images, config.height, config.width, channels))
     return replace(config, precision=taken.name)
 
 
@@ -68,7 +65,7 @@ def _faster_type(network: str, shape: tuple[int, ...]) -> tf.DType:
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:
-    """`tf.TensorSpec`s of the rollouts that this run's actors make."""
+    """Returns `tf.TensorSpec`s of the rollouts that this run's actors make."""
     return rollouts.rollout_spec(
         config.suite.observation_spec(config.environment_options(training=True)),
         _bare_agent(config).initial_state(1),
@@ -78,7 +75,7 @@ def make_rollout_spec(config: Config) -> rollouts.Rollout:
 
 
 def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
-    """The policy network, its variables created for rollouts of this spec."""
+    """Makes the policy network, its variables created for rollouts of this spec."""
     agent = _bare_agent(config)
     example = rollouts.example_batch(spec)
     agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
@@ -88,6 +85,13 @@ def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
 def _bare_agent(config: Config) -> Agent:
     suite = config.suite
     frame = suite.observation_spec(config.environment_options(training=True))
+    num_parts = 1
+    if not hardware.has_gpu():
+        # A multiple of the cores, for which each has work. The agent splits whole steps, and so
+        # into no more parts than a rollout has steps.
+        cores = hardware.num_cores()
+        images = config.unroll_length * config.batch_size
+        num_parts = cores * math.ceil(images / (_IMAGES_PER_PART * cores))
     return Agent(
         config.num_actions,
         config.network,
@@ -95,28 +99,12 @@ def _bare_agent(config: Config) -> Agent:
         stacked_frame=frame if suite.stacks_frames else None,
         reads_instructions=suite.has_instructions,
         dtype=tf.as_dtype(settle(config).precision),
-        num_parts=1 if hardware.has_gpu() else _num_parts(config),
+        num_parts=num_parts,
     )
 
 
-def _num_parts(config: Config) -> int:
-    """Parts that a batch is convolved in: a multiple of the cores, for which each has work.
-
-    The agent splits whole steps, and so into no more parts than a rollout has steps.
-    """
-    cores = hardware.num_cores()
-    images = config.unroll_length * config.batch_size
-    return cores * math.ceil(images / (_IMAGES_PER_PART * cores))
-
-
-def num_actor_threads(config: Config) -> int:
-    """Threads that this process's actors share: `--actor_threads`, or what suits the machine."""
-    per_core = min(hardware.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
-    return config.actor_threads or max(1, per_core)
-
-
 def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
-    """The learner with its agent, value head and optimiser, all variables created."""
+    """Makes the learner with its agent, value head and optimiser, all variables created."""
     head = popart.ValueHead(
         config.num_heads,
         normalise=config.use_popart,
@@ -125,25 +113,30 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         scale_upper_bound=config.popart_scale_upper_bound,
         second_moment_of=config.popart_second_moment_of,
     )
-    settings = LearnerSettings(
-        **{field.name: getattr(config, field.name) for field in fields(LearnerSettings)}
-    )
+    names = [field.name for field in fields(LearnerSettings)]
+    settings = LearnerSettings(**{name: getattr(config, name) for name in names})
     agent = make_agent(config, spec)
     q_head = make_q_head(config) if config.pixel_control else None
     return Learner(agent, head, settings, spec, config.batch_size, q_head, config.xla)
 
 
 def make_q_head(config: Config) -> QHead:
-    """The action values of pixel control, for the images that the agent sees."""
+    """Makes the action values of pixel control, for the images that the agent sees."""
     return QHead(config.num_actions, config.height, config.width)
 
 
+def num_actor_threads(config: Config) -> int:
+    """Returns how many threads this process's actors share: `--actor_threads`, or what suits it."""
+    per_core = min(hardware.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
+    return config.actor_threads or max(1, per_core)
+
+
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:
-    """The task of each actor, by thread: round robin over the tasks, then over the threads.
+    """Deals each actor its task, by thread: round robin over the tasks, then over the threads.
 
     Every thread plays as many different tasks as it can, so that the batches made of its
-    rollouts mix them; copies of one task stand together. Jobs with as many actors each continue
-    one another's round, however many jobs there are.
+    rollouts mix them; copies of one task stand side by side. Jobs with as many actors each
+    continue one another's round, however many jobs there are.
     """
     first = job * num_actors
     tasks = np.sort(np.arange(first, first + num_actors, dtype=np.int64) % num_tasks)
@@ -158,6 +151,6 @@ def make_environments(
     seed: np.random.SeedSequence,
     training: bool,
 ) -> EnvironmentPool:
-    """Environments that play these tasks of the suite."""
+    """Makes environments that play these tasks of the suite."""
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     return suite.make_environments(task_ids, seeds.tolist(), config.environment_options(training))

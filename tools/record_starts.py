@@ -129,12 +129,13 @@ def _random_player() -> _Player:
 
 def _policy_player(config: Config) -> Callable[[], _Player]:
     tensorflow_import.import_quietly()
-    from scalable_agent_popart.evaluation import evaluate as evaluation  # noqa: PLC0415
+    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
-    policy, _ = evaluation.load_policy(config, num_environments=1)
-    only = np.array([0])
+    saved = evaluate.SavedPolicy(config, num_environments=1)
+    saved.restore()
+    policy, only = saved.policy, np.array([0])
 
     def make_player() -> _Player:
         policy.forget(only)

@@ -4,9 +4,9 @@
     -- --level_name=pong --use_popart --num_actors=32
 
 writes `pong-popart.kubernetes.yaml` and `pong-popart.slurm.sh` into `--output_dir`. All after `--`
-are flags of `experiment.py`. `--actor_jobs` counts processes; the experiment's `--num_actors` is
-how many environments each of them plays. With `--population_size=8` there are eight of all that:
-the members of population-based training, which tunes their hyperparameters.
+are flags of `experiment.py`, which follow those in `--flag_file`. `--actor_jobs` counts processes;
+the experiment's `--num_actors` is how many environments each of them plays. With `--mode=pbt
+--population_size=8` there are eight of all that: the members of a population.
 
 The learner takes whatever it is sent: TensorFlow's server asks nobody who they are, and what it is
 sent are graphs to run. What keeps others out differs between the two; see `kubernetes_manifest`
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> None:
     """Writes both files; a user's error is one line and exit code 1."""
     own, flags = _split(arguments)
     options = _parser().parse_args(own)
-    job = _job(options, flags)
     try:
+        job = _job(options, flags)
         job.check()
         directory = Path(options.output_dir)
         directory.mkdir(parents=True, exist_ok=True)
@@ -66,13 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--name", required=True, help="of the run, a DNS label")
     add("--actor_jobs", type=int, required=True, help="number of actor processes")
+    add("--flag_file", help="file of flags of the experiment")
     add("--image", required=True, help="container image with the executable and its packages")
     add("--executable", default="/app/experiment.zip", help="path in the image")
     add("--volume_claim", default="runs", help="existing claim, ReadWriteMany if shared")
     add("--port", type=int, default=8470, help="of the learner")
     add("--gpus", type=int, default=1, help="of the learner")
     add("--evaluator", action=argparse.BooleanOptionalAction, default=True)
-    add("--population_size", type=int, help="members that train; default: one run, no population")
     for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
         add(f"--{role}_cpus", type=int, default=cpus, help="default: %(default)s")
         add(f"--{role}_memory_gib", type=int, default=memory_gib, help="default: %(default)s")
@@ -88,6 +88,14 @@ def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
         Resources(getattr(options, f"{role}_cpus"), getattr(options, f"{role}_memory_gib"))
         for role in ("learner", "actor", "evaluator")
     )
+    lines = Path(options.flag_file).read_text().splitlines() if options.flag_file else []
+    flags = [*(line for line in lines if line.startswith("--")), *flags]
+    sizes = [flag for flag in flags if flag.startswith("--population_size=")]
+    population = "--mode=pbt" in flags
+    if population:
+        flags = [flag for flag in flags if flag not in ("--mode=pbt", *sizes)]
+        if not sizes or not sizes[-1].partition("=")[2].isdecimal():
+            raise JobError("--mode=pbt needs --population_size, a number of members")
     return Job(
         name=options.name,
         flags=tuple(flags),
@@ -104,7 +112,7 @@ def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
         slurm_time=options.slurm_time,
         slurm_options=tuple(options.slurm_option),
         slurm_learner_options=tuple(options.slurm_learner_option),
-        population_size=options.population_size,
+        population_size=int(sizes[-1].partition("=")[2]) if population else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""An actor thread's work: play a pool of environments, hand over a rollout of each."""
+"""An actor thread's loop: plays a pool of environments and hands over a rollout of each."""
 
 from typing import Protocol
 
@@ -9,32 +9,37 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.rollouts import Rollout, RolloutBuffer
 from scalable_agent_popart.system.stage_clock import StageClock
 
-# How long to wait, before looking whether the sink has closed, for any environment to be ready
-# or for room in the sink; and for an environment while a rollout of another waits for room.
+# Waiting for an environment or for the sink ends after this time, to see if the sink was closed;
+# and after the shorter time if a whole rollout waits, to ask the sink again.
 _WAIT_SECONDS = 0.2
-_GLANCE_SECONDS = 0.02
+_SHORT_WAIT_SECONDS = 0.02
 # Rollouts that an environment may be behind and still catch up with; those of one that was gone
 # for longer would fill whole batches.
-_MOST_TO_CATCH_UP = 10
+_MAX_TO_CATCH_UP = 10
 
 
 class RolloutSink(Protocol):
-    """Where rollouts go."""
+    """Takes the rollouts of an actor thread."""
 
     @property
     def closed(self) -> bool:
-        """Whether nobody listens any more."""
+        """Tells if no more rollouts are wanted."""
         ...
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """Sets room aside for up to `count` rollouts, waiting at most so long for the first.
+        """Reserves capacity for up to `count` rollouts; returns for how many.
 
-        There is more for those of environments that are behind others.
+        Waits at most so many seconds for the first. There is more capacity for rollouts of
+        environments that are behind others.
         """
         ...
 
     def put(self, rollouts: Rollout) -> None:
-        """Copies rollouts `[M, T + 1, ...]` into reserved room."""
+        """Copies rollouts `[M, T + 1, ...]` for which capacity is reserved."""
+        ...
+
+    def close(self) -> None:
+        """Wakes all threads that wait; may be called twice."""
         ...
 
 
@@ -47,21 +52,17 @@ def run_actor(
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
-    Environments that are ready share a call of the policy and those that are not hold up
-    nobody, so rollouts of different environments may begin at different times. New weights
-    serve all of them at once: `policy_version` is that of a rollout's first step.
+    All environments that are ready share a call of the policy without waiting for others, so
+    rollouts of different environments may begin at different times. New weights serve all
+    environments at once: `policy_version` is that of a rollout's first step.
 
-    While the learner is busy and the sink is full, an environment waits with its rollout. Those
-    that are behind, after a slow reset perhaps, go on meanwhile and find room of their own, so
-    that the learner sees each of them equally often. Of rollouts that are whole together, those of
-    one task take turns with those of the others, so that batches mix the tasks.
+    While the sink is full, an environment waits with its whole rollout. Environments that have
+    handed over fewer rollouts than others, after a slow reset perhaps, go on meanwhile and have
+    capacity of their own, so that the learner sees every environment equally often. Whole rollouts
+    of one task take turns with those of the others, so that batches mix the tasks.
 
-    Args:
-      environments: closed on return.
-      policy: used by this actor alone.
-      sink: takes the rollouts, one for each environment, every T steps.
-      spec: of one environment's rollout.
-      clock: is told where the time goes: `environment`, `queue`, `refresh`, `policy`.
+    The policy is this actor's alone, and the environments are closed on return. The clock measures
+    the stages `environment`, `queue`, `refresh` and `policy`.
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
@@ -70,7 +71,7 @@ def run_actor(
         environments.start()
         clock.restart()
         while not sink.closed:
-            wait = _GLANCE_SECONDS if len(waiting) else _WAIT_SECONDS
+            wait = _SHORT_WAIT_SECONDS if len(waiting) else _WAIT_SECONDS
             ids, env_output, fresh = environments.receive(wait)
             policy.forget(ids[fresh])
             buffer.write(ids, env_output, policy.last_output(ids), fresh)
@@ -81,8 +82,8 @@ def run_actor(
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.lockstep)
                 num_taken[taken] += 1
-                np.maximum(num_taken, num_taken.max() - _MOST_TO_CATCH_UP, out=num_taken)
-                waiting = waiting[~np.isin(waiting, taken)]
+                np.maximum(num_taken, num_taken.max() - _MAX_TO_CATCH_UP, out=num_taken)
+                waiting = waiting[len(taken) :]
                 ids = np.sort(np.concatenate([ids[~full], taken]))
                 env_output = buffer.newest(ids)
                 clock.finish("queue")
@@ -101,10 +102,10 @@ def run_actor(
 
 
 def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -> np.ndarray:
-    """Waiting environments `[M]` by how many rollouts were taken of each, then the tasks in turn.
+    """Sorts waiting environments `[M]` by the rollouts taken of each, then the tasks in turn.
 
-    Copies of a task stand together, since one emulator steps them; in their order a batch could be
-    of a single task.
+    Copies of a task are neighbours in a pool, since one emulator steps them: in their order a
+    batch could be of a single task.
     """
     waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
     task = task_ids[waiting]
@@ -117,29 +118,26 @@ def _hand_over(
     waiting: np.ndarray,
     num_taken: np.ndarray,
     sink: RolloutSink,
-    together: bool,
+    lockstep: bool,
 ) -> np.ndarray:
-    """Puts the rollouts of waiting environments `[M]`, as far as there is room.
+    """Puts the rollouts of waiting environments `[M]` in their order while the sink takes them.
 
-    They must come sorted by how many were taken of each, `num_taken` `[N]`. If all environments
-    wait, so that there is no other to go on with, waits for room for one; for room for all, if
-    they must go on together.
-
-    Returns:
-      The environments whose rollouts were put.
+    `waiting` is sorted by the rollouts taken of each environment, `num_taken` `[N]`. Only if all
+    environments wait does it wait for the sink to take one; or all, if they step in lockstep.
+    Returns the first of `waiting`, whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
-    # One less is nothing: somebody is always first.
+    # An environment is behind if others are ahead by two, as some are always ahead by one.
     num_behind = int(np.count_nonzero(num_taken[waiting] < num_taken.max() - 1))
     done = 0
     while done < len(waiting) and not sink.closed:
         behind = done < num_behind
         count = (num_behind if behind else len(waiting)) - done
-        must_wait = all_wait and (together or not done)
-        room = sink.reserve(count, _WAIT_SECONDS if must_wait else 0.0, behind)
-        if room:
-            sink.put(buffer.take(waiting[done : done + room]))
-            done += room
+        must_wait = all_wait and (lockstep or not done)
+        granted = sink.reserve(count, _WAIT_SECONDS if must_wait else 0.0, behind)
+        if granted:
+            sink.put(buffer.take(waiting[done : done + granted]))
+            done += granted
         elif not must_wait:
             break
     return waiting[:done]

@@ -1,4 +1,4 @@
-"""From a queue of rollouts to batches that wait for the learner on its device."""
+"""Batches for the learner, made of rollouts and moved to its device before it asks for them."""
 
 import queue
 import threading
@@ -9,62 +9,58 @@ import tensorflow as tf
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.stage_clock import StageClock, shares
-from scalable_agent_popart.system.threads import WorkerThreads
+from scalable_agent_popart.system.threads import Threads
 
-# One graph for all feeds of a process, of which members that take turns need many.
+# One graph for all feeds of a process, since members that take turns need many.
 _time_major = tf.function(rollouts.time_major, autograph=False)
-# How long the main thread waits for a batch before it looks for signals and failed threads.
+# For so long the main thread waits for a batch before it looks for signals and failed threads.
 _POLL_SECONDS = 0.2
 
 
 class RolloutSource(Protocol):
-    """Where rollouts come from."""
+    """Gives stacked rollouts."""
 
     def get(self, batch_size: int) -> rollouts.Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
         ...
 
     def fill(self) -> float:
-        """Rollouts that wait, as a share of the capacity."""
+        """Counts the rollouts that wait, as a share of the capacity."""
         ...
 
     def close(self) -> None:
-        """Wakes all who wait; may be called twice."""
+        """Wakes all threads that wait; may be called twice."""
         ...
 
 
-class BatchFeed:
+class BatchFeed(Threads):
     """A thread that has the next batch ready while the learner works on the last.
 
     Attributes:
-      clock: where the time of the thread that takes batches goes: `wait`ing for one, or
-        `learn`ing.
+      clock: measures the stages `wait` and `learn` of the thread that takes batches.
     """
 
     def __init__(self, source: RolloutSource, batch_size: int):
+        super().__init__()
         self.clock = StageClock()
         self._source = source
         self._batch_size = batch_size
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
-        # Taken before a batch is, so that no second one grows old while the first waits.
+        # Acquired before rollouts are taken, so that no second batch grows old while one waits.
         self._may_take = threading.Semaphore(1)
         self._closed = False
-        self._worker = WorkerThreads(self._stop)
 
     def start(self) -> None:
         """Starts the thread, which `close` ends."""
-        self._worker.start("batches", self._prepare)
+        self.start_thread("batches", self._prepare)
 
-    def close(self) -> None:
-        """Closes the source and waits for the thread."""
-        self._worker.close()
-
-    def raise_error(self) -> None:
-        """Raises whatever ended the thread."""
-        self._worker.raise_error()
+    def stop(self) -> None:
+        self._closed = True
+        self._may_take.release()
+        self._source.close()
 
     def next_batch(self) -> rollouts.Rollout | None:
-        """The next batch `[T + 1, B, ...]`, or None if there is none yet."""
+        """Returns the next batch `[T + 1, B, ...]`, or None if there is none yet."""
         self.raise_error()
         self.clock.finish("learn")
         try:
@@ -77,12 +73,11 @@ class BatchFeed:
         return batch
 
     def load(self) -> dict[str, float]:
-        """What keeps whom waiting, since the last call.
+        """Measures who waits for whom.
 
-        Returns:
-          `learner_wait`: share of the learner's time without a batch, near 0 if it is the
-          bottleneck; `queue_fill`: rollouts in the queue now as a share of its capacity, near 1
-          if it is.
+        `learner_wait` is the share of the learner's time since the last call that it was without a
+        batch, near 0 if it is the bottleneck; `queue_fill`, near 1 if it is, the rollouts in the
+        queue now as a share of its capacity.
         """
         waiting = shares([self.clock]).get("wait", 0.0)
         self.clock.restart()
@@ -95,8 +90,3 @@ class BatchFeed:
                 return
             with tf.device(hardware.learner_device()):
                 self._batches.put(_time_major(stacked))
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._may_take.release()
-        self._source.close()

@@ -1,4 +1,4 @@
-"""The policy that acts: a copy of the agent's weights that changes only when told to."""
+"""The policy that acts: a copy of the agent whose weights change only on `refresh`."""
 
 from typing import Any
 
@@ -15,37 +15,33 @@ class Policy:
     """Chooses actions for N environments, one call of the network for all that are ready.
 
     Attributes:
-      begun: bool `[N]`, which environments have begun their first episode.
+      begun: bool `[N]`, True for environments that have begun their first episode.
     """
 
     def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
-        """Wraps an agent of its own.
+        """Wraps an agent that is used nowhere else, since `refresh` overwrites its variables.
 
-        Args:
-          agent: no one else's; its variables are overwritten by `refresh`.
-          source: of weights.
-          seed: of the actions' randomness.
-          num_environments: N.
+        The seed is that of the sampled actions.
         """
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
         self._compiled_step: Any = None  # Until the first step shows the inputs' shapes.
         self.begun = np.zeros(num_environments, bool)
-        # The last step's outputs of each environment, `[N, ...]`.
+        # Outputs of the last step in each environment, `[N, ...]`.
         self._output = AgentOutput(
             action=np.zeros(num_environments, np.int32),
             policy_logits=np.zeros((num_environments, agent.num_actions), np.float32),
         )
         self._beginning = tuple(part.numpy() for part in agent.initial_state(1))
-        # Of each environment `[N, ...]`: tensors after a step of all of them, which then need not
-        # be copied for the next; else arrays.
+        # States of the environments `[N, ...]`: tensors after a step of all environments, which
+        # then need not be copied for the next step; else arrays.
         self._state: AgentState = tuple(
             np.repeat(part, num_environments, axis=0) for part in self._beginning
         )
         self.restart(source, seed)
 
     def restart(self, source: WeightSource, seed: int) -> None:
-        """Forgets weights, states and actions, as of a new policy, and keeps the traced graph."""
+        """Becomes as a new policy that has kept the traced graph."""
         self._source = source
         self._seed = np.array([seed % 2**31, 0], np.int32)
         self._version = -1
@@ -67,22 +63,21 @@ class Policy:
         self._store_state(ids, self._beginning)
 
     def last_output(self, ids: np.ndarray) -> AgentOutput:
-        """What was said last in the environments `ids` `[M]`: NumPy arrays `[M, ...]`."""
+        """Returns the last output in the environments `ids` `[M]`, as NumPy arrays `[M, ...]`."""
         return AgentOutput(*(array[ids] for array in self._output))
 
     def state(self, ids: np.ndarray) -> AgentState:
-        """The recurrent state before the next step of the environments `ids` `[M]`, `[M, ...]`."""
+        """Returns the state `[M, ...]` before the next step of the environments `ids` `[M]`."""
         return tuple(np.asarray(part)[ids] for part in self._state)
 
     def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
         """Acts in the environments `ids` `[M]`, which have returned `env_output` `[M, ...]`.
 
-        Returns:
-          Actions and logits as NumPy arrays `[M, ...]`; remembered, as is the state.
+        Remembers the state and the output, and returns the latter as NumPy arrays `[M, ...]`.
         """
         self._seed[1] += 1
-        everywhere = len(ids) == len(self._output.action)
-        state = self._state if everywhere else self.state(ids)
+        in_all = len(ids) == len(self._output.action)
+        state = self._state if in_all else self.state(ids)
         inputs = (self._output.action[ids], env_output, state, self._seed)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
         if self._compiled_step is None:
@@ -91,17 +86,17 @@ class Policy:
         output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
         for array, value in zip(self._output, output, strict=True):
             array[ids] = value
-        if everywhere:
+        if in_all:
             self._state = state
         else:
             self._store_state(ids, state)
         return output
 
     def _compile(self, inputs: tuple[Any, ...]) -> Any:
-        """The step for inputs like these, of any number of environments.
+        """Compiles the step for inputs of such types, of any number of environments.
 
-        A function of one signature is called in three quarters of the time that it takes to find
-        out which of several signatures fits.
+        A function of one signature is called in three quarters of the time of one that has to
+        find the signature that fits.
         """
         *of_environments, seed = tf.nest.map_structure(tf.TensorSpec.from_tensor, inputs)
         signature = tf.nest.map_structure(

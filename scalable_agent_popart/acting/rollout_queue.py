@@ -9,54 +9,41 @@ from scalable_agent_popart.rollouts import Rollout
 
 
 class RolloutQueue:
-    """A bounded `tf.queue.FIFOQueue` of rollouts, in which actors reserve room.
+    """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
-    A quarter of its capacity is added for the rollouts of environments that are behind others,
-    which so need not wait where all wait for the learner.
+    A quarter of the capacity is added for rollouts of environments that are behind others, which
+    need not wait then where all others wait for the learner.
 
     Attributes:
-      closed: whether `close` was called.
+      closed: True once `close` was called.
     """
 
     def __init__(self, spec: Rollout, capacity: int):
-        """Creates the queue.
-
-        Args:
-          spec: `tf.TensorSpec`s of one environment's rollout.
-          capacity: in rollouts.
-        """
+        """Creates a queue of `capacity` rollouts of one environment's `spec`."""
         leaves = tf.nest.flatten(spec)
         self._spec = spec
-        self._capacity = self._room = capacity
-        self._room_for_those_behind = capacity // 4  # In addition.
+        self._capacity = capacity
+        self._reserved = 0
+        self._extra_capacity = capacity // 4
         self._changed = threading.Condition()
         self._queue = tf.queue.FIFOQueue(
-            capacity + self._room_for_those_behind,
+            capacity + self._extra_capacity,
             [leaf.dtype for leaf in leaves],
             [leaf.shape for leaf in leaves],
         )
         self.closed = False
 
     def reserve(self, count: int, seconds: float, behind: bool = False) -> int:
-        """Sets room aside for rollouts to be `put`.
-
-        Args:
-          count: of rollouts.
-          seconds: to wait at most for room for the first.
-          behind: whether they are of environments that are behind others.
-
-        Returns:
-          How many there is room for; 0 once the queue is closed.
-        """
-        extra = self._room_for_those_behind if behind else 0
+        """See `RolloutSink`; returns 0 once the queue is closed."""
+        capacity = self._capacity + (self._extra_capacity if behind else 0)
         with self._changed:
-            self._changed.wait_for(lambda: self._room + extra > 0 or self.closed, seconds)
-            granted = 0 if self.closed else max(0, min(count, self._room + extra))
-            self._room -= granted
+            self._changed.wait_for(lambda: self._reserved < capacity or self.closed, seconds)
+            granted = 0 if self.closed else max(0, min(count, capacity - self._reserved))
+            self._reserved += granted
             return granted
 
     def put(self, rollouts: Rollout) -> None:
-        """Adds rollouts `[M, T + 1, ...]` for which room is reserved; drops them once closed."""
+        """Adds rollouts `[M, T + 1, ...]` with reserved capacity; drops them once closed."""
         with contextlib.suppress(tf.errors.CancelledError):
             self._queue.enqueue_many(tf.nest.flatten(rollouts))
 
@@ -67,21 +54,21 @@ class RolloutQueue:
         except tf.errors.OutOfRangeError:
             return None
         with self._changed:
-            self._room += batch_size
+            self._reserved -= batch_size
             self._changed.notify_all()
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def num_reserved(self) -> int:
-        """Rollouts that were put or are about to be, and were not taken yet."""
+        """Counts the rollouts that were put, or are about to be, and were not taken yet."""
         with self._changed:
-            return self._capacity - self._room
+            return self._reserved
 
     def fill(self) -> float:
-        """Rollouts that wait, as a share of the capacity."""
+        """Counts the rollouts that wait, as a share of the capacity, at most 1."""
         return min(1.0, int(self._queue.size()) / self._capacity)
 
     def close(self) -> None:
-        """Wakes all who wait; may be called twice."""
+        """Wakes all threads that wait; may be called twice."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()

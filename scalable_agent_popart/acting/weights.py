@@ -1,4 +1,4 @@
-"""How weights travel from the learner back to the actors of the same process."""
+"""Weights on their way from the learner back to the actors of the same process."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -14,10 +14,10 @@ class Weights(NamedTuple):
 
 
 class WeightSource(Protocol):
-    """Where a policy gets its weights from."""
+    """Gives a policy its weights."""
 
     def latest(self) -> Weights:
-        """The newest weights published."""
+        """Returns the newest weights published."""
         ...
 
 

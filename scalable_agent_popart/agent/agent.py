@@ -10,7 +10,7 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from environments import ArraySpec, StepOutput
+from environments import ArraySpec, StepOutput, image_of
 from scalable_agent_popart.agent import frame_stack, networks
 from scalable_agent_popart.rollouts import AgentOutput
 
@@ -21,7 +21,7 @@ AgentState = tuple[tf.Tensor, ...]
 
 
 class Unroll(NamedTuple):
-    """What the agent computes for T steps of B environments."""
+    """The result of T steps in B environments."""
 
     features: tf.Tensor  # [T, B, D], the input of every head
     policy_logits: tf.Tensor  # [T, B, num_actions]
@@ -31,8 +31,8 @@ class Unroll(NamedTuple):
 class _ResettingCore(snt.RNNCore):
     """An LSTM whose state starts again at zero wherever an episode has ended."""
 
-    def __init__(self, name: str = "core"):
-        super().__init__(name=name)
+    def __init__(self) -> None:
+        super().__init__(name="core")
         self._lstm = snt.LSTM(_NUM_LSTM_UNITS)
 
     def initial_state(self, batch_size: int) -> snt.LSTMState:
@@ -49,11 +49,7 @@ class _ResettingCore(snt.RNNCore):
 
 
 class Agent(snt.Module):
-    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture").
-
-    Attributes:
-      num_actions: size of the action set.
-    """
+    """Torso, optional LSTM and policy head (Hessel et al., 2019, "Network Architecture")."""
 
     def __init__(
         self,
@@ -64,7 +60,6 @@ class Agent(snt.Module):
         reads_instructions: bool = False,
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
-        name: str = "agent",
     ):
         """Builds the modules.
 
@@ -72,17 +67,14 @@ class Agent(snt.Module):
           num_actions: size of the action set.
           network: a key of `networks.TORSOS`.
           use_lstm: whether an LSTM of 256 units follows the torso.
-          stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four
-            rather than the observation alone.
-          reads_instructions: whether observations are `environments.Observation`s, with words
-            beside the image.
+          stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
+          reads_instructions: whether observations are `environments.Observation`s.
           dtype: of the convolutions, float32 or bfloat16.
-          num_parts: at most so many parts of an unroll pass through the convolutions one beside
-            the other. Processor cores that each take a part need not wait for one another
-            within a convolution, and find in their cache what the layer before has left there.
-          name: of the module.
+          num_parts: max number of parts of an unroll that pass through the convolutions one beside
+            the other. Processor cores that each take a part need not wait for one another within
+            a convolution, and find in their cache what the layer before has left there.
         """
-        super().__init__(name=name)
+        super().__init__()
         self.num_actions = num_actions
         self._torso = networks.TORSOS[network](dtype)
         self._core = _ResettingCore() if use_lstm else None
@@ -92,7 +84,7 @@ class Agent(snt.Module):
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
     def initial_state(self, batch_size: int) -> AgentState:
-        """The recurrent state at the start of an episode, `[batch_size, ...]`."""
+        """Returns the recurrent state at the start of an episode, `[batch_size, ...]`."""
         state: AgentState = ()
         if self._core is not None:
             state += tuple(self._core.initial_state(batch_size))
@@ -116,23 +108,39 @@ class Agent(snt.Module):
           bootstrap: whether the last step is only there for its value to be bootstrapped
             from, so that no gradient through it is wanted; saves its backward pass.
         """
-        images, stack = self._images(env_outputs, state)
-        features = self._features(images, last_actions, env_outputs, bootstrap)
-        core_state: AgentState = ()
+        images = image_of(env_outputs.observation)  # [T, B, H, W, C]
+        new_state: AgentState = ()
+        if self._stacked_frame is not None:
+            # A lost life ends an episode, but not the game whose frames are stacked.
+            images, stack = frame_stack.unroll(images, env_outputs.info.episode_end, state[-1])
+            new_state = (stack,)
+
+        steps = images.shape[0]
+        learned = steps - 1 if bootstrap else steps
+        parts = [
+            self._torso.convolve(images[part[0] : part[-1] + 1])
+            for part in np.array_split(range(learned), min(learned, self._num_parts))
+        ]
+        if bootstrap:
+            parts.append(tf.stop_gradient(self._torso.convolve(images[-1:])))
+        hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
+        hidden = tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
+
+        reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
+        action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
+        inputs = [hidden, reward, action]
+        if self._encoder is not None:  # [T, B, W] -> [T, B, 64]
+            inputs.append(snt.BatchApply(self._encoder)(env_outputs.observation.instruction))
+        features = tf.concat(inputs, axis=-1)  # [T, B, D]
         if self._core is not None:
             features, lstm_state = snt.dynamic_unroll(
                 self._core, (features, env_outputs.done), snt.LSTMState(*state[:2])
             )
-            core_state = tuple(lstm_state)
-        logits = snt.BatchApply(self._policy_head)(features)
-        return Unroll(features, logits, (*core_state, *stack))
+            new_state = (*lstm_state, *new_state)
+        return Unroll(features, snt.BatchApply(self._policy_head)(features), new_state)
 
     def step(
-        self,
-        last_actions: tf.Tensor,
-        env_outputs: StepOutput,
-        state: AgentState,
-        seed: tf.Tensor,
+        self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState, seed: tf.Tensor
     ) -> tuple[AgentOutput, AgentState]:
         """Samples one action for each of B environments.
 
@@ -151,42 +159,3 @@ class Agent(snt.Module):
         logits = unroll.policy_logits[0]  # [B, num_actions]
         action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]  # [B]
         return AgentOutput(action, logits), unroll.state
-
-    def _images(
-        self, env_outputs: StepOutput, state: AgentState
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """What the torso sees, `[T, B, H, W, C]`, and the part of the state that it leaves."""
-        if self._encoder is not None:
-            return env_outputs.observation.image, ()
-        if self._stacked_frame is None:
-            return env_outputs.observation, ()
-        # A lost life ends an episode, but not the game whose frames are stacked.
-        stacks, stack = frame_stack.unroll(
-            env_outputs.observation, env_outputs.info.episode_end, state[-1]
-        )
-        return stacks, (stack,)
-
-    def _features(
-        self, images: tf.Tensor, last_actions: tf.Tensor, env_outputs: StepOutput, bootstrap: bool
-    ) -> tf.Tensor:
-        """Image features, last reward, last action and instruction features, `[T, B, D]`."""
-        steps = images.shape[0]
-        learned = steps - 1 if bootstrap else steps
-        parts = [
-            self._convolve(images[part[0] : part[-1] + 1])
-            for part in np.array_split(range(learned), min(learned, self._num_parts))
-        ]
-        if bootstrap:
-            parts.append(tf.stop_gradient(self._convolve(images[-1:])))
-        hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
-        hidden = tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
-        reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
-        action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
-        features = [hidden, reward, action]
-        if self._encoder is not None:
-            features.append(snt.BatchApply(self._encoder)(env_outputs.observation.instruction))
-        return tf.concat(features, axis=-1)
-
-    def _convolve(self, images: tf.Tensor) -> tf.Tensor:
-        # Merges time and batch: [T, B, H, W, C] -> [T * B, H, W, C] -> [T * B, F].
-        return self._torso.convolve(tf.reshape(images, [-1, *images.shape[2:]]))

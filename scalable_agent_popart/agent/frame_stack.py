@@ -1,8 +1,8 @@
 """The last four frames of a game, packed into one word a pixel.
 
-Environments, rollouts and the queue carry single frames; whoever looks at them keeps the stack
-as recurrent state. A byte is a pixel of one frame, the newest in the highest, so that a step
-is a shift, and reading the bytes in memory order gives the stack with the oldest first.
+Environments, rollouts and the queue carry single frames; the agent keeps the stack as recurrent
+state. A byte is a pixel of one frame, the newest in the highest, so that a step is a shift, and
+reading the bytes in memory order gives the stack with the oldest first.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _SHIFTS = tuple(_BITS_PER_FRAME * np.uint32(i) for i in reversed(range(NUM_FRAME
 
 
 def initial_state(batch_size: int, height: int, width: int) -> tf.Tensor:
-    """Empty stacks, uint32 `[batch_size, height, width]`: frames before the first are black."""
+    """Returns empty stacks, uint32 `[batch_size, height, width]`: black before the first frame."""
     return tf.zeros([batch_size, height, width], tf.uint32)
 
 
@@ -42,7 +42,7 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
 
 
 def _on_black(stacks: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-    """Stacks `[T, B, H, W]` without the frames that are older than their step's game."""
+    """Blackens, in stacks `[T, B, H, W]`, the frames that are older than their step's game."""
     steps = starts.shape[0]
     same_game = tf.ones_like(starts)  # [T, B], also `lag + 1` steps ago.
     mask = tf.fill(tf.shape(starts), np.uint32(0xFF) << _SHIFTS[0])

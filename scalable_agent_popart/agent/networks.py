@@ -1,4 +1,4 @@
-"""From what is observed to vectors of features (Espeholt et al., 2018, Figure 3).
+"""Networks that turn observations into features (Espeholt et al., 2018, Figure 3).
 
 Torsos turn an image into 256 features, the instruction encoder words into 64. Convolutions run
 in the torso's compute type, float32 or bfloat16; every weight is float32, and so is all else.
@@ -27,9 +27,9 @@ class Convolution(snt.Module):
         self._stride = stride
 
     def __call__(self, inputs: tf.Tensor, input_scale: float = 1.0) -> tf.Tensor:
-        """Maps `[N, H, W, C]` to `[N, ceil(H / stride), ceil(W / stride), num_channels]`.
+        """Maps the scaled inputs `[N, H, W, C]` to `[N, H / stride, W / stride, num_channels]`.
 
-        The inputs count times `input_scale`.
+        Sizes are rounded up.
         """
         self._create(inputs.shape[-1])
         # Cast at every call, so that the gradients of several calls are added in float32.
@@ -50,7 +50,7 @@ class Convolution(snt.Module):
 def _add_bias(
     outputs: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-    """outputs + bias, with the gradient of the bias as a product with ones.
+    """Adds a bias `[C]` to outputs `[N, H, W, C]`; its gradient is a product with ones.
 
     TensorFlow would fuse that sum over `[N, H, W]` into the gradient of the kernel, where
     oneDNN computes it without vector instructions: 5% of a training step.
@@ -65,37 +65,35 @@ def _add_bias(
 
 
 class Torso(snt.Module):
-    """Convolutions, then one linear layer; apart, so that images can pass in several parts."""
+    """Convolutions and one linear layer, separate so that images can pass in several parts."""
 
-    def __init__(self, dtype: tf.DType, name: str):
-        super().__init__(name=name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__()
         self._dtype = dtype
         self._linear = snt.Linear(_NUM_FEATURES)
 
-    def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """Maps images `[N, H, W, C]`, uint8 or float in [0, 1], to float32 `[N, 256]`."""
-        return self.project(self.convolve(images))
-
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
-        """The convolutions: `[N, H, W, C]` to float32 `[N, F]`."""
-        # Of bytes, which bfloat16 too holds exactly, the first layer's few weights are scaled in
-        # place of all the pixels.
+        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
+        # bfloat16 too holds bytes exactly: the first layer's few weights are scaled in place of
+        # all the pixels.
         scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
-        hidden = self._convolve(tf.cast(images, self._dtype), scale)
-        return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [N, F]
+        images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
+        hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, H / 8, W / 8, 32]
+        return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [T * B, F]
 
     def project(self, hidden: tf.Tensor) -> tf.Tensor:
-        """The linear layer: `[N, F]` to `[N, 256]`."""
+        """Applies the linear layer to outputs of `convolve`: `[N, F]` to `[N, 256]`."""
         return tf.nn.relu(self._linear(hidden))
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
+        """Maps images `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
         raise NotImplementedError
 
 
 class ResidualBlock(snt.Module):
     """x + conv(relu(conv(relu(x)))), with 3x3 kernels and an identity skip."""
 
-    def __init__(self, num_channels: int, name: str = "residual_block"):
+    def __init__(self, num_channels: int, name: str):
         super().__init__(name=name)
         self._first = Convolution(num_channels, kernel=3, name="first")
         self._second = Convolution(num_channels, kernel=3, name="second")
@@ -108,8 +106,8 @@ class ResidualBlock(snt.Module):
 class DeepTorso(Torso):
     """IMPALA's deep network: three sections of 16, 32 and 32 channels, fifteen convolutions."""
 
-    def __init__(self, dtype: tf.DType = tf.float32, name: str = "deep_torso"):
-        super().__init__(dtype, name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__(dtype)
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -120,7 +118,6 @@ class DeepTorso(Torso):
         ]
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
-        """Maps `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
         hidden = images
         for convolution, first_block, second_block in self._sections:
             hidden = convolution(hidden, scale)
@@ -133,20 +130,19 @@ class DeepTorso(Torso):
 class ShallowTorso(Torso):
     """IMPALA's shallow network: convolutions 8x8/4 with 16 and 4x4/2 with 32 channels."""
 
-    def __init__(self, dtype: tf.DType = tf.float32, name: str = "shallow_torso"):
-        super().__init__(dtype, name)
+    def __init__(self, dtype: tf.DType):
+        super().__init__(dtype)
         self._first = Convolution(16, kernel=8, stride=4, name="first")
         self._second = Convolution(32, kernel=4, stride=2, name="second")
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
-        """Maps `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
         return self._second(tf.nn.relu(self._first(images, scale)))
 
 
 TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
 
-# Convolutions that are, for their time, what a torso is: channels, kernel, stride, and whether the
-# maximum is pooled after it. Of the deep one these are four of fifteen; all take seconds to trace.
+# Convolutions that stand for a torso's when types are compared: channels, kernel, stride, whether
+# max pooling follows. Of the deep torso these are four of fifteen; all take seconds to trace.
 _SAMPLES = {
     "deep": ((16, 3, 1, True), (16, 3, 1, False), (16, 3, 1, False), (32, 3, 1, True)),
     "shallow": ((16, 8, 4, False), (32, 4, 2, False)),
@@ -156,41 +152,40 @@ _SAMPLES = {
 def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callable[[], object]:
     """Makes a call that does what takes an update's time: convolutions and their gradients.
 
-    Args:
-      network: a key of `TORSOS`.
-      shape: of the images, `[N, H, W, C]`.
-      dtype: of the convolutions.
+    They are of a `network` of `TORSOS`, in this type, for images of this shape `[N, H, W, C]`.
     """
+    layers = _SAMPLES[network]
+    num_inputs = (shape[-1], *(num_channels for num_channels, *_ in layers))
     # Constants, so that no random number is taken from those that a run's seed gives.
     images = tf.zeros(shape, tf.uint8)
-    weights, num_inputs = [], shape[-1]
-    for num_channels, kernel, _, _ in _SAMPLES[network]:
-        weights.append(tf.fill([kernel, kernel, num_inputs, num_channels], 0.01))
-        weights.append(tf.zeros([num_channels]))
-        num_inputs = num_channels
+    weights = [
+        (tf.fill([kernel, kernel, num_inputs[i], num_channels], 0.01), tf.zeros([num_channels]))
+        for i, (num_channels, kernel, _, _) in enumerate(layers)
+    ]
 
     @tf.function
-    def work(images: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
+    def work(images: tf.Tensor, weights: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             hidden = tf.cast(images, dtype)
-            for i, (_, _, stride, pools) in enumerate(_SAMPLES[network]):
-                kernel, bias = (tf.cast(w, dtype) for w in weights[2 * i : 2 * i + 2])
+            for (_, _, stride, pools), layer in zip(layers, weights, strict=True):
+                kernel, bias = (tf.cast(tensor, dtype) for tensor in layer)
                 hidden = tf.nn.relu(_add_bias(tf.nn.conv2d(hidden, kernel, stride, "SAME"), bias))
                 if pools:
                     hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
             loss = tf.reduce_sum(tf.cast(hidden, tf.float32))
-        return tf.add_n([tf.reduce_sum(g) for g in tape.gradient(loss, weights)])
+        gradients = tf.nest.flatten(tape.gradient(loss, weights))
+        return tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
 
     return lambda: work(images, weights).numpy()
 
 
 class InstructionEncoder(snt.Module):
-    """Words to 20 features each, an LSTM of 64 over them, its output after the last word."""
+    """Word embeddings of 20 features and an LSTM of 64, whose output after the last word counts."""
 
-    def __init__(self, name: str = "instruction_encoder"):
-        super().__init__(name=name)
-        # A bucket of its own for the lack of a word, which never reaches the output.
+    def __init__(self) -> None:
+        super().__init__()
+        # Bucket 0 stands for the lack of a word and never reaches the output.
         self._embedding = snt.Embed(
             NUM_WORD_BUCKETS + 1, _NUM_WORD_FEATURES, densify_gradients=True
         )
@@ -199,7 +194,7 @@ class InstructionEncoder(snt.Module):
         self._core(self._embedding(tf.zeros([1], tf.int32)), self._core.initial_state(1))
 
     def __call__(self, words: tf.Tensor) -> tf.Tensor:
-        """Maps word buckets `[N, W]`, 0 where there are no more, to `[N, 64]`; no words to 0.
+        """Maps word buckets `[N, W]`, 0 after the last word, to `[N, 64]`; no words to zeros.
 
         Runs as many steps as the longest of the instructions has words.
         """

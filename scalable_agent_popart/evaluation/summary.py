@@ -1,23 +1,23 @@
-"""What an evaluation found: the record in `evaluation.json`, and its table in the terminal."""
+"""The scores of an evaluation: the record in `evaluation.json`, and its table in the terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from scalable_agent_popart import intervals, scores
+from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 
 
 def summarise(
     config: Config, frames: int, returns: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
-    """The record of an evaluation.
+    """Makes the record of an evaluation.
 
     Args:
       config: that it was played with.
       frames: environment frames that the policy was trained for.
-      returns: raw returns by level; of a task with a held-out version, those of both.
+      returns: raw returns by level; if a task has a held-out version, those of both.
 
     Returns:
       `tasks` and `aggregate` are of the levels to test on; where some are held out from
@@ -26,42 +26,40 @@ def summarise(
     """
     suite = config.suite
     references = suite.references(config.starts)
+    tasks = {}
+    for level, own in returns.items():
+        mean, reference = float(np.mean(own)), references.get(level)
+        tasks[level] = {
+            "episodes": len(own),
+            "mean_return": mean,
+            "mean_return_interval": scores.interval_of_mean(own),
+            "normalised": None if reference is None else scores.normalise(mean, reference),
+            "returns": own,
+        }
 
-    def of_levels(levels: Sequence[str]) -> dict[str, Any]:
+    def aggregates(levels: Sequence[str]) -> dict[str, Any]:
         own = {level: returns[level] for level in levels}
         aggregate = scores.aggregate_returns(own, references)
         unknown = dict.fromkeys(scores.Aggregate._fields)
         return {
             "aggregate": aggregate._asdict() if aggregate else unknown,
-            "aggregate_interval": intervals.of_aggregates(own, references) or unknown,
+            "aggregate_interval": scores.intervals_of_aggregates(own, references) or unknown,
         }
 
-    tasks = {level: _of_level(values, references.get(level)) for level, values in returns.items()}
     test_levels = [suite.test_version(task) for task in suite.tasks]
     summary = {
         "frames": frames,
         "starts": config.starts,
         "agent": config.agent_name,
         "precision": config.precision,
-        "confidence": intervals.CONFIDENCE,
+        "confidence": scores.CONFIDENCE,
         "tasks": {level: tasks[level] for level in test_levels},
-        **of_levels(test_levels),
+        **aggregates(test_levels),
     }
     if suite.test_versions:
         trained = {task: tasks[task] for task in suite.tasks if task in suite.test_versions}
-        summary["train"] = {"tasks": trained, **of_levels(suite.tasks)}
+        summary["train"] = {"tasks": trained, **aggregates(suite.tasks)}
     return summary
-
-
-def _of_level(values: Sequence[float], reference: scores.ReferenceScore | None) -> dict[str, Any]:
-    mean = float(np.mean(values))
-    return {
-        "episodes": len(values),
-        "mean_return": mean,
-        "mean_return_interval": intervals.of_mean(values),
-        "normalised": None if reference is None else scores.normalise(mean, reference),
-        "returns": values,
-    }
 
 
 def show(summary: Mapping[str, Any]) -> None:
@@ -72,23 +70,19 @@ def show(summary: Mapping[str, Any]) -> None:
         f"{summary['starts']} starts"
     )
     print(f"{'level':<40}{'episodes':>9}{'mean return':>13}{percent + ' interval':>24}  normalised")
-    train = summary.get("train", {"tasks": {}})
-    for level, result in {**summary["tasks"], **train["tasks"]}.items():
+    train = summary.get("train")
+    for level, result in {**summary["tasks"], **(train["tasks"] if train else {})}.items():
         print(
             f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}"
             f"{_interval(result['mean_return_interval'], ',.4g'):>24}"
             f"{_percent(result['normalised']):>12}"
         )
+    columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
-        columns = {"": summary}
-        if "aggregate" in train:
-            columns = {" on train levels": train, " on test levels": summary}
-        found = [
-            f"{_percent(column['aggregate'][name])} "
-            f"{_interval(column['aggregate_interval'][name], '.1f')}".rstrip()
-            + which
-            for which, column in columns.items()
-        ]
+        found = []
+        for which, column in columns.items():
+            interval = _interval(column["aggregate_interval"][name], ".1f")
+            found.append(f"{_percent(column['aggregate'][name])} {interval}".rstrip() + which)
         print(f"{name.replace('_', ' ') + ' normalised score':<40}{', '.join(found)}")
 
 

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 # Not a `tf.Module`: what a run's flags decide is no part of its checkpoints. Population-based
-# training, which lets checkpoints decide, names these variables to them itself.
+# training, which lets checkpoints decide, adds these variables to them itself.
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Float32 scalars; names and meanings are those of the flags."""
+    """Float32 scalar variables; names and meanings are those of the flags."""
 
     learning_rate: tf.Variable
     entropy_cost: tf.Variable
@@ -20,14 +20,13 @@ class Hyperparameters:
 
     @classmethod
     def of(cls, settings: Any) -> "Hyperparameters":
-        """Variables that start at the attributes of these names."""
+        """Creates variables that start at the attributes of these names."""
+        names = [field.name for field in fields(cls)]
         return cls(
-            **{
-                field.name: tf.Variable(
-                    getattr(settings, field.name), False, dtype=tf.float32, name=field.name
-                )
-                for field in fields(cls)
-            }
+            *(
+                tf.Variable(getattr(settings, name), trainable=False, dtype=tf.float32, name=name)
+                for name in names
+            )
         )
 
     def assign(self, values: Mapping[str, float]) -> None:
@@ -36,5 +35,5 @@ class Hyperparameters:
             getattr(self, name).assign(value)
 
     def values(self) -> dict[str, float]:
-        """The present values, by name."""
+        """Returns the present values by name."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}

@@ -1,8 +1,7 @@
 """The learner: batches of rollouts in, one gradient step and one PopArt update each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -16,13 +15,6 @@ from scalable_agent_popart.learning import losses, pixel_control
 from scalable_agent_popart.learning.hyperparameters import Hyperparameters
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
-
-
-class Gradients(NamedTuple):
-    """Of a batch's losses to the agent's weights: a tensor for each of its trainable variables."""
-
-    policy: Sequence[tf.Tensor]  # Of the policy's loss alone.
-    total: Sequence[tf.Tensor]  # Of what an update minimises.
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,11 @@ class Learner(snt.Module):
     """Owns the agent's weights, the value head, the optimiser and the frame count.
 
     Attributes:
+      agent, head, q_head: what learns; `q_head` is None without pixel control.
       hyperparameters: variables; no part of the checkpoint.
       frames: int64 variable, environment frames learned from.
-      num_updates: int64 variable, the version of the weights; a copy of others' is one, too.
+      num_updates: int64 variable, the version of the weights; copying another's weights counts,
+        too.
     """
 
     def __init__(
@@ -67,21 +61,19 @@ class Learner(snt.Module):
         batch_size: int,
         q_head: pixel_control.QHead | None = None,
         xla: bool = False,
-        name: str = "learner",
     ):
         """Creates every variable, so that they can be restored before the first update.
 
         Args:
           agent: the policy to train, its variables created.
           head: with one head for all tasks, or one a task.
-          settings: hyperparameters.
+          settings: of the update.
           spec: of one environment's rollout.
           batch_size: rollouts a batch.
           q_head: of pixel control, if that is learned on the side.
           xla: whether XLA compiles the update.
-          name: of the module.
         """
-        super().__init__(name=name)
+        super().__init__()
         self.agent = agent
         self.head = head
         self.q_head = q_head
@@ -105,34 +97,36 @@ class Learner(snt.Module):
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
             jit_compile=xla or None,
         )
-        self._compiled_gradients = tf.function(
-            self._gradients,
-            input_signature=[rollouts.batch_spec(spec, None)],
-            autograph=False,
+        self._compiled_norms = tf.function(
+            self._norms, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
 
-    def gradients(self, batch: Rollout) -> Gradients:
-        """What moves the agent's weights, before it is clipped; changes nothing.
+    def gradient_norms(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
+        """Measures what would move the agent's weights, before it is clipped; changes nothing.
 
         Advantages and values are scaled by the statistics as they are, also where an update would
         change those first.
 
         Args:
           batch: `[T + 1, B, ...]`, of any size B.
+
+        Returns:
+          The lengths of the gradients to the agent's weights: `policy_gradient_norm` of the
+          policy's loss alone, `total_gradient_norm` of what an update minimises.
         """
-        return self._compiled_gradients(batch)
+        return self._compiled_norms(batch)
 
     @property
     def num_traces(self) -> int:
-        """How often the update was traced; once, unless something is wrong."""
+        """Counts the tracings of the update; one, unless something is wrong."""
         return self._compiled_update.experimental_get_tracing_count()
 
     def learning_rate(self) -> tf.Tensor:
-        """Constant, or annealed linearly to zero over `total_environment_frames`."""
+        """Returns the rate: constant, or annealed to zero over `total_environment_frames`."""
         if self._settings.learning_rate_schedule == "constant":
             return self.hyperparameters.learning_rate.read_value()
         progress = tf.cast(self.frames / self._settings.total_environment_frames, tf.float32)
@@ -140,10 +134,9 @@ class Learner(snt.Module):
 
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings = self._settings
-        head_ids = self._head_ids(batch)  # [T + 1, B]
+        statistics_first = settings.popart_order == "statistics_first"
         with tf.GradientTape() as tape:
-            statistics_first = settings.popart_order == "statistics_first"
-            parts, targets = self._loss_parts(batch, head_ids, statistics_first)
+            parts, targets = self._losses(batch, statistics_first)
             total_loss = tf.add_n(list(parts.values()))
         gradients = tape.gradient(total_loss, self._parameters)
         gradient_norm = tf.linalg.global_norm(gradients)
@@ -153,8 +146,8 @@ class Learner(snt.Module):
             )
         learning_rate = self.learning_rate()
         self._optimiser.apply(gradients, learning_rate, self.hyperparameters.epsilon)
-        if settings.popart_order == "gradient_first":
-            self.head.update(targets, head_ids[0])
+        if not statistics_first:
+            self.head.update(targets, self._head_ids(batch)[0])
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
@@ -168,103 +161,71 @@ class Learner(snt.Module):
             "policy_lag": lag,
         }
 
-    def _gradients(self, batch: Rollout) -> Gradients:
+    def _norms(self, batch: Rollout) -> dict[str, tf.Tensor]:
         weights = self.agent.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
-            parts, _ = self._loss_parts(batch, self._head_ids(batch), update_statistics=False)
+            parts, _ = self._losses(batch, update_statistics=False)
             total_loss = tf.add_n(list(parts.values()))
-        return Gradients(
-            policy=tape.gradient(parts["policy_gradient_loss"], weights),
-            total=tape.gradient(total_loss, weights),
-        )
+        named = {"policy_gradient": parts["policy_gradient_loss"], "total_gradient": total_loss}
+        return {
+            f"{name}_norm": tf.linalg.global_norm(tape.gradient(loss, weights))
+            for name, loss in named.items()
+        }
 
-    def _loss_parts(
-        self, batch: Rollout, head_ids: tf.Tensor, update_statistics: bool
+    def _losses(
+        self, batch: Rollout, update_statistics: bool
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The parts of the total loss, and the targets of values `[T, B]`.
+        """Computes the weighted parts of the total loss, and the value targets `[T, B]`.
 
         Args:
           batch: `[T + 1, B, ...]`.
-          head_ids: `[T + 1, B]`.
-          update_statistics: by these targets, before they scale anything.
+          update_statistics: whether to update them by these targets before they scale anything.
         """
-        unroll = self._unroll(batch)
-        value = self.head(unroll.features, head_ids)
-        returns = self._vtrace(batch, unroll.policy_logits, value.unnormalised)
+        settings, env_outputs = self._settings, batch.env_outputs
+        # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
+        # t to t + 1 has its action, reward and done in row t + 1.
+        taken, led_to = tf.nest.map_structure(lambda t: t[1:], (batch.agent_outputs, env_outputs))
+        unroll = self.agent.unroll(
+            batch.agent_outputs.action, env_outputs, batch.agent_state, bootstrap=True
+        )
+        logits = unroll.policy_logits[:-1]  # [T, B, num_actions]
+        head_ids = self._head_ids(batch)  # [T + 1, B]
+        value = self.head(unroll.features, head_ids)  # [T + 1, B]
+        returns = vtrace.from_logits(
+            behaviour_policy_logits=taken.policy_logits,
+            target_policy_logits=logits,
+            actions=taken.action,
+            discounts=tf.where(led_to.done, 0.0, settings.discounting),
+            rewards=losses.clip_rewards(led_to.reward, settings.reward_clipping),
+            values=value.unnormalised[:-1],
+            bootstrap_value=value.unnormalised[-1],
+        )
         if update_statistics:
             self.head.update(returns.vs, head_ids[0])
             value = self.head(unroll.features, head_ids)
         shift, scale = self.head.statistics(head_ids[0])  # [B]
-        parts = self._losses(batch, unroll.policy_logits, value, returns, shift, scale)
-        if self.q_head is not None:
-            parts["pixel_control_loss"] = self._settings.pixel_control_cost * (
-                self._pixel_control_loss(self.q_head, batch, unroll.features)
-            )
-        return parts, returns.vs
-
-    def _unroll(self, batch: Rollout) -> Any:
-        return self.agent.unroll(
-            batch.agent_outputs.action, batch.env_outputs, batch.agent_state, bootstrap=True
-        )
-
-    def _head_ids(self, batch: Rollout) -> tf.Tensor:
-        """The head of each step `[T + 1, B]`: the rollout's task, or the only one there is."""
-        steps = batch.env_outputs.reward.shape[0]
-        ids = batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
-        return tf.tile(ids[tf.newaxis], [steps, 1])
-
-    def _vtrace(
-        self, batch: Rollout, logits: tf.Tensor, values: tf.Tensor
-    ) -> vtrace.VTraceFromLogitsReturns:
-        """Targets and advantages `[T, B]` from logits and values `[T + 1, B, ...]`."""
-        # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
-        # t to t + 1 has its action, reward and done in row t + 1.
-        taken = tf.nest.map_structure(lambda t: t[1:], (batch.env_outputs, batch.agent_outputs))
-        env_outputs, agent_outputs = taken
-        return vtrace.from_logits(
-            behaviour_policy_logits=agent_outputs.policy_logits,
-            target_policy_logits=logits[:-1],
-            actions=agent_outputs.action,
-            discounts=tf.where(env_outputs.done, 0.0, self._settings.discounting),
-            rewards=losses.clip_rewards(env_outputs.reward, self._settings.reward_clipping),
-            values=values[:-1],
-            bootstrap_value=values[-1],
-        )
-
-    def _losses(
-        self,
-        batch: Rollout,
-        logits: tf.Tensor,
-        value: popart.Value,
-        returns: vtrace.VTraceFromLogitsReturns,
-        shift: tf.Tensor,
-        scale: tf.Tensor,
-    ) -> dict[str, tf.Tensor]:
-        """The weighted parts of the total loss; shift and scale `[B]` of each task."""
-        return {
+        value_loss = losses.value_loss(returns.vs, value.normalised[:-1], shift, scale)
+        parts = {
             "policy_gradient_loss": losses.policy_gradient_loss(
                 returns.target_action_log_probs, returns.pg_advantages / scale
             ),
-            "value_loss": self._settings.baseline_cost
-            * losses.value_loss(returns.vs, value.normalised[:-1], shift, scale),
-            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits[:-1]),
+            "value_loss": settings.baseline_cost * value_loss,
+            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits),
         }
+        if self.q_head is not None:
+            parts["pixel_control_loss"] = settings.pixel_control_cost * pixel_control.loss(
+                self.q_head,
+                unroll.features,
+                image_of(env_outputs.observation),
+                env_outputs.info.episode_end,
+                taken.action,
+                tf.where(led_to.done, 0.0, settings.pixel_control_discount),
+            )
+        return parts, returns.vs
 
-    def _pixel_control_loss(
-        self, q_head: pixel_control.QHead, batch: Rollout, features: tf.Tensor
-    ) -> tf.Tensor:
-        """Not weighted yet; features `[T + 1, B, D]`."""
-        env_outputs = batch.env_outputs
-        # Apart from the others, as no gradient is wanted through the last step's values.
-        bootstrap = q_head(features[-1:])  # [1, B, ...]
-        # As for V-trace, what an action led to stands in the row after it.
-        targets = pixel_control.q_targets(
-            pixel_control.cell_rewards(
-                image_of(env_outputs.observation), env_outputs.info.episode_end
-            ),
-            tf.where(env_outputs.done[1:], 0.0, self._settings.pixel_control_discount),
-            bootstrap=bootstrap.greatest()[0],
-        )
-        predictions = q_head(features[:-1]).of(batch.agent_outputs.action[1:])
-        return pixel_control.loss(predictions, targets)
+    def _head_ids(self, batch: Rollout) -> tf.Tensor:
+        """Returns the head of each step `[T + 1, B]`: the rollout's task, or the only one."""
+        steps = batch.env_outputs.reward.shape[0]
+        ids = batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
+        return tf.tile(ids[tf.newaxis], [steps, 1])

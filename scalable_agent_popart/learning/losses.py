@@ -1,7 +1,7 @@
 """The actor-critic losses, summed over batch and time as the published settings assume.
 
-Hessel et al. (2019), equations 11 and 12; without PopArt mu = 0 and sigma = 1, and they are
-IMPALA's. Tensors are `[T, B]` unless said otherwise.
+Their gradients are equations 11 and 12 of Hessel et al. (2019); without PopArt mu = 0 and
+sigma = 1, and they are IMPALA's. Tensors are `[T, B]` unless said otherwise, every loss a scalar.
 """
 
 import tensorflow as tf
@@ -9,7 +9,7 @@ import tensorflow_probability as tfp
 
 
 def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
-    """The rewards that the agent learns from.
+    """Clips rewards to those that the agent learns from.
 
     Args:
       rewards: `[...]` float32, raw.
@@ -37,28 +37,28 @@ def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
 def value_loss(
     targets: tf.Tensor, normalised_values: tf.Tensor, shift: tf.Tensor, scale: tf.Tensor
 ) -> tf.Tensor:
-    """sum 1/2 ((v_s - mu) / sigma - n)^2, a scalar.
+    """Computes sum 1/2 ((v_s - mu) / sigma - n)^2.
 
     Args:
       targets: v_s, on the scale of the rewards; no gradient flows into them.
       normalised_values: n, what is learned.
-      shift: mu of each rollout's task, broadcastable to `[T, B]`.
-      scale: sigma of each rollout's task, broadcastable to `[T, B]`.
+      shift: mu of each rollout's task `[B]`; no gradient either, nor into sigma.
+      scale: sigma of each rollout's task `[B]`.
     """
     normalised_targets = tf.stop_gradient((targets - shift) / scale)
     return 0.5 * tf.reduce_sum(tf.square(normalised_targets - normalised_values))
 
 
 def policy_gradient_loss(action_log_probs: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
-    """sum -A log pi(a|x), a scalar; no gradient flows into the advantages.
+    """Computes sum -A log pi(a|x).
 
     Args:
       action_log_probs: log pi(a|x) of the actions taken, which V-trace has computed already.
-      advantages: normalised by the task's sigma.
+      advantages: A, in units of the task's sigma; no gradient flows into them.
     """
     return -tf.reduce_sum(action_log_probs * tf.stop_gradient(advantages))
 
 
 def entropy_loss(logits: tf.Tensor) -> tf.Tensor:
-    """sum -H(pi), a scalar, for logits `[T, B, num_actions]`."""
+    """Computes sum -H(pi) for logits `[T, B, num_actions]`."""
     return -tf.reduce_sum(tfp.distributions.Categorical(logits=logits).entropy())

@@ -16,7 +16,7 @@ Choices that the paper leaves open:
 * Intensities are in [0, 1], as the torso sees them, and of a colour image a cell's reward is the
   mean over its channels too.
 * The loss is a sum over cells, as it is over time and batch. The paper does not give its weight.
-  The default of `--pixel_control_cost`, 0.01, is ours; UNREAL drew its own from 0.01 to 0.1 for
+  The default of `--pixel_control_cost`, 0.01, is ours; UNREAL sampled its own from 0.01 to 0.1 for
   Labyrinth, and from 0.0001 to 0.01 for Atari.
 * Where an episode ends, also by a lost life, gamma = 0. Where the next image belongs to another
   game, its change is not the action's doing, and r = 0; after a lost life it is kept.
@@ -26,7 +26,6 @@ Choices that the paper leaves open:
 """
 
 import math
-from typing import NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -34,32 +33,87 @@ import tensorflow as tf
 _CELL = 4
 _NUM_CHANNELS = 32
 # The deconvolutions make 2 (n + 2) + 2 cells of n.
-_FEWEST_CELLS = 8
+_MIN_CELLS = 8
 
 
 def grid_shape(height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of cells in an image of so many pixels.
+    """Returns the rows and columns of cells in an image of so many pixels.
 
     Raises:
       ValueError: if it is smaller than 32x32, too small for the head.
     """
     rows, columns = height // _CELL // 2 * 2, width // _CELL // 2 * 2
-    if min(rows, columns) < _FEWEST_CELLS:
-        least = _CELL * _FEWEST_CELLS
+    if min(rows, columns) < _MIN_CELLS:
+        least = _CELL * _MIN_CELLS
         raise ValueError(f"{height}x{width} pixels are fewer than {least}x{least}")
     return rows, columns
 
 
+class QHead(snt.Module):
+    """Action values of every cell: a linear layer, then deconvolutions (a dueling network).
+
+      Q_ij(x, a) = V_ij(x) + A_ij(x, a) - mean over all b of A_ij(x, b)
+
+    Of 72x96 pixels: 6x9x32, after 3x3 kernels 8x11x32, after 4x4 kernels with stride 2 18x24
+    values, and as many advantages of each action. In float32, whatever the torso's type.
+
+    The result is V and A, from which `action_values` and `max_values` compute what is needed of Q.
+    """
+
+    def __init__(self, num_actions: int, height: int, width: int):
+        """Builds the modules for images of height x width pixels.
+
+        Raises:
+          ValueError: if the image is too small.
+        """
+        super().__init__()
+        grid = grid_shape(height, width)
+        self._first_shape = (*(n // 2 - 3 for n in grid), _NUM_CHANNELS)
+        self._linear = snt.Linear(math.prod(self._first_shape))
+        self._hidden = snt.Conv2DTranspose(_NUM_CHANNELS, 3, padding="VALID", name="hidden")
+        # Value and advantages, two deconvolutions in the paper, are channels of one, which is
+        # faster. The shape is given, because with stride 2 two sizes belong to the same input.
+        self._dueling = snt.Conv2DTranspose(
+            1 + num_actions, 4, output_shape=grid, stride=2, padding="VALID", name="dueling"
+        )
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Maps features `[T, B, D]` to V, then A, `[T, B, rows, columns, 1 + num_actions]`."""
+        steps = features.shape[0]
+        hidden = tf.nn.relu(snt.BatchApply(self._linear)(features))
+        # [T, B, F] -> [T * B, rows / 2 - 3, columns / 2 - 3, 32]
+        hidden = tf.reshape(hidden, [-1, *self._first_shape])
+        dueling = self._dueling(tf.nn.relu(self._hidden(hidden)))
+        # [T * B, rows, columns, 1 + num_actions] -> [T, B, rows, columns, 1 + num_actions]
+        return tf.reshape(dueling, [steps, -1, *dueling.shape[1:]])
+
+
+def action_values(dueling: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Computes Q_ij(x, a) `[T, B, rows, columns]` of given actions `[T, B]`, from V and A."""
+    steps, _, rows, columns, size = dueling.shape
+    taken = tf.one_hot(actions, size - 1) - 1.0 / (size - 1)  # [T, B, num_actions]
+    weights = tf.concat([tf.ones_like(taken[..., :1]), taken], axis=-1)
+    # [T, B, rows, columns, size] -> [T, B, rows * columns, size]
+    flat = tf.reshape(dueling, [steps, -1, rows * columns, size])
+    return tf.reshape(tf.linalg.matvec(flat, weights), [steps, -1, rows, columns])
+
+
+def max_values(dueling: tf.Tensor) -> tf.Tensor:
+    """Computes max_a Q_ij(x, a) `[..., rows, columns]` from V and A."""
+    value, advantage = dueling[..., 0], dueling[..., 1:]
+    return value + tf.reduce_max(advantage, axis=-1) - tf.reduce_mean(advantage, axis=-1)
+
+
 def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
-    """The pseudo-rewards r_ij.
+    """Computes the pseudo-rewards r_ij, without gradient.
 
     Args:
       images: `[T + 1, B, height, width, channels]` uint8, what was seen at each step.
       episode_ends: `[T + 1, B]` bool, whether the image is the first of another episode.
 
     Returns:
-      `[T, B, rows, columns]` float32 in [0, 1], no gradient: entry t is what the action taken at
-      step t has changed.
+      `[T, B, rows, columns]` float32 in [0, 1]: entry t is what the action taken at step t has
+      changed.
     """
     steps, _, height, width, channels = images.shape
     rows, columns = grid_shape(height, width)
@@ -76,103 +130,45 @@ def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
 
 
 def q_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """The targets G_ij, accumulated to the end of the rollout.
+    """Accumulates the targets G_ij to the end of the rollout, without gradient.
 
     Args:
-      rewards: `[T, B, rows, columns]`.
-      discounts: `[T, B]`, 0 where the transition ended an episode.
-      bootstrap: `[B, rows, columns]`, the greatest action value at time T.
+      rewards: r_ij, `[T, B, rows, columns]`.
+      discounts: gamma, `[T, B]`, 0 where the action ended an episode.
+      bootstrap: max_a Q_ij(x_T, a), `[B, rows, columns]`.
 
     Returns:
-      `[T, B, rows, columns]`, without gradient.
+      `[T, B, rows, columns]`.
     """
-
-    def step(following: tf.Tensor, elements: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        reward, discount = elements
-        return reward + discount[:, tf.newaxis, tf.newaxis] * following
-
-    return tf.stop_gradient(
-        tf.scan(
-            step,
-            elems=(rewards, discounts),
-            initializer=bootstrap,
-            parallel_iterations=1,
-            reverse=True,
-        )
+    targets = tf.scan(
+        lambda following, step: step[0] + step[1] * following,
+        elems=(rewards, discounts[:, :, tf.newaxis, tf.newaxis]),
+        initializer=bootstrap,
+        parallel_iterations=1,
+        reverse=True,
     )
+    return tf.stop_gradient(targets)
 
 
-def loss(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """sum 1/2 (G_ij - Q_ij(x_t, a_t))^2, a scalar.
+def loss(
+    q_head: QHead,
+    features: tf.Tensor,
+    images: tf.Tensor,
+    episode_ends: tf.Tensor,
+    actions: tf.Tensor,
+    discounts: tf.Tensor,
+) -> tf.Tensor:
+    """Computes the loss of a batch of rollouts, a scalar.
 
     Args:
-      predictions: `[T, B, rows, columns]`, values of the actions taken.
-      targets: `[T, B, rows, columns]`; no gradient flows into them.
+      q_head: what is learned.
+      features: `[T + 1, B, D]`, the agent's at each step; learned too, but for the last step's.
+      images, episode_ends: as in `cell_rewards`.
+      actions: a_t, `[T, B]` int32.
+      discounts: as in `q_targets`.
     """
-    return 0.5 * tf.reduce_sum(tf.square(tf.stop_gradient(targets) - predictions))
-
-
-class ActionValues(NamedTuple):
-    """Q_ij(x, a) = V_ij(x) + A_ij(x, a) - mean over all b of A_ij(x, b), of every cell.
-
-    Kept as V and A: no more is needed than the values of one action, and the greatest.
-    """
-
-    # [..., rows, columns, 1 + num_actions]: V, then A of each action.
-    dueling: tf.Tensor
-
-    def of(self, actions: tf.Tensor) -> tf.Tensor:
-        """Those of the given actions `[...]` (int32): `[..., rows, columns]`."""
-        *leading, rows, columns, size = self.dueling.shape
-        leading = [-1 if length is None else length for length in leading]
-        num_actions = size - 1
-        taken = tf.one_hot(actions, num_actions) - 1.0 / num_actions  # [..., num_actions]
-        weights = tf.concat([tf.ones_like(taken[..., :1]), taken], axis=-1)
-        # [..., rows, columns, size] -> [..., rows * columns, size]
-        flat = tf.reshape(self.dueling, [*leading, rows * columns, size])
-        return tf.reshape(tf.linalg.matvec(flat, weights), [*leading, rows, columns])
-
-    def greatest(self) -> tf.Tensor:
-        """max_a Q_ij(x, a): `[..., rows, columns]`."""
-        value, advantage = self.dueling[..., 0], self.dueling[..., 1:]
-        return value + tf.reduce_max(advantage, axis=-1) - tf.reduce_mean(advantage, axis=-1)
-
-
-class QHead(snt.Module):
-    """Action values of every cell: a linear layer, then deconvolutions.
-
-    Of 72x96 pixels: 6x9x32, after 3x3 kernels 8x11x32, after 4x4 kernels with stride 2 18x24
-    values, and as many advantages of each action. In float32, whatever the torso's type.
-    """
-
-    def __init__(self, num_actions: int, height: int, width: int, name: str = "q_head"):
-        """Builds the modules.
-
-        Args:
-          num_actions: size of the action set.
-          height: of the image, in pixels.
-          width: of the image, in pixels.
-          name: of the module.
-
-        Raises:
-          ValueError: if the image is too small.
-        """
-        super().__init__(name=name)
-        grid = grid_shape(height, width)
-        self._first_shape = (*(n // 2 - 3 for n in grid), _NUM_CHANNELS)
-        self._linear = snt.Linear(math.prod(self._first_shape))
-        self._hidden = snt.Conv2DTranspose(_NUM_CHANNELS, 3, padding="VALID", name="hidden")
-        # Value and advantages, two deconvolutions in the paper, are channels of one, which is
-        # faster. The shape is given, because with stride 2 two sizes belong to the same input.
-        self._dueling = snt.Conv2DTranspose(
-            1 + num_actions, 4, output_shape=grid, stride=2, padding="VALID", name="dueling"
-        )
-
-    def __call__(self, features: tf.Tensor) -> ActionValues:
-        """The action values for features `[T, B, D]`."""
-        steps = features.shape[0]
-        hidden = tf.nn.relu(snt.BatchApply(self._linear)(features))
-        hidden = tf.reshape(hidden, [-1, *self._first_shape])  # [T * B, rows / 2 - 3, ...]
-        dueling = self._dueling(tf.nn.relu(self._hidden(hidden)))
-        # [T * B, rows, columns, 1 + num_actions] -> [T, B, rows, columns, 1 + num_actions]
-        return ActionValues(tf.reshape(dueling, [steps, -1, *dueling.shape[1:]]))
+    # Apart from the others, as no gradient is wanted through the last step's values.
+    bootstrap = max_values(q_head(features[-1:]))[0]  # [B, rows, columns]
+    targets = q_targets(cell_rewards(images, episode_ends), discounts, bootstrap)
+    predictions = action_values(q_head(features[:-1]), actions)
+    return 0.5 * tf.reduce_sum(tf.square(targets - predictions))

@@ -18,26 +18,25 @@ import tensorflow as tf
 
 
 class RMSProp(snt.Module):
-    """The optimiser's slots and its update; slots are made for the variables given."""
+    """The optimiser's slots, made for the variables given, and its update.
 
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        decay: float,
-        momentum: float,
-        name: str = "rmsprop",
-    ):
-        super().__init__(name=name)
+    Attributes:
+      mean_square: ms of each variable.
+      accumulator: mom of each variable.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], decay: float, momentum: float):
+        super().__init__(name="rmsprop")
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
         self.mean_square = [
             tf.Variable(tf.ones_like(variable), trainable=False, name="mean_square")
-            for variable in self._variables
+            for variable in variables
         ]
         self.accumulator = [
             tf.Variable(tf.zeros_like(variable), trainable=False, name="momentum")
-            for variable in self._variables
+            for variable in variables
         ]
 
     def apply(
@@ -46,7 +45,7 @@ class RMSProp(snt.Module):
         learning_rate: tf.Tensor | float,
         epsilon: tf.Tensor | float,
     ) -> None:
-        """One step; `gradients` are in the order of the variables."""
+        """Takes one step, with gradients in the order of the variables."""
         slots = zip(self._variables, self.mean_square, self.accumulator, gradients, strict=True)
         for variable, mean_square, accumulator, gradient in slots:
             tf.raw_ops.ResourceApplyRMSProp(

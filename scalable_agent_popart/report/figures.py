@@ -1,19 +1,27 @@
-"""The paper's figures, drawn from the tables that the CSV files hold."""
+"""Draws the paper's figures and a population's, from the tables that the CSV files hold."""
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, NullLocator
 
-from scalable_agent_popart import intervals
-from scalable_agent_popart.report import published
+from scalable_agent_popart import scores
+from scalable_agent_popart.report.lineage import Segment
+from scalable_agent_popart.report.read import Member, Population
+from scalable_agent_popart.report.tables import IMPALA
 
+_VIRIDIS = matplotlib.colormaps["viridis"]
 # The paper's colours, in the palette of Okabe and Ito, which the colour-blind can tell apart.
 _COLOURS = {
     "IMPALA": "#0072B2",
@@ -21,33 +29,36 @@ _COLOURS = {
     "PopArt-IMPALA": "#E69F00",
     "Pixel-IMPALA": "#009E73",
     "Pixel-PopArt-IMPALA": "#D55E00",
-    published.IMPALA: "#7F7F7F",
+    IMPALA: "#7F7F7F",
 }
+_BLACK, _GREY = "#000000", "#B0B0B0"
+# Of members' scores: of equal steps to the eye, without the yellow, too light for lines.
+_SCORES: Colormap = ListedColormap(_VIRIDIS(np.linspace(0.05, 0.92, 256)))
 # Variants of one agent share its colour. Dotted lines are published scores.
 _LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2, 2, 2)))
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
 _AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
-_MOST_LEVELS_A_PANEL = 32
+_MAX_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
 _LETTERS_AN_INCH = 12
-# Tasks of the smallest scales, and of the largest, that are named.
-_NAMES = 5
+_NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 # Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
 _LINEAR_PERCENT = 10
 # Of a logarithmic axis for sizes: a policy that chooses as if by rule has next to no gradient.
 _ORDERS_IN_VIEW = 6
+_COPY_SIZE = 3.5  # Points.
 
 
 class Styles:
     """A colour, a line and a hatch for each agent, the same in all figures of a comparison."""
 
     def __init__(self, names: Sequence[tuple[str, str]]):
-        """Args: names: name and label of each agent."""
-        self._of: dict[str, tuple[str, int]] = {published.IMPALA: (_COLOURS[published.IMPALA], 0)}
+        """Takes the name and the label of each agent."""
+        self._of: dict[str, tuple[str, int]] = {IMPALA: (_COLOURS[IMPALA], 0)}
         for name, label in names:
-            colour = _COLOURS.get(name, "#000000")
-            place = sum(colour == other for other, _ in self._of.values())
-            self._of[label] = (colour, place)
+            colour = _COLOURS.get(name, _BLACK)
+            variant = sum(colour == other for other, _ in self._of.values())
+            self._of[label] = (colour, variant)
 
     def colour(self, label: str) -> str:
         return self._of[label][0]
@@ -62,7 +73,7 @@ class Styles:
 def learning_curves(
     curves: pd.DataFrame, headline: str, targets: dict[str, float], styles: Styles
 ) -> Figure:
-    """Figures 1, 2, 4 and 5: an aggregate score against frames.
+    """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
     A line a run; several runs of an agent have the mean as a thick line, and its 95% interval
     filled. Published final scores (`targets`, by agent) are dotted lines. The axis is chosen for
@@ -70,21 +81,20 @@ def learning_curves(
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    unit, name = frames_unit(curves["frames"].max())
+    unit, label = _frames_axis(curves["frames"].max())
     bands = []
     for agent, own in curves.groupby("agent", sort=False):
         colour, line = styles.colour(agent), styles.line(agent)
         runs = own.pivot_table(index="frames", columns="run", values=headline)
-        runs = runs[runs.notna().all(axis=1)] if runs.notna().all(axis=1).any() else runs
-        count = own["run"].nunique()
+        whole = runs.notna().all(axis=1)
+        runs = runs[whole] if whole.any() else runs
+        count, means = own["run"].nunique(), runs.mean(axis=1)
         text = f"{agent}, {count} runs" if count > 1 else agent
-        axes.plot(runs.index / unit, runs.mean(axis=1), ls=line, color=colour, lw=2, label=text)
+        axes.plot(runs.index / unit, means, ls=line, color=colour, lw=2, label=text)
         if count > 1:
-            low, high = intervals.students_t(
-                runs.mean(axis=1), runs.std(axis=1), runs.count(axis=1)
-            )
+            ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
             alpha = 0.2 if count > 2 else 0.08  # Of two runs it mostly fills the figure.
-            bands.append((runs.index / unit, low, high, colour, alpha))
+            bands.append((runs.index / unit, *ends, colour, alpha))
             for _, one in own.groupby("run"):
                 axes.plot(
                     one["frames"] / unit, one[headline], ls=line, color=colour, lw=0.6, alpha=0.7
@@ -94,14 +104,13 @@ def learning_curves(
     for frames, low, high, colour, alpha in bands:
         axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0)
     for agent, score in targets.items():
-        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, "#000000")
+        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
         within = bottom <= score <= top
-        label = text if within else f"{text} (not in view)"
-        axes.plot([], [], ":", color=colour, label=label)
+        axes.plot([], [], ":", color=colour, label=text + " (not in view)" * (not within))
         if within:
             axes.axhline(score, ls=":", color=colour)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"Environment frames ({name}), summed over tasks")
+    axes.set_xlabel(label)
     axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
     axes.grid(alpha=0.3)
     _legend(figure, axes, loc="outside upper left", fontsize="small")
@@ -109,12 +118,11 @@ def learning_curves(
 
 
 def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
-    """Figure 3: each task's shift with the scale shaded around it, above its returns."""
+    """Draws Figure 3: each task's shift with the scale shaded around it, above its returns."""
     tasks = list(dict.fromkeys(table["task"]))
     columns = min(_STATISTICS_A_ROW, len(tasks))
     rows = -(-len(tasks) // columns)
-    num_agents = table["agent"].nunique()
-    above_all = 0.6 + 0.22 * num_agents
+    above_all = 0.6 + 0.22 * table["agent"].nunique()
     width, height = max(6, 2.6 * columns + 0.8), 3.4 * rows + 0.6 + above_all
     # Neither shared axes nor automatic layout: both take a second for every ten tasks.
     figure = Figure(figsize=(width, height))
@@ -122,46 +130,39 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
-    unit, name = frames_unit(table["frames"].max())
-    for place, (task, own) in enumerate(table.groupby("task", sort=False)):
-        above, below = outer[place].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
-        _draw_statistics(above, below, own, unit, styles)
+    unit, label = _frames_axis(table["frames"].max())
+    for i, (task, own) in enumerate(table.groupby("task", sort=False)):
+        above, below = outer[i].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
+        drawn: set[str] = set()
+        for (agent, _), run in own.groupby(["agent", "run"], sort=False):
+            style = {"ls": styles.line(agent), "color": styles.colour(agent), "lw": 1}
+            frames, shift, scale = run["frames"] / unit, run["shift"], run["scale"]
+            name = "_again" if agent in drawn else agent
+            drawn.add(agent)
+            above.plot(frames, shift, label=name, **style)
+            above.fill_between(
+                frames, shift - scale, shift + scale, color=style["color"], alpha=0.2, lw=0
+            )
+            below.plot(frames, run["episode_return"], **style)
         above.set_title(task, fontsize=9)
         for axes, ticks in ((above, NullLocator()), (below, MaxNLocator(4))):
+            axes.tick_params(labelsize=7)
+            # Each tick costs a millisecond, and there may be a hundred axes.
+            axes.yaxis.set_major_locator(MaxNLocator(3))
+            axes.yaxis.set_major_formatter(FuncFormatter(_short))
+            axes.grid(alpha=0.3)
             axes.set_xlim(0, table["frames"].max() / unit)
             axes.xaxis.set_major_locator(ticks)
-        if place % columns == 0:
+        if i % columns == 0:
             above.set_ylabel(r"$\mu \pm \sigma$")
             below.set_ylabel("episode return")
-    figure.supxlabel(
-        f"Environment frames ({name}), summed over tasks", fontsize="medium", y=0.1 / height
-    )
+    figure.supxlabel(label, fontsize="medium", y=0.1 / height)
     _legend(figure, figure.axes[0], loc="upper left")
     return figure
 
 
-def _draw_statistics(
-    above: Axes, below: Axes, table: pd.DataFrame, unit: float, styles: Styles
-) -> None:
-    for (agent, _), run in table.groupby(["agent", "run"], sort=False):
-        colour, line = styles.colour(agent), styles.line(agent)
-        frames = run["frames"] / unit
-        drawn = {artist.get_label() for artist in above.lines}
-        label = "_again" if agent in drawn else agent
-        above.plot(frames, run["shift"], ls=line, color=colour, lw=1, label=label)
-        low, high = run["shift"] - run["scale"], run["shift"] + run["scale"]
-        above.fill_between(frames, low, high, color=colour, alpha=0.2, lw=0)
-        below.plot(frames, run["episode_return"], ls=line, color=colour, lw=1)
-    for axes in (above, below):
-        axes.tick_params(labelsize=7)
-        # Each tick costs a millisecond, and there may be a hundred axes.
-        axes.yaxis.set_major_locator(MaxNLocator(3))
-        axes.yaxis.set_major_formatter(FuncFormatter(_short))
-        axes.grid(alpha=0.3)
-
-
 def scales(table: pd.DataFrame) -> Figure:
-    """All tasks' scales on one axis, a column an agent and a line a run and task.
+    """Draws all tasks' scales on one axis, a column an agent and a line a run and task.
 
     Tasks are named with their scales at the end, of several runs the mean and its 95% interval; of
     many tasks, those with the smallest and the largest.
@@ -169,10 +170,10 @@ def scales(table: pd.DataFrame) -> Figure:
     agents = list(dict.fromkeys(table["agent"]))
     ends = table.groupby(["agent", "run", "task"])["scale"].last()
     order = list(ends.groupby("task").mean().sort_values().index)
-    colours = dict(zip(order, colormaps["viridis"](np.linspace(0, 0.93, len(order))), strict=True))
+    colours = dict(zip(order, _VIRIDIS(np.linspace(0, 0.93, len(order))), strict=True))
     figure = Figure(figsize=(5.8 * len(agents) + 0.8, 4.6), layout="constrained")
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
-    unit, name = frames_unit(table["frames"].max())
+    unit, label = _frames_axis(table["frames"].max())
     for axes, agent in zip(grid, agents, strict=True):
         own = table[table["agent"] == agent]
         for (task, _), line in own.groupby(["task", "run"], sort=False):
@@ -192,31 +193,32 @@ def scales(table: pd.DataFrame) -> Figure:
             bbox_to_anchor=(1, 1),
         )  # fmt: skip
     grid[0].set_ylabel(r"$\sigma$ of each task")
-    figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")
+    figure.supxlabel(label, fontsize="medium")
     return figure
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Size of each task's policy gradient, and part of all sizes; a column a panel.
+    """Draws the size of each task's policy gradient, and its part of all sizes; a column a panel.
 
     The 95% interval of a part that is a mean over runs is filled.
     """
     panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
-    colours = colormaps["viridis"](np.linspace(0, 0.93, len(tasks)))
+    colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
-    columns = max(1, int(width * _LETTERS_AN_INCH / (8 + max(map(len, tasks)))))
-    height = 5.4 + 0.2 * -(-len(tasks) // columns)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    columns = _legend_columns(width, tasks)
+    figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row")
-    unit, name = frames_unit(table["frames"].max())
+    unit, label = _frames_axis(table["frames"].max())
     for (above, below), panel in zip(grid.T, panels, strict=True):
         own = table[table["panel"] == panel]
         for task, colour in zip(tasks, colours, strict=True):
             line = own[own["task"] == task]
-            above.plot(line["frames"] / unit, line["norm"], color=colour, label=task)
-            below.plot(line["frames"] / unit, line["part"], color=colour)
-            low, high = line["low_part"], line["high_part"]
-            below.fill_between(line["frames"] / unit, low, high, color=colour, alpha=0.12, lw=0)
+            frames = line["frames"] / unit
+            above.plot(frames, line["norm"], color=colour, label=task)
+            below.plot(frames, line["part"], color=colour)
+            below.fill_between(
+                frames, line["low_part"], line["high_part"], color=colour, alpha=0.12, lw=0
+            )
         above.set_yscale("log")
         above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
@@ -228,31 +230,50 @@ def gradients(table: pd.DataFrame) -> Figure:
         grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
     grid[1, 0].set_ylabel("part of all sizes")
-    figure.supxlabel(f"Environment frames ({name}), summed over tasks", fontsize="medium")
+    figure.supxlabel(label, fontsize="medium")
     _legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
     return figure
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Figures 8 and 9: a bar a level and agent; the last of our agents' best levels come first.
+    """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first.
 
-    Of several runs the axis has room for the lowest and the highest, which are dots; their mean's
+    The axis covers the lowest and the highest of several runs, which are dots; their mean's
     interval may be cut off.
     """
     agents = list(dict.fromkeys(table["agent"]))
-    scores = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
-    ours = [agent for agent in agents if agent != published.IMPALA]
-    levels = list(scores.sort_values(ours[-1], ascending=False).index)
-    panels = np.array_split(np.array(levels), -(-len(levels) // _MOST_LEVELS_A_PANEL))
+    by_level = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
+    ours = [agent for agent in agents if agent != IMPALA]
+    levels = list(by_level.sort_values(ours[-1], ascending=False).index)
+    panels = np.array_split(np.array(levels), -(-len(levels) // _MAX_LEVELS_A_PANEL))
     height = max(3, 1.6 + max(map(len, panels)) * (0.11 * len(agents) + 0.12))
     figure = Figure(figsize=(6.5 * len(panels) + 1, height), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
-    for axes, own in zip(grid, panels, strict=True):
-        _draw_bars(axes, table, list(own), agents, styles)
+    for axes, names in zip(grid, panels, strict=True):
+        thickness = 0.84 / len(agents)
+        for i, agent in enumerate(agents):
+            own = table[table["agent"] == agent].set_index("level").reindex(names)
+            y = np.arange(len(names)) + (i - (len(agents) - 1) / 2) * thickness
+            axes.barh(
+                y, own["normalised"], thickness, label=agent, facecolor=styles.colour(agent),
+                hatch=styles.hatch(agent), edgecolor="white", linewidth=0,
+            )  # fmt: skip
+            intervals = own[["low", "high"]].astype(float).to_numpy()
+            ranges = own[["lowest", "highest"]].astype(float).to_numpy()
+            several = (own["runs"] > 1).fillna(False).to_numpy(bool)
+            whiskers = np.stack([intervals, np.stack([y, y], axis=1)], axis=2)
+            lines = LineCollection(list(whiskers), colors="black", linewidths=0.7)
+            axes.add_collection(lines, autolim=False)
+            axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
+            for x in np.where(several[:, None], ranges, intervals).T:
+                axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
+        labels = [name.replace("_", " ") for name in names]
+        axes.set_yticks(np.arange(len(names)), labels, fontsize=8)
+        axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
             axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
-        axes.axvline(100, color="black", lw=0.8)
-        axes.axvline(0, color="black", lw=0.8)
+        for percent in (100, 0):
+            axes.axvline(percent, color="black", lw=0.8)
         axes.grid(axis="x", alpha=0.3)
     axis = f", logarithmic beyond ±{_LINEAR_PERCENT}%" if logarithmic else ""
     figure.supxlabel(f"Human-normalised score (%){axis}; 100% is a human's", fontsize="medium")
@@ -260,60 +281,160 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
     return figure
 
 
-def _draw_bars(
-    axes: Axes, table: pd.DataFrame, levels: list[str], agents: list[str], styles: Styles
-) -> None:
-    thickness = 0.84 / len(agents)
-    for i, agent in enumerate(agents):
-        own = table[table["agent"] == agent].set_index("level").reindex(levels)
-        places = np.arange(len(levels)) + (i - (len(agents) - 1) / 2) * thickness
-        axes.barh(
-            places,
-            own["normalised"],
-            thickness,
-            label=agent,
-            facecolor=styles.colour(agent),
-            hatch=styles.hatch(agent),
-            edgecolor="white",
-            linewidth=0,
-        )
-        ends = own[["low", "high", "lowest", "highest"]].astype(float).to_numpy()
-        several = (own["runs"] > 1).fillna(False).to_numpy(bool)
-        whiskers = [
-            [(low, y), (high, y)] for (low, high), y in zip(ends[:, :2], places, strict=True)
+class _Curve(NamedTuple):
+    """Values of a member over its own frames; `copied` where it goes on from a copy."""
+
+    frames: np.ndarray
+    values: np.ndarray
+    copied: np.ndarray
+
+
+def population(shown: Population) -> Figure:
+    """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
+
+    A line a member, coloured by its present score, with a dot where it goes on from a copy. In
+    black the ancestry that the report's curves follow, dotted from the frames at which a
+    member's checkpoint was taken to those at which another went on from it.
+    """
+    members, segments = shown.members, shown.segments
+    titles = ["fitness at comparisons (%)", *shown.shown.config.tuned]
+    curves = [{number: _fitness(member) for number, member in members.items()}]
+    curves += [{n: _steps(member, flag) for n, member in members.items()} for flag in titles[1:]]
+    if not any(len(curve.frames) for curve in curves[0].values()):
+        titles, curves = titles[1:], curves[1:]
+    # Panels come in pairs: where there is one too many, fitness has a row.
+    wide = len(titles) > len(shown.shown.config.tuned) and len(titles) % 2
+    rows = (len(titles) + 1) // 2
+    figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, 2)
+    farthest = max(member.frames for member in members.values())
+    unit, label = _frames_axis(farthest, "A member's own environment frames")
+    known = [member.score for member in members.values() if member.score is not None]
+    low, high = min(known, default=0.0), max(known, default=100.0)
+    norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
+    for i, (title, of_members) in enumerate(zip(titles, curves, strict=True)):
+        axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
+        axes.set_title(title, fontsize=10)
+        steps = title in shown.shown.config.tuned
+        draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
+        for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
+            frames, values, copied = of_members[member.number]
+            colour = _GREY if member.score is None else _SCORES(norm(member.score))
+            width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
+            axes.plot(frames / unit, values, color=colour, lw=width, alpha=0.8, **draw)
+            if steps:
+                axes.hlines(values[:-1], frames[:-1] / unit, frames[1:] / unit, color=colour, lw=1)
+            axes.plot(
+                frames[copied] / unit, values[copied], "o", color=colour, ms=_COPY_SIZE,
+                mec="white", mew=0.4,
+            )  # fmt: skip
+        ancestry = [
+            _steps_within(of_members[segment.member], segment, shown.end(segment))
+            if steps
+            else _fitness_within(of_members[segment.member], segment, goes_on=n > 0)
+            for n, segment in enumerate(segments)
         ]
-        axes.add_collection(LineCollection(whiskers, colors="black", linewidths=0.7), autolim=False)
-        axes.plot(ends[several, 2:], places[several], "o", color="black", ms=1.6)
-        for x in np.where(several[:, None], ends[:, 2:], ends[:, :2]).T:
-            axes.update_datalim(np.stack([x, places], axis=1)[np.isfinite(x)], updatey=False)
-    axes.set_yticks(
-        np.arange(len(levels)), [level.replace("_", " ") for level in levels], fontsize=8
+        halo = [withStroke(linewidth=3.2, foreground="white")]
+        for frames, values in ancestry:
+            axes.plot(
+                frames / unit, values, color="black", lw=1.8, path_effects=halo, zorder=4, **draw
+            )
+        for (before, left), (after, taken) in itertools.pairwise(ancestry):
+            if len(before) and len(after):
+                x, y = np.array([before[-1], after[0]]) / unit, (left[-1], taken[0])
+                axes.plot(x, y, color="black", lw=1.2, ls=":", zorder=4)
+        finite = np.concatenate([curve.values for curve in of_members.values()])
+        finite = finite[np.isfinite(finite)]
+        if steps and len(finite) and (finite > 0).all():
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(LogFormatter())
+            minor = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
+            axes.yaxis.set_minor_formatter(minor)
+        axes.tick_params(labelsize=8, which="both")
+        axes.grid(alpha=0.3)
+        axes.set_xlim(0, max(farthest, 1) / unit * 1.01)
+    figure.supxlabel(label, fontsize=10)
+    text = "score now: mean capped, human-normalised (%)"
+    figure.colorbar(ScalarMappable(norm, _SCORES), ax=figure.axes, label=text, aspect=40)
+    middle, best = _SCORES(0.5), ", the best" if shown.shown is shown.best else ""
+    handles = [
+        Line2D([], [], color=middle, lw=0.9, label="a member"),
+        Line2D([], [], color=middle, marker="o", ms=_COPY_SIZE, lw=0, label="goes on from a copy"),
+        Line2D([], [], color="black", lw=1.8, label=f"ancestry of {shown.shown.name}{best}"),
+        Line2D([], [], color="black", lw=1.2, ls=":", label="from the copied to the copy"),
+    ]
+    figure.legend(handles=handles, ncols=len(handles), loc="outside upper left", fontsize="small")
+    return figure
+
+
+def _fitness(member: Member) -> _Curve:
+    """Gives the fitness at each comparison, of the weights before it and of those copied."""
+    points: list[tuple[int, float | None, bool]] = []
+    for event in member.lineage:  # There is no fitness where training had diverged.
+        if event.comparison:
+            points.append((event.frames, event.fitness, False))
+        if event.copied:
+            points.append((event.frames, event.partner_fitness, True))
+    frames, values, copied = np.array(points, np.float64).reshape(-1, 3).T
+    return _Curve(frames, values, copied > 0)
+
+
+def _fitness_within(curve: _Curve, segment: Segment, goes_on: bool) -> tuple[np.ndarray, ...]:
+    """Cuts a fitness to a segment, from the copy on with which it `goes_on`."""
+    last = np.inf if segment.last is None else segment.last
+    inside = (curve.frames > segment.first) & (curve.frames <= last)
+    inside &= ~(curve.copied & (curve.frames == last))  # What came of a comparison at the end.
+    if goes_on:
+        copies = np.flatnonzero(curve.copied & (curve.frames == segment.first))
+        inside[copies[-1:]] = True
+    return curve.frames[inside], curve.values[inside]
+
+
+def _steps(member: Member, flag: str) -> _Curve:
+    """Gives a hyperparameter's values from the start, and from each comparison, until now."""
+    events = member.lineage
+    values = [event.hyperparameters.get(flag, np.nan) for event in events]
+    return _Curve(
+        np.array([*(event.frames for event in events), member.frames]),
+        np.array([*values, *values[-1:]] or [np.nan]),
+        np.array([*(event.copied for event in events), False]),
     )
-    axes.set_ylim(len(levels) - 0.4, -0.6)
+
+
+def _steps_within(curve: _Curve, segment: Segment, last: int) -> tuple[np.ndarray, ...]:
+    """Cuts a hyperparameter's steps to a segment, which ends at `last`."""
+    inside = (curve.frames > segment.first) & (curve.frames < last)
+    frames = np.array([segment.first, *curve.frames[inside], last])
+    steps = np.searchsorted(curve.frames, frames[:-1], side="right") - 1
+    values = curve.values[np.maximum(steps, 0)]
+    return frames, np.array([*values, values[-1]])
+
+
+def _frames_axis(most: float, of: str = "Environment frames") -> tuple[float, str]:
+    """Gives what to count frames in, and the axis' label."""
+    units = {1e9: "billions", 1e6: "millions", 1e3: "thousands", 1.0: "one by one"}
+    unit = next((unit for unit in units if most >= unit), 1.0)
+    return unit, f"{of} ({units[unit]}), summed over tasks"
 
 
 def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
-    """A legend above all axes, in as many columns as the labels' length leaves room for."""
+    """Puts a legend above all axes."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = int(figure.get_figwidth() * _LETTERS_AN_INCH / (8 + max(map(len, labels))))
-    figure.legend(handles, labels, ncols=max(1, columns), **where)
+    figure.legend(handles, labels, ncols=_legend_columns(figure.get_figwidth(), labels), **where)
+
+
+def _legend_columns(width: float, labels: Sequence[str]) -> int:
+    """Counts the columns of labels that fit into a figure's width in inches."""
+    return max(1, int(width * _LETTERS_AN_INCH / (8 + max(map(len, labels)))))
 
 
 def _with_interval(mean: float, deviation: float, count: float) -> str:
-    """The mean over runs, with its 95% interval if they are several."""
-    low, high = intervals.students_t(mean, deviation, count)
+    """Writes a mean over runs, with its 95% interval if they are several."""
+    low, high = scores.students_t(mean, deviation, count)
     return f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if count > 1 else "")
 
 
-def _short(value: float, place: int | None) -> str:
-    """A number as the label of a tick."""
-    del place
+def _short(value: float, position: int | None) -> str:
+    """Writes a number as the label of a tick."""
+    del position
     return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
-
-
-def frames_unit(most: float) -> tuple[float, str]:
-    """What to count frames in, and its name."""
-    for unit, name in ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands")):
-        if most >= unit:
-            return unit, name
-    return 1.0, "one by one"

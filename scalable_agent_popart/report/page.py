@@ -1,29 +1,28 @@
-"""The report as one Markdown text, and the same as one HTML page with its figures inside."""
+"""Writes the report: one Markdown text, the same as an HTML page, its figures and its tables."""
 
 import base64
+import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import markdown
 import pandas as pd
+from matplotlib.figure import Figure
 
-from scalable_agent_popart.report import published
-from scalable_agent_popart.report.comparison import Comparison, label
-from scalable_agent_popart.report.finals import Column, Finals
-from scalable_agent_popart.report.population_tables import descent, members
-from scalable_agent_popart.report.populations import Population
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.report import figures, tables
+from scalable_agent_popart.report.compare import Comparison, agent_label, compare
+from scalable_agent_popart.report.read import Population, read_run
 from scalable_agent_popart.report.records import RECENT_EPISODES
-from scalable_agent_popart.report.runs import Run
 from scalable_agent_popart.report.tables import FinalScores
+from scalable_agent_popart.suites import Suite
 
-_WORDS = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
-_POPULATIONS = (
-    "A population is one run: the line of descent of its best member's weights through all copies. "
-    "Its frames are those that these weights have learned from, so those that one instance of the "
-    "population has processed."
-)
+_DOTS_PER_INCH = 110
+_NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
+_HEADLINES = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
+_MAX_NAMED = 12  # Segments of an ancestry that are told in words.
 _STYLE = """
 body { font: 16px/1.5 sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 0.85rem; }
@@ -34,218 +33,315 @@ img { max-width: 100%; }
 """
 
 
-def runs_section(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> str:
-    """What was read, how far each run is, and what could not be read."""
+def write_report(
+    paths: Sequence[str],
+    report_dir: str,
+    suite: Suite | None = None,
+    ignored: Collection[str] = (),
+) -> list[str]:
+    """Writes a report on runs.
+
+    Args:
+      paths: of run directories.
+      report_dir: directory to write to; made if need be.
+      suite: with the tasks to compare; by default those that each run was trained on.
+      ignored: flags that do not tell agents apart.
+
+    Returns:
+      A line for each thing that could not be read and was passed over.
+
+    Raises:
+      UserError: if no run can be read, or nothing written, or flags cannot be ignored.
+    """
+    runs, skipped = [], []
+    for path in {Path(path).resolve(): path for path in paths}.values():
+        try:
+            runs.append(read_run(path))
+            skipped += runs[-1].problems
+        except UserError as error:
+            skipped.append(f"{path} skipped: {error}")
+    comparisons, left_out = compare(runs, suite, ignored)
+    skipped += left_out
+    if not comparisons:
+        raise UserError(f"there is no run to report on: {'; '.join(skipped)}")
+    directory = Path(report_dir)
+    try:
+        for folder in ("figures", "tables"):
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+        parts, names = _runs(comparisons, skipped), list[str]()
+        for comparison in comparisons:
+            own = comparison.suite
+            whole = own.whole
+            name = own.name if whole else f"{own.name}-{len(own.tasks)}-tasks"
+            names.append(name)
+            number = names.count(name)
+            section = _Section(comparison, name + f"-{number}" * (number > 1), directory)
+            parts += section.write()
+        text = "\n\n".join(parts)
+        html = _as_html(text, directory)
+        for file, content in (("report.md", text + "\n"), ("report.html", html)):
+            # Names of files need not be text.
+            (directory / file).write_text(content, encoding="utf-8", errors="replace")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(
+            f"--report_dir={report_dir} cannot be written to ({error}); give another one"
+        ) from error
+    return skipped
+
+
+def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str]:
+    """Tells what was read, how far each run is, and what could not be read."""
+    found = [own for comparison in comparisons for own in comparison.runs]
     rows = [
         {
             "Agent": agent.label,
-            "Run": _code(str(run.path)) + _members(run),
+            "Run": _code(str(run.path)) + _members(run.population),
             "Seed": run.seed,
             "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
-            "Episodes": f"{len(run.episodes):,}",
+            "Episodes": f"{len(run.logs['episodes']):,}",
             "Tests": ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
             "Precision": run.config.precision,
             "Device": run.device or "not recorded",
         }
-        for comparison in comparisons
-        for agent in comparison.agents
-        for run in agent.runs
+        for agent, run in found
     ]
-    text = ["# Comparison with the published results", "## Runs", _table(rows)]
-    if any(r.population for c in comparisons for agent in c.agents for r in agent.runs):
-        text.append(_POPULATIONS)
-    return "\n\n".join([*text, *_lines("Skipped:", skipped)])
+    parts = ["# Comparison with the published results", "## Runs", _table(rows)]
+    if any(run.population for _, run in found):
+        parts.append(
+            "A population is one run: the line of descent of its best member's weights through all "
+            "copies. Its frames are those that these weights have learned from, so those that one "
+            "instance of the population has processed."
+        )
+    return [*parts, *_lines("Skipped:", skipped)]
 
 
-def _members(run: Run) -> str:
-    """What there is to know of a run beside its path if it is of a population."""
-    population = run.population
+def _members(population: Population | None) -> str:
+    """Tells what there is to know of a run beside its path if it is of a population."""
     if population is None:
         return ""
+    size = population.shown.config.population_size
     if not population.whole:
-        place = ", now its best" if population.shown is population.best else ""
-        return f", of a population of {population.size}{place}"
-    waiting = population.size - len(population.members)
+        best = ", now its best" if population.shown is population.best else ""
+        return f", of a population of {size}{best}"
+    waiting = size - len(population.members)
     rest = f", {waiting} not begun" if waiting else ""
-    return f", population of {population.size}, best: {population.best.name}{rest}"
+    return f", population of {size}, best: {population.best.name}{rest}"
 
 
-def population_section(population: Population, figure: str, files: Sequence[str]) -> str:
-    """What became of one population.
+class _Section:
+    """One comparison's part of the report, with the files that it refers to."""
 
-    Args:
-      population: whole, or that of a member.
-      figure: Markdown of its figure.
-      files: the names of the tables of all comparisons and of the ancestry.
-    """
-    together = sum(member.frames for member in population.members.values())
-    sources = len(population.segments) - 1
-    times = {0: "no copy", 1: "one copy"}.get(sources, f"{sources} copies")
-    return "\n\n".join(
-        [
-            f"### Population-based training in {_code(str(population.path))}",
-            figure,
-            f"The ancestry of {population.shown.name}, through {times}, by frames of each member's "
-            f"own: {descent(population)}. {files[1]}",
-            _table(members(population)),
-            f"Scores are mean capped, of each task's last {RECENT_EPISODES} training episodes; "
-            "hyperparameters are the present ones. All members together have processed "
-            f"{together:,} frames. Every comparison: {files[0]}",
+    def __init__(self, comparison: Comparison, name: str, directory: Path):
+        """Takes what the names of its files begin with, and the directory of the report."""
+        self._comparison = comparison
+        self._suite = comparison.suite
+        self._name = name
+        self._directory = directory
+        self._styles = figures.Styles([(agent.name, agent.label) for agent in comparison.agents])
+
+    def write(self) -> list[str]:
+        """Writes figures and tables, and gives the paragraphs of the text."""
+        finals = [FinalScores(self._comparison, column) for column in tables.columns(self._suite)]
+        trained_on = next(own for own in finals if own.column.trained_on)
+        return [
+            f"## {self._comparison.title}",
+            *self._table_1(finals),
+            *self._learning_curves(trained_on),
+            *self._progress(),
+            *self._statistics(),
+            *self._gradients(),
+            *(part for own in finals for part in self._breakdown(own)),
+            *self._populations(),
         ]
-    )
 
+    def _figure(self, figure: Figure, name: str, says: str) -> str:
+        file = f"figures/{self._name}-{name}.png"
+        figure.savefig(self._directory / file, dpi=_DOTS_PER_INCH)
+        return f"![{says}]({file})"
 
-def table_1_section(
-    comparison: Comparison,
-    tables: Mapping[Column, pd.DataFrame],
-    finals: Mapping[Column, Finals],
-    of_columns: Mapping[Column, FinalScores],
-) -> str:
-    """The paper's Table 1 for one benchmark: published and ours beside each other."""
-    suite = comparison.suite
-    cells: dict[str, dict[str, str]] = {agent.label: {} for agent in comparison.agents}
-    if all(found.complete for found in of_columns.values()):
-        for agent, clipping in published.agents(suite.name):
-            row = cells.setdefault(label(agent, suite, reward_clipping=clipping), {})
-            for column in tables:
-                theirs = published.aggregate(suite.name, clipping, column.name, agent)
-                row[f"{column.title}: published"] = f"{theirs:.1f}%"
-    for column, table in tables.items():
-        for _, entry in table.iterrows():
-            row = cells.setdefault(entry["agent"], {})
-            if pd.notna(entry["published"]):
-                row[f"{column.title}: published"] = f"{entry['published']:.1f}%"
-            if pd.notna(entry["score"]):
-                row[f"{column.title}: ours"] = _score(entry)
-                row[f"{column.title}: from"] = _origin(entry)
-    heads = [f"{c.title}: {what}" for c in tables for what in ("published", "ours", "from")]
-    rows = [
-        {"Agent": name, **{head: row.get(head, "") for head in heads}}
-        for name, row in sorted(cells.items(), key=lambda cell: cell[0] == published.IMPALA)
-    ]
-    left_out = [f"{c.title}: {line}" for c, found in finals.items() for line in found.left_out]
-    return "\n\n".join(
-        [
-            f"### Table 1: {_WORDS[suite.headline]} human-normalised score",
-            _table(rows),
-            *_notes(comparison, tables, of_columns),
-            *_lines("Returns that do not count here:", left_out),
-        ]
-    )
-
-
-def _score(entry: pd.Series) -> str:
-    text = f"{entry['score']:.1f}%"
-    if pd.notna(entry["low"]):
-        text += f" [{entry['low']:.1f}, {entry['high']:.1f}]"
-    return text + (" †" if entry["source"] == "training" else "")
-
-
-def _origin(entry: pd.Series) -> str:
-    runs, frames = entry["runs"], _short(entry["fewest_frames"])
-    if entry["most_frames"] > entry["fewest_frames"]:
-        frames += f" to {_short(entry['most_frames'])}"
-    return f"{runs} run{'s' * (runs > 1)}, {entry['episodes']} episodes a task, {frames} frames"
-
-
-def _short(frames: float) -> str:
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if frames >= unit:
-            return f"{frames / unit:.3g}{letter}"
-    return f"{frames:.0f}"
-
-
-def _notes(
-    comparison: Comparison,
-    tables: Mapping[Column, pd.DataFrame],
-    of_columns: Mapping[Column, FinalScores],
-) -> list[str]:
-    """What has to be known to read the table right."""
-    suite = comparison.suite
-    notes = [
-        "In brackets, 95% intervals. Those of a single run are bootstraps over its episodes, and "
-        "say nothing of how another seed would do. Those of several are of their mean, by "
-        "Student's t, which knows of no least or greatest score: two runs leave it very wide."
-    ]
-    if any((table["source"] == "training").any() for table in tables.values()):
-        notes.append(
-            "† not tested yet (`--mode=test`): the last "
-            f"{RECENT_EPISODES} episodes of each task in training."
-        )
-    whole, scored = len(suite.reference_scores), set(suite.tasks) & set(suite.reference_scores)
-    if not suite.normalised:
-        notes.append("Scores are raw returns: this suite has no random and human scores.")
-    if not scored:
-        notes.append("Random and human scores of these levels are not known.")
-    elif len(scored) < whole:
-        notes.append(
-            f"**A subset**: all scores are over {len(scored)} of {whole} tasks. That of "
-            f"{published.IMPALA} is computed from its published scores of the same tasks; the "
-            "PopArt paper has scores over all tasks only, which are left out here."
-        )
-    for column, found in of_columns.items():
-        if found.inverted:
-            notes.append(
-                f"{column.title}: the published human does worse than random play in "
-                f"{', '.join(found.inverted)}, so that normalised scores there are upside down."
+    def _figures(
+        self, draw: Callable[[pd.DataFrame], Figure], table: pd.DataFrame, name: str, says: str
+    ) -> list[str]:
+        """Writes a figure for each reward clipping, as in the paper."""
+        return [
+            self._figure(
+                draw(own),
+                f"{name}-{clipping}",
+                f"{self._comparison.title}, rewards {clipping}: {says}",
             )
-    return notes
+            for clipping, own in table.groupby("reward_clipping", sort=False)
+        ]
 
+    def _file(self, table: pd.DataFrame, name: str) -> str:
+        file = f"tables/{self._name}-{name}.csv"
+        path = self._directory / file
+        table.to_csv(path, index=False, errors="replace", float_format=_NUMBER)
+        return f"`{file}`"
 
-def course_table(table: pd.DataFrame) -> str:
-    """Speed, memory, entropy and batches, a row a run."""
+    def _table_1(self, finals: Sequence[FinalScores]) -> list[str]:
+        """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
+        suite, agents = self._suite, self._comparison.agents
+        cells: dict[str, dict[str, str]] = {agent.label: {} for agent in agents}
+        for own in finals:
+            for (agent, clipping), theirs in own.papers.items():
+                row = cells.setdefault(agent_label(agent, suite, reward_clipping=clipping), {})
+                row[f"{own.column.title}: published"] = f"{theirs:.1f}%"
+        files, any_training = [], False
+        for own in finals:
+            table, title = own.table_1(), own.column.title
+            files.append(self._file(table, f"table-1-{own.column.name}"))
+            any_training |= (table["source"] == "training").any()
+            for entry in table.itertuples():
+                row = cells.setdefault(entry.agent, {})
+                if pd.notna(entry.published):
+                    row[f"{title}: published"] = f"{entry.published:.1f}%"
+                if pd.notna(entry.score):
+                    frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
+                    row[f"{title}: ours"] = (
+                        f"{entry.score:.1f}%"
+                        + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
+                        + " †" * (entry.source == "training")
+                    )
+                    row[f"{title}: from"] = (
+                        f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
+                        f"{entry.episodes} episodes a task, "
+                        f"{' to '.join(map(_short, frames))} frames"
+                    )
+        heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
+        order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
+        rows = [{"Agent": a, **{head: cells[a].get(head, "") for head in heads}} for a in order]
+        left_out = [f"{own.column.title}: {line}" for own in finals for line in own.left_out]
+        return [
+            f"### Table 1: {_HEADLINES[suite.headline]} human-normalised score",
+            _table(rows),
+            *self._notes(finals, any_training),
+            *_lines("Returns that do not count here:", left_out),
+            "All aggregates, the lowest and the highest run, and where the mean of as many new "
+            f"runs should lie (`rerun_low` to `rerun_high`): {', '.join(files)}.",
+        ]
 
-    def known(value: float, text: str) -> str:
-        return text if pd.notna(value) else ""
+    def _notes(self, finals: Sequence[FinalScores], any_training: bool) -> list[str]:
+        """Says what has to be known to read Table 1 right."""
+        known = self._suite.reference_scores
+        notes = [
+            "In brackets, 95% intervals. Those of a single run are bootstraps over its episodes, "
+            "and say nothing of how another seed would do. Those of several are of their mean, by "
+            "Student's t, which knows of no least or greatest score: two runs leave it very wide."
+        ]
+        if any_training:
+            notes.append(
+                f"† not tested yet (`--mode=test`): the last {RECENT_EPISODES} episodes of each "
+                "task in training."
+            )
+        scored = known.keys() & set(self._suite.tasks)
+        if not self._suite.normalised:
+            notes.append("Scores are raw returns: this suite has no random and human scores.")
+        if not scored:
+            notes.append("Random and human scores of these levels are not known.")
+        elif len(scored) < len(known):
+            notes.append(
+                f"**A subset**: all scores are over {len(scored)} of {len(known)} tasks. That of "
+                f"{tables.IMPALA} is computed from its published scores of the same tasks; the "
+                "PopArt paper has scores over all tasks only, which are left out here."
+            )
+        return notes + [
+            f"{own.column.title}: the published human does worse than random play in "
+            f"{', '.join(own.inverted)}, so that normalised scores there are upside down."
+            for own in finals
+            if own.inverted
+        ]
 
-    return _table(
-        [
+    def _learning_curves(self, trained_on: FinalScores) -> list[str]:
+        table = tables.learning_curves(self._comparison)
+        if not len(table):
+            none = "None yet: no run has finished an episode of every task with a known score."
+            return ["### Learning curves", none]
+        names = list(dict.fromkeys(agent.name for agent in self._comparison.agents))
+
+        def draw(own: pd.DataFrame) -> Figure:
+            targets = trained_on.published(own["reward_clipping"].iloc[0], names)
+            return figures.learning_curves(own, self._suite.headline, targets, self._styles)
+
+        return [
+            "### Learning curves",
+            *self._figures(draw, table, "learning-curves", "score against frames"),
+            f"Training scores: the mean of each task's last {RECENT_EPISODES} episodes, from "
+            "where every task has finished one. Of several runs of an agent, the thick line is the "
+            "mean, each thin line a run, and the area the mean's 95% interval by Student's t, cut "
+            "off beyond the axis, which is chosen for the runs. Dotted: published final scores, in "
+            f"the colours of their agents. {self._file(table, 'learning-curves')}",
+        ]
+
+    def _progress(self) -> list[str]:
+        progress, batches = tables.progress(self._comparison), tables.batches(self._comparison)
+        if not len(progress):
+            return []
+        files = [self._file(progress, "course")]
+        if len(batches):
+            files.append(self._file(batches, "batches"))
+        rows = [
             {
                 "Agent": row.agent,
                 "Seed": row.seed,
                 "Frames/s (median)": f"{row.frames_per_second:,.0f}",
-                "Memory, at most (MiB)": known(row.memory_mib, f"{row.memory_mib:,.0f}"),
-                "Entropy (median, nats)": known(row.entropy, f"{row.entropy:.3g}"),
-                "Tasks in its batches, and the share of each": known(
-                    row.tasks, f"{row.tasks:.0f}, {row.least:.2%} to {row.most:.2%}"
+                "Memory, at most (MiB)": _if_known(row.memory_mib, "{:,.0f}"),
+                "Entropy (median, nats)": _if_known(row.entropy, "{:.3g}"),
+                "Tasks in its batches, and the share of each": _if_known(
+                    row.tasks, f"{{:.0f}}, {row.least:.2%} to {row.most:.2%}"
                 ),
             }
-            for row in table.itertuples()
+            for row in tables.progress_by_run(progress, batches).itertuples()
         ]
-    )
+        return ["### Course of training", _table(rows), f"All of it: {', '.join(files)}."]
 
+    def _statistics(self) -> list[str]:
+        table = tables.statistics(self._comparison)
+        if not len(table):
+            return []
+        several = table.groupby("agent")["run"].nunique().max() > 1
+        says = "shift and scale by task, above returns"
+        ends = "Of several runs, means at the end with their 95% intervals by Student's t."
+        return [
+            "### Normalisation statistics",
+            *self._figures(
+                lambda own: figures.statistics(own, self._styles), table, "statistics", says
+            ),
+            "Above, each task's shift with the scale shaded around it; below, the mean of its last "
+            f"{RECENT_EPISODES} returns (raw). {self._file(table, 'statistics')}",
+            *self._figures(
+                figures.scales, table, "scales", "scales of all tasks beside each other"
+            ),
+            *([ends] if several else []),
+        ]
 
-def levels_table(table: pd.DataFrame) -> str:
-    """Normalised scores, a row a level and a column an agent; of several runs with intervals."""
-    known = table.dropna(subset="normalised")
-    rows: dict[str, dict[str, str]] = {}
-    for entry in known.to_dict("records"):
-        cell = f"{entry['normalised']:.1f}%"
-        if pd.notna(entry["runs"]) and entry["runs"] > 1:
-            cell += f" [{entry['low']:.1f}, {entry['high']:.1f}]"
-        rows.setdefault(entry["level"], {})[entry["agent"]] = cell
-    agents = dict.fromkeys(known["agent"])
-    return _table(
-        [{"Level": level, **{a: row.get(a, "") for a in agents}} for level, row in rows.items()]
-    )
-
-
-def gradients_section(table: pd.DataFrame) -> str:
-    """What each task adds to the gradients, a row an agent, loss and measure."""
-    rows = []
-    for (agent, loss), own in table.groupby(["agent", "loss"], sort=False):
-        measured = own.dropna(subset="norm").itertuples()
-        sizes = {
-            row.task: _with_ends(row.norm, row.least_norm, row.most_norm, ".3g") for row in measured
-        }
-        parts = {
-            row.task: _with_ends(row.part, row.low_part, row.high_part, ".1%")
-            for row in own.itertuples()
-        }
-        rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
-        rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
-    return "\n\n".join(
-        [
+    def _gradients(self) -> list[str]:
+        table = tables.gradients(self._comparison)
+        if not len(table):
+            return []
+        rows = []
+        by_agent = tables.gradients_by_agent(table)
+        for (agent, loss), own in by_agent.groupby(["agent", "loss"], sort=False):
+            measured = own.dropna(subset="norm").itertuples()
+            sizes = {
+                row.task: _with_ends(row.norm, row.least_norm, row.most_norm, ".3g")
+                for row in measured
+            }
+            parts = {
+                row.task: _with_ends(row.part, row.low_part, row.high_part, ".1%")
+                for row in own.itertuples()
+            }
+            rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
+            rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
+        return [
+            "### Gradients by task",
+            *self._figures(
+                lambda own: figures.gradients(tables.gradients_over_frames(own)),
+                table[table["loss"] == "policy"],
+                "gradients",
+                "size of tasks' policy gradients",
+            ),
             _table(rows),
             "The gradient of a batch's loss to the agent's weights is the sum of its tasks' "
             "gradients; of the policy's loss alone, which the figure shows, or of the total, with "
@@ -258,30 +354,102 @@ def gradients_section(table: pd.DataFrame) -> str:
             "clipping to `--max_grad_norm` and RMSProp's division. The figure has a panel for each "
             "seed, or, of many, for each agent: for each stretch of training the median size of "
             "all its runs' records, and the mean over runs of the part, its 95% interval shaded.",
+            self._file(table, "gradients"),
         ]
-    )
+
+    def _breakdown(self, final: FinalScores) -> list[str]:
+        table, name = final.breakdown(), f"levels-{final.column.name}"
+        if table["normalised"].isna().all():  # Nothing final yet, or no reference scores.
+            return []
+        figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
+        known = table.dropna(subset="normalised")
+        rows: dict[str, dict[str, str]] = {}
+        for entry in known.itertuples():
+            cell = f"{entry.normalised:.1f}%"
+            if pd.notna(entry.runs) and entry.runs > 1:
+                cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
+            rows.setdefault(entry.level, dict.fromkeys(known["agent"], ""))[entry.agent] = cell
+        return [
+            f"### Scores by level, {final.column.title}",
+            self._figure(figure, name, "Human-normalised scores"),
+            "Thin lines: 95% intervals, of a single run over its episodes; of several, in brackets "
+            "below, of their mean by Student's t, cut off where they leave the axis, which is "
+            "chosen for bars and runs. Dots: the lowest and the highest run. Levels stand in the "
+            "order of the last agent before the published.",
+            _table([{"Level": level, **row} for level, row in rows.items()]),
+            f"Raw returns and intervals: {self._file(table, name)}",
+        ]
+
+    def _populations(self) -> list[str]:
+        found = tables.populations(self._comparison)
+        if not found:
+            return []
+        events = self._file(tables.events(self._comparison), "populations")
+        ancestries = self._file(tables.ancestries(self._comparison), "ancestries")
+        parts = []
+        for number, (*_, population) in enumerate(found, start=1):
+            members, shown = population.members.values(), population.shown
+            copies = len(population.segments) - 1
+            times = {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies")
+            passed = [
+                f"member {segment.member} ({segment.first:,} to {population.end(segment):,})"
+                for segment in population.segments
+            ]
+            ancestry = ", then ".join(passed[-_MAX_NAMED:])
+            earlier = "..., then " if len(passed) > _MAX_NAMED else ""
+            says = (
+                f"{self._comparison.title}: hyperparameters and fitness of a population's members"
+            )
+            parts += [
+                f"### Population-based training in {_code(str(population.path))}",
+                self._figure(figures.population(population), f"population-{number}", says),
+                f"The ancestry of {shown.name}, through {times}, by frames of each member's own: "
+                f"{earlier}{ancestry}. {ancestries}",
+                _table(_standings(population)),
+                f"Scores are mean capped, of each task's last {RECENT_EPISODES} training episodes; "
+                "hyperparameters are the present ones. All members together have processed "
+                f"{sum(member.frames for member in members):,} frames. Every comparison: {events}",
+            ]
+        return parts
+
+
+def _standings(population: Population) -> list[dict[str, str]]:
+    """Gives a row a member, the fittest first."""
+    rows = []
+    for member in sorted(population.members.values(), key=lambda own: own.rank, reverse=True):
+        latest = member.lineage[-1] if member.lineage else None
+        values = latest.hyperparameters if latest else {}
+        so_far = "" if member.complete else " so far"
+        rows.append(
+            {
+                "Member": member.name,
+                "Score": "" if member.score is None else f"{member.score:.1f}%{so_far}",
+                "Frames": f"{member.frames:,}",
+                "Comparisons": str(latest.comparison if latest else 0),
+                "Copies": str(sum(event.copied for event in member.lineage)),
+                **{
+                    name: f"{values[name]:.3g}" if name in values else ""
+                    for name in population.shown.config.tuned
+                },
+            }
+        )
+    return rows
+
+
+def _short(frames: float) -> str:
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if frames >= unit:
+            return f"{frames / unit:.3g}{letter}"
+    return f"{frames:.0f}"
+
+
+def _if_known(value: float, template: str) -> str:
+    return template.format(value) if pd.notna(value) else ""
 
 
 def _with_ends(value: float, low: float, high: float, style: str) -> str:
-    """A value over runs and the ends of its interval or range, if it has any width."""
+    """Writes a value over runs with the ends of its interval or range, if it has any width."""
     return f"{value:{style}}" + (f" [{low:{style}}, {high:{style}}]" if high > low else "")
-
-
-def as_html(text: str, figures: Path) -> str:
-    """The Markdown as a page that needs no other file, with its images from `figures` inside."""
-
-    def embed(source: re.Match[str]) -> str:
-        data = base64.b64encode((figures / source[1]).read_bytes()).decode()
-        return f'src="data:image/png;base64,{data}"'
-
-    body = re.sub(
-        rf'src="{figures.name}/([^"]+)"', embed, markdown.markdown(text, extensions=["tables"])
-    )
-    title = text.splitlines()[0].removeprefix("# ")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
 def _lines(head: str, lines: Sequence[str]) -> list[str]:
@@ -289,13 +457,29 @@ def _lines(head: str, lines: Sequence[str]) -> list[str]:
 
 
 def _code(text: str) -> str:
-    """Text that Markdown and HTML are to leave as it is."""
+    """Marks text that Markdown and HTML are to leave as it is."""
     return "`" + text.replace("`", "'").replace("\n", " ") + "`"
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table; all rows have the keys of the first."""
+    """Makes a Markdown table; all rows have the keys of the first."""
     heads = list(rows[0])
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    lines: list[Iterable[str]] = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     lines += [[str(row[head]).replace("|", "\\|") for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _as_html(text: str, directory: Path) -> str:
+    """Makes a page of the Markdown that needs no other file: its images are inside."""
+
+    def embed(source: re.Match[str]) -> str:
+        data = base64.b64encode((directory / source[1]).read_bytes()).decode()
+        return f'src="data:image/png;base64,{data}"'
+
+    body = markdown.markdown(text, extensions=["tables"])
+    body = re.sub(r'src="(figures/[^"]+)"', embed, body)
+    title = text.splitlines()[0].removeprefix("# ")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )

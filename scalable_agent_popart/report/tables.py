@@ -1,43 +1,131 @@
-"""The tables behind the paper's Table 1 and its Figures 8 and 9."""
+"""Makes the tables of a report: what the CSV files hold, and what pages and figures show."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.typing import DataFrameGroupBy
 
-from scalable_agent_popart import intervals, scores
-from scalable_agent_popart.report import published
-from scalable_agent_popart.report.comparison import Agent, Comparison
-from scalable_agent_popart.report.finals import Column, Final, Finals
+from scalable_agent_popart import scores
+from scalable_agent_popart.population.directory import Event
+from scalable_agent_popart.report import records
+from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.read import Population, Run
+from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.suites import Suite
 
+IMPALA = "IMPALA (Espeholt et al., 2018)"
+# Of IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
+# agent's raw score, and the column of Table 1 whose protocol the scores were played by.
+_BY_LEVEL = {
+    "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
+    "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
+}
+_RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
+_ENDS = ("low", "high", "lowest", "highest")
+_RERUN = ("rerun_low", "rerun_high")
+# A run counts beside another of its agent that has come so much farther at most.
+_COMPARABLE = 0.9
+_POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
+_STRETCHES = 40  # Of training, in the figure of gradients.
+_MAX_PANELS = 8  # For each seed one, in that figure.
+
+
+# Published scores. Of the PopArt paper only aggregates are; of IMPALA (Espeholt et al., 2018) the
+# scores by level too, from which aggregates of any subset can be computed.
+
+
+def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
+    """Gives a column of the paper's Table 1: percent by agent and reward clipping.
+
+    Args:
+      suite: name of a benchmark.
+      column: `noop` or `human` (starts), `train` or `test` (levels).
+    """
+    rows = _published("table1.csv").itertuples()
+    own = (row for row in rows if (row.suite, row.column) == (suite, column))
+    return {(row.agent, row.reward_clipping): row.score for row in own}
+
+
+def impala_by_level(suite: str, column: str) -> dict[str, float]:
+    """Gives IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
+    file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
+    return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
+
+
+def _published(file: str) -> pd.DataFrame:
+    with (resources.files(__package__) / "data" / file).open() as text:
+        return pd.read_csv(text, comment="#", float_precision="round_trip")
+
+
+# Final scores: Table 1 and Figures 8 and 9.
+
+
+class Column(NamedTuple):
+    """A column of Table 1: a way to test final policies."""
+
+    name: str  # `noop` or `human` (starts), `train` or `test` (levels).
+    title: str  # The paper's words for it.
+    levels: Mapping[str, str]  # Task to the level that tests it.
+    starts: str = "noop"
+    trained_on: bool = False  # Whether agents train on it, so that returns of training may do.
+
+
+def columns(suite: Suite) -> list[Column]:
+    """Gives the columns that Table 1 has, or would have, of a benchmark."""
+    levels = {task: task for task in suite.tasks}
+    if suite.test_versions:
+        tested = {task: suite.test_version(task) for task in suite.tasks}
+        train = Column("train", "train levels", levels, trained_on=True)
+        return [train, Column("test", "test levels", tested)]
+    if not suite.human_starts_scores:
+        return [Column("noop", "test", levels, trained_on=True)]
+    random = Column("noop", "random starts", levels, trained_on=True)
+    return [random, Column("human", "human starts", levels, starts="human")]
+
+
+class _Final(NamedTuple):
+    """Raw returns by level of a run's policy, in a test or else at last in training."""
+
+    frames: int  # Environment frames it was trained for.
+    returns: dict[str, np.ndarray]
+    tested: bool
 
 
 class FinalScores:
-    """Scores of the final returns that count under one column's protocol.
+    """The scores that count in the end, under one column's protocol.
+
+    Every agent is compared on all tasks in play: a test of some of them does not count. Where a
+    run of an agent was tested, untested ones do not count, nor do runs that lag far behind.
 
     Attributes:
-      complete: whether all tasks of the benchmark are compared.
+      column: the protocol.
+      left_out: a line for each run whose returns do not count, with the reason.
+      papers: the paper's scores by agent and reward clipping, if all tasks are compared.
       inverted: levels whose published human does worse than random play.
     """
 
-    def __init__(self, comparison: Comparison, column: Column, finals: Finals):
+    def __init__(self, comparison: Comparison, column: Column):
+        self.column = column
         self._suite = suite = comparison.suite
-        self._column = column
-        self._of_agents = finals.of_agents
+        self._levels = list(column.levels.values())
         self._references = suite.references(column.starts)
         # Levels outside of the benchmark have no reference scores.
-        self._scored = [task for task in suite.tasks if task in suite.reference_scores]
-        self.complete = set(self._scored) == set(suite.reference_scores)
-        self.inverted = [
-            level
-            for level in map(self._level, self._scored)
-            if self._references[level].human < self._references[level].random
-        ]
+        self._scored = [column.levels[t] for t in suite.tasks if t in suite.reference_scores]
+        complete = len(self._scored) == len(suite.reference_scores)
+        self.papers = papers_table_1(suite.name, column.name) if complete else {}
+        self._impala = impala_by_level(suite.name, column.name)
+        references = [(level, self._references[level]) for level in self._scored]
+        self.inverted = [level for level, (random, human) in references if human < random]
+        self.left_out: list[str] = []
+        self._finals = [(a, own) for a in comparison.agents if (own := self._choose(a))]
 
     def table_1(self) -> pd.DataFrame:
-        """Aggregate scores in percent, ours beside the published ones; a row an agent.
+        """Makes a row an agent: aggregate scores in percent, ours and the published ones.
 
         `score` is the benchmark's usual aggregate as a mean over runs; `low` and `high` its 95%
         interval, over seeds or over the episodes of a single run; `lowest` and `highest` those
@@ -45,122 +133,369 @@ class FinalScores:
         runs. `published` is the paper's if all tasks of the benchmark are in, or
         computed from published scores of the same tasks.
         """
-        rows = [self._aggregate_row(*found) for found in self._of_agents if self._scored]
-        theirs = self._impala()
+        rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
+        theirs = self._impalas_aggregate()
         if theirs is not None:
             headline = getattr(theirs, self._suite.headline)
-            rows.append({"agent": published.IMPALA, **theirs._asdict(), "published": headline})
+            rows.append({"agent": IMPALA, **theirs._asdict(), "published": headline})
         names = ["agent", "column", "tasks", "source", "runs", "fewest_frames", "most_frames"]
-        names += ["episodes", "score", "low", "high", "lowest", "highest"]
-        names += ["rerun_low", "rerun_high"]
-        table = pd.DataFrame(rows, columns=[*names, *_AGGREGATES, "published"])
-        return _with_counts(table.assign(column=self._column.name, tasks=len(self._scored)))
+        names += ["episodes", "score", *_ENDS, *_RERUN, *_AGGREGATES, "published"]
+        table = pd.DataFrame(rows, columns=names)
+        return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
 
     def breakdown(self) -> pd.DataFrame:
-        """Scores by level, a row a level and agent, published agents too.
+        """Makes a row a level and agent, published agents too: raw and normalised scores.
 
         `low` and `high` of a normalised score are its 95% interval, over seeds or over the
         episodes of a single run; `lowest` and `highest` those of single runs.
         """
-        raw = published.impala_by_level(self._suite.name, self._column.name)
         rows: list[dict[str, Any]] = []
-        for task in self._suite.tasks if self._of_agents else ():
-            level = self._level(task)
-            rows += [self._level_row(agent, own, task) for agent, own in self._of_agents]
-            if level in raw:
-                theirs = {"mean_return": raw[level], "normalised": self._percent(level, raw[level])}
-                rows.append(
-                    {"agent": published.IMPALA, "level": level, "source": "published", **theirs}
-                )
+        for level in self._levels if self._finals else ():
+            rows += [self._level_row(agent, own, level) for agent, own in self._finals]
+            if level in self._impala:
+                raw = self._impala[level]
+                theirs = {"mean_return": raw, "normalised": self._percent(level, raw)}
+                rows.append({"agent": IMPALA, "level": level, "source": "published", **theirs})
         names = ["agent", "level", "source", "runs", "episodes", "mean_return", "normalised"]
-        names += ["low", "high", "lowest", "highest"]
-        return _with_counts(pd.DataFrame(rows, columns=names))
+        return _with_counts(pd.DataFrame(rows, columns=[*names, *_ENDS]))
 
     def published(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
-        """Published scores, by agent, to compare agents of one reward clipping with.
+        """Gives the published scores, by agent, to compare agents of one reward clipping with.
 
         Args:
           clipping: of the rewards they were trained with.
           names: the paper's names of the agents that play.
         """
-        found = {name: self._papers(name, clipping) for name in names}
-        theirs = self._impala()
+        found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
+        found = {name: found[name] for name in names if name in found}
+        theirs = self._impalas_aggregate()
         if theirs is not None and clipping == self._suite.defaults["reward_clipping"]:
-            found[published.IMPALA] = getattr(theirs, self._suite.headline)
-        return {name: score for name, score in found.items() if score is not None}
+            found[IMPALA] = getattr(theirs, self._suite.headline)
+        return found
 
-    def _papers(self, name: str, clipping: str) -> float | None:
-        if not self.complete:
-            return None
-        return published.aggregate(self._suite.name, clipping, self._column.name, name)
+    def _choose(self, agent: Agent) -> list[_Final]:
+        """Chooses those returns of an agent's runs that can be averaged, and names the others."""
+        chosen: list[tuple[Run, _Final]] = []
+        levels, total = set(self._levels), len(self._levels)
+        for run in agent.runs:
+            tests = [test for test in run.evaluations if test.starts == self.column.starts]
+            whole = [
+                _Final(test.frames, {level: test.returns[level] for level in self._levels}, True)
+                for test in tests
+                if levels <= test.returns.keys()
+            ]
+            if whole:  # The newest, and of several the longest.
+                whole.sort(key=lambda own: (own.frames, sum(map(len, own.returns.values()))))
+                chosen.append((run, whole[-1]))
+                continue
+            by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
+            latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
+            missing = len(levels - latest.keys())
+            if self.column.trained_on and not missing:
+                returns = {level: latest[level] for level in self._levels}
+                chosen.append((run, _Final(run.frames, returns, False)))
+            if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
+                reason = (
+                    f"tested on {covered} of {total} tasks only, which does not count here "
+                    "(--level_name compares some tasks)"
+                )
+                self.left_out.append(f"{run.path}: {reason}")
+            elif self.column.trained_on and missing:
+                self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
+        tested = any(final.tested for _, final in chosen)
+        farthest = max((final.frames for _, final in chosen if final.tested == tested), default=0)
+        kept = []
+        for run, final in chosen:
+            if final.tested != tested:
+                reason = f"not tested yet, as other runs of {agent.label} are"
+            elif final.frames < _COMPARABLE * farthest:
+                another = f"another run of {agent.label} is at {farthest:,}"
+                reason = f"at {final.frames:,} frames, and {another}"
+            else:
+                kept.append(final)
+                continue
+            self.left_out.append(f"{run.path}: {reason}")
+        return kept
 
-    def _impala(self) -> scores.Aggregate | None:
-        """IMPALA's aggregates, from its published scores on the same tasks."""
-        raw = published.impala_by_level(self._suite.name, self._column.name)
-        own = {level: [raw[level]] for level in map(self._level, self._scored) if level in raw}
+    def _impalas_aggregate(self) -> scores.Aggregate | None:
+        """Aggregates IMPALA's published scores on the same tasks."""
+        own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
         return scores.aggregate_returns(own, self._references)
 
-    def _aggregate_row(self, agent: Agent, own: Sequence[Final]) -> dict[str, Any]:
-        headline = self._suite.headline
-        returns = [{self._level(t): final.returns[t] for t in self._scored} for final in own]
+    def _aggregate_row(self, agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
+        suite, config = self._suite, agent.runs[0].config
+        returns = [{level: final.returns[level] for level in self._scored} for final in own]
         aggregates = [scores.aggregate_returns(of_run, self._references) for of_run in returns]
-        by_run = [getattr(aggregate, headline) for aggregate in aggregates]
-        if len(own) > 1:
-            interval = intervals.over_seeds(by_run)
-        else:
-            of_episodes = intervals.of_aggregates(returns[0], self._references)
-            interval = of_episodes[headline] if of_episodes else None
-        rerun = intervals.of_rerun(by_run) or (None, None)
-        config, usual = agent.config, self._suite.defaults
-        papers = config.action_set == usual["action_set"]  # Its agents have the larger set.
+        by_run = [getattr(aggregate, suite.headline) for aggregate in aggregates]
+        interval = scores.interval_over_seeds(by_run)
+        if len(own) == 1:
+            of_episodes = scores.intervals_of_aggregates(returns[0], self._references)
+            interval = of_episodes[suite.headline] if of_episodes else None
+        rerun = scores.interval_over_seeds(by_run, of_rerun=True)
+        ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
+        papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
+        frames = [final.frames for final in own]
         return {
             **_source(agent, own),
-            "fewest_frames": min(final.frames for final in own),
-            "most_frames": max(final.frames for final in own),
-            "episodes": min(len(final.returns[task]) for final in own for task in self._scored),
+            "fewest_frames": min(frames),
+            "most_frames": max(frames),
+            "episodes": min(len(values) for of_run in returns for values in of_run.values()),
             "score": np.mean(by_run),
-            **dict(zip(("low", "high"), interval or (None, None), strict=True)),
-            "lowest": min(by_run),
-            "highest": max(by_run),
-            **dict(zip(("rerun_low", "rerun_high"), rerun, strict=True)),
+            **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
             **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
-            "published": self._papers(agent.name, config.reward_clipping) if papers else None,
+            "published": self.papers.get((agent.name, config.reward_clipping)) if papers else None,
         }
 
-    def _level_row(self, agent: Agent, own: Sequence[Final], task: str) -> dict[str, Any]:
-        level = self._level(task)
-        means = [float(np.mean(final.returns[task])) for final in own]
-        if len(own) > 1:
-            interval = intervals.over_seeds(means)
-        else:
-            interval = intervals.of_mean(own[0].returns[task])
-        low, high = interval or (means[0], means[0])
+    def _level_row(self, agent: Agent, own: Sequence[_Final], level: str) -> dict[str, Any]:
+        means = [float(np.mean(final.returns[level])) for final in own]
+        interval = scores.interval_over_seeds(means)
+        if len(own) == 1:
+            interval = scores.interval_of_mean(own[0].returns[level])
+        ends = (*(interval or (means[0], means[0])), min(means), max(means))
         return {
             **_source(agent, own),
             "level": level,
-            "episodes": min(len(final.returns[task]) for final in own),
+            "episodes": min(len(final.returns[level]) for final in own),
             "mean_return": np.mean(means),
             "normalised": self._percent(level, float(np.mean(means))),
-            "low": self._percent(level, low),
-            "high": self._percent(level, high),
-            "lowest": self._percent(level, min(means)),
-            "highest": self._percent(level, max(means)),
+            **{name: self._percent(level, end) for name, end in zip(_ENDS, ends, strict=True)},
         }
-
-    def _level(self, task: str) -> str:
-        return self._column.level(self._suite, task)
 
     def _percent(self, level: str, score: float) -> float | None:
         reference = self._references.get(level)
         return None if reference is None else scores.normalise(score, reference)
 
 
-def _source(agent: Agent, own: Sequence[Final]) -> dict[str, Any]:
+def _source(agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
     source = "test" if own[0].tested else "training"
     return {"agent": agent.label, "source": source, "runs": len(own)}
 
 
 def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with its counts as whole numbers, which published agents have none of."""
+    """Makes counts whole numbers, which published agents have none of."""
     counts = ("runs", "fewest_frames", "most_frames", "episodes")
     return table.astype({name: "Int64" for name in counts if name in table})
+
+
+# Over training: Figures 1 to 5, progress and gradients.
+
+
+def learning_curves(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a run and point: aggregate scores over training.
+
+    A curve begins where every task has finished an episode; tasks whose random and human scores
+    are not known are left out.
+    """
+    references = comparison.suite.reference_scores
+    tasks = [task for task in comparison.suite.tasks if task in references]
+    longest = max(run.frames for _, run in comparison.runs)
+    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+
+    def read(run: Run) -> pd.DataFrame:
+        if not tasks:
+            return pd.DataFrame()
+        frames = grid[grid <= run.frames]
+        recent = [scores.normalise(_recent_returns(run, t, frames), references[t]) for t in tasks]
+        normalised = np.array(recent)  # [tasks, points]
+        known = np.isfinite(normalised).all(axis=0)
+        aggregates = scores.aggregate(normalised[:, known])._asdict()
+        return pd.DataFrame({"frames": frames[known], **aggregates})
+
+    return _of_runs(comparison, ["frames", *_AGGREGATES], read)
+
+
+def statistics(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a run, task and record: PopArt's statistics and the returns beside them."""
+
+    def read(run: Run) -> pd.DataFrame:
+        parts = [
+            own.assign(episode_return=_recent_returns(run, str(task), own["frames"].to_numpy()))
+            for task, own in run.logs["statistics"].groupby("task", sort=False)
+            if task in comparison.suite.tasks
+        ]
+        return pd.concat(parts) if parts else pd.DataFrame()
+
+    return _of_runs(comparison, ["task", "frames", "shift", "scale", "episode_return"], read)
+
+
+def progress(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a run and record: speed, memory and entropy, see `records.read_metrics`."""
+    columns = ["frames", *records.METRICS["progress"]]
+    return _of_runs(comparison, columns, lambda run: run.logs["progress"])
+
+
+def batches(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a run and task that it was trained on: the task's share of the batches.
+
+    `share` is the mean over records of the task's share of the rollouts since the record before,
+    `least` and `most` the smallest and the largest of these.
+    """
+
+    def read(run: Run) -> pd.DataFrame:
+        groups = run.logs["batches"].groupby("task", sort=False)["share"]
+        return groups.agg(share="mean", least="min", most="max").reset_index()
+
+    return _of_runs(comparison, ["task", "share", "least", "most"], read)
+
+
+def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
+    """Makes a row a run of both tables; NaN where they do not tell.
+
+    The medians of frames_per_second and of entropy, and the largest memory_mib. `tasks` is the
+    number of tasks with a share in the run's batches, `least` and `most` are the shares of two.
+    """
+    keys = ["run", "agent", "seed"]
+    of_runs = progress.groupby(keys, sort=False)
+    table = of_runs.agg(
+        frames_per_second=("frames_per_second", "median"),
+        memory_mib=("memory_mib", "max"),
+        entropy=("entropy", "median"),
+    )
+    shares = batches[batches["share"] > 0].groupby(keys, sort=False)["share"].count()
+    own = batches.groupby(keys, sort=False)["share"].agg(least="min", most="max")
+    return table.join(shares.rename("tasks")).join(own).reset_index()
+
+
+def gradients(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a run, loss, task and record: each task's gradient over training.
+
+    `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
+    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part` is the
+    norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
+    nothing beside.
+    """
+
+    def read(run: Run) -> pd.DataFrame:
+        table = run.logs["gradients"]
+        own = table[table["task"].isin(comparison.suite.tasks)]
+        sums = own.groupby(["frames", "loss"])["norm"].transform("sum")
+        return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
+
+    return _of_runs(comparison, ["loss", "task", "frames", "norm", "part"], read)
+
+
+def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
+    """Makes a row an agent, loss and task: `norm` and `part`.
+
+    Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
+    up to the frames that all runs have reached. Then the median of the norms, which may differ by
+    orders of magnitude between runs, with the least and the most; and the mean of the parts, with
+    its 95% interval over runs, `low_part` to `high_part`.
+    """
+    common = table.groupby("run")["frames"].max().min()
+    keys = ["agent", "loss", "task"]
+    groups = table[table["frames"] <= common].groupby([*keys, "run"], sort=False)
+    runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
+    both = runs.groupby(keys, sort=False)
+    norms = both.agg(norm=("norm", "median"), least_norm=("norm", "min"), most_norm=("norm", "max"))
+    return pd.concat([norms, _parts(both)], axis=1).reset_index()
+
+
+def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
+    """Averages the records of one loss over equal stretches of training: median norm, mean part.
+
+    `frames` are those of the stretches' middles. `panel` is the agent and seed, since runs may go
+    different ways; or, where these are many, the agent. Then the part is the mean over its runs,
+    and `low_part` to `high_part` the 95% interval of that.
+    """
+    seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
+    one_each = seeds.nunique() == table["agent"].nunique()
+    panels = table["agent"] if one_each or seeds.nunique() > _MAX_PANELS else seeds
+    width = table["frames"].max() / _STRETCHES
+    stretch = ((table["frames"] - 1) // width).clip(0, _STRETCHES - 1)
+    binned = table.assign(panel=panels, frames=(stretch + 0.5) * width)
+    keys = ["panel", "task", "frames"]
+    norms = binned.groupby(keys, sort=False)[["norm"]].median()
+    runs = binned.groupby([*keys, "run"], sort=False)[["part"]].mean()
+    means = pd.concat([norms, _parts(runs.groupby(keys, sort=False))], axis=1).reset_index()
+    return means.sort_values("frames", kind="stable", ignore_index=True)
+
+
+def _parts(runs: DataFrameGroupBy) -> pd.DataFrame:
+    """Averages each group's parts, a row a run, with the interval of the mean."""
+    parts = runs["part"].agg(["mean", "std", "count"])
+    low, high = scores.students_t(parts["mean"], parts["std"], parts["count"])
+    return pd.DataFrame({"part": parts["mean"], "low_part": low, "high_part": high})
+
+
+def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
+    """Averages a task's latest episodes up to each of `frames`; NaN before the first."""
+    episodes = run.logs["episodes"]
+    episodes = episodes[episodes["task"] == task]
+    ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
+    begins = np.maximum(ends - RECENT_EPISODES, 0)
+    total = np.concatenate([[0.0], np.cumsum(episodes["episode_return"].to_numpy())])
+    with np.errstate(invalid="ignore"):
+        return (total[ends] - total[begins]) / (ends - begins)
+
+
+# Populations.
+
+
+def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
+    """Gives each population with a run of it; where only members were asked for, with one."""
+    found: dict[Path, tuple[Agent, Run, Population]] = {}
+    for agent, run in comparison.runs:
+        if run.population is not None:
+            path = run.population.path.resolve()
+            if path not in found or run.population.whole:
+                found[path] = agent, run, run.population
+    return list(found.values())
+
+
+def events(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a start or comparison: the lineages of all members of populations.
+
+    `frames` are the member's own; values of hyperparameters are those from there on.
+    """
+    found = populations(comparison)
+    rows = [
+        {**_about(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
+        for agent, run, population in found
+        for number, member in population.members.items()
+        for event in member.lineage
+    ]
+    names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
+    tuned = dict.fromkeys(
+        name for *_, population in found for name in population.shown.config.tuned
+    )
+    table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
+    return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
+
+
+def ancestries(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a segment of each population's ancestry, oldest first.
+
+    `first` and `last` are frames of the member's own, `learned_first` and `learned_last` those
+    that the weights have learned from.
+    """
+    rows = [
+        {
+            **_about(agent, run),
+            "member": segment.member,
+            "first": segment.first,
+            "last": population.end(segment),
+            "learned_first": segment.first + segment.offset,
+            "learned_last": population.end(segment) + segment.offset,
+        }
+        for agent, run, population in populations(comparison)
+        for segment in population.segments
+    ]
+    return pd.DataFrame(rows)
+
+
+def _of_runs(
+    comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
+) -> pd.DataFrame:
+    """Makes one table of what `read` finds of each run; an empty one if it finds nothing."""
+    parts = [
+        own.assign(**_about(agent, run)) for agent, run in comparison.runs if len(own := read(run))
+    ]
+    columns = [*_RUN, *columns]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _about(agent: Agent, run: Run) -> dict[str, Any]:
+    """Gives the first columns of a table whose rows are of runs."""
+    values = (agent.label, run.config.reward_clipping, str(run.path), run.seed)
+    return dict(zip(_RUN, values, strict=True))

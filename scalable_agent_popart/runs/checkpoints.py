@@ -1,4 +1,4 @@
-"""Checkpoints: everything a killed run needs to go on as if nothing had happened."""
+"""Checkpoints: all that a killed run needs to go on as if nothing had happened."""
 
 import contextlib
 import re
@@ -26,7 +26,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, **objects: Any):
-        """Names what is saved.
+        """Names the objects to save.
 
         Args:
           directory: created by the first `save`.
@@ -45,11 +45,11 @@ class Checkpoints:
         checkpoints = self._newest_first()
         if not checkpoints:
             return False
-        newest = checkpoints[0]
-        mend = "give another --logdir"
-        if len(checkpoints) > 1:
-            mend = f"delete {newest}.* to go on from {Path(checkpoints[1]).name}"
-        _restore(self._checkpoint, newest, mend)
+        newest, *older = checkpoints
+        advice = "give another --logdir"
+        if older:
+            advice = f"delete {newest}.* to go on from {Path(older[0]).name}"
+        _restore(self._checkpoint, newest, advice)
         return True
 
     def save(self) -> str:
@@ -71,12 +71,12 @@ class Checkpoints:
             ) from error
 
     def _newest_first(self) -> list[str]:
-        """Paths of the checkpoints that still have any of their files."""
+        """Returns the paths of the checkpoints of which any file is left."""
         if not self._directory.is_dir():
             return []
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
-            # With no more than the first on disk, its writing was cut off before it counted.
+            # If only the first is on disk, its writing was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
                 raise UserError(
                     f"{self._directory / 'checkpoint'}, which names the newest checkpoint, is "
@@ -103,15 +103,12 @@ def load(checkpoint: str, **objects: Any) -> None:
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """The path of the newest finished checkpoint, if there is one."""
+    """Returns the path of the newest finished checkpoint, if there is one."""
     return tf.train.latest_checkpoint(str(directory))
 
 
 def frames_of(checkpoint: str) -> int | None:
-    """How far a run had come at a checkpoint, of which there may be several at one place.
-
-    None if it was removed since, in favour of newer ones.
-    """
+    """Returns a run's environment frames at a checkpoint; None if it was removed since."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         return int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE"))
@@ -119,7 +116,7 @@ def frames_of(checkpoint: str) -> int | None:
         return None
 
 
-def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
+def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None:
     try:
         with _with_float64_statistics(checkpoint) as readable:
             objects.restore(readable).assert_existing_objects_matched().expect_partial()
@@ -132,18 +129,18 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, mend: str) -> None:
         ) from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
         raise UserError(
-            f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {mend}"
+            f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {advice}"
         ) from error
 
 
 @contextlib.contextmanager
 def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
-    """A checkpoint as it is, or for as long as it is entered a copy if its statistics are float32.
+    """Yields a checkpoint, or if its statistics are float32 a temporary copy with float64.
 
-    TensorFlow restores a variable from a tensor of its own type only.
+    TensorFlow restores a variable only from a tensor of its own type.
 
     Raises:
-      UserError: if there is no place for the copy.
+      UserError: if the copy cannot be written.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     types = reader.get_variable_to_dtype_map()
@@ -171,6 +168,6 @@ def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says, without TensorFlow's names of graph nodes."""
+    """Returns an error's first line, without TensorFlow's names of graph nodes."""
     text = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", str(error)).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""A run's directory: who may use it, what it was made for, and where things are."""
+"""A run's directory: its files, the record of its configuration, and its lock."""
 
 import contextlib
 import csv
@@ -22,26 +22,20 @@ from typing import IO, Any
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import InUseError, UserError
 
-# How a file of another content shows.
+# Errors that reading a file of unexpected content raises.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-# Lies in a directory that holds the runs of a population, and is none itself.
+# Marks the directory of a population, whose runs are in directories below it.
 POPULATION_FILE = "population.json"
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Flags that shape learning and with which a run went on differently.
+    """A change of flags that shape learning, with which a run was resumed."""
 
-    Attributes:
-      frames: of the run, when it was resumed with them.
-      changed: flag to its value before and from then on.
-      git_revision: of the program, from then on.
-    """
-
-    frames: int
-    changed: Mapping[str, tuple[Any, Any]]
-    git_revision: str | None = None
+    frames: int  # of the run, when it was resumed
+    changed: Mapping[str, tuple[Any, Any]]  # flag to its values before and from then on
+    git_revision: str | None = None  # of the program, from then on
 
 
 @dataclass(frozen=True)
@@ -54,33 +48,22 @@ class _Record:
 
 
 class RunDirectory:
-    """Paths and configuration of one run.
-
-    Attributes:
-      path: of the directory.
-      metrics: `metrics.jsonl`, the learner's log.
-      episodes: `episodes.jsonl`, a line for each finished game.
-      checkpoints: the checkpoints' directory.
-      evaluation: `evaluation.json`, the newest result of `--mode=test`.
-      evaluations: directory of all results of `--mode=test`.
-      evaluations_log: `evaluations.jsonl`, a line for each test by an evaluator job.
-      videos: directory of what `--record_video` films.
-    """
+    """Paths and configuration of one run."""
 
     def __init__(self, path: str):
         self.path = Path(path)
-        self.metrics = self.path / "metrics.jsonl"
-        self.episodes = self.path / "episodes.jsonl"
+        self.metrics = self.path / "metrics.jsonl"  # The learner's log.
+        self.episodes = self.path / "episodes.jsonl"  # A line for each finished game.
         self.checkpoints = self.path / "checkpoints"
-        self.evaluation = self.path / "evaluation.json"
-        self.evaluations = self.path / "evaluations"
-        self.evaluations_log = self.path / "evaluations.jsonl"
+        self.evaluation = self.path / "evaluation.json"  # The newest result of `--mode=test`.
+        self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
+        self.evaluations_log = self.path / "evaluations.jsonl"  # Those by an evaluator job.
         self.videos = self.path / "videos"
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
 
     def read_config(self) -> Config | None:
-        """The configuration the run was last started with, or None if there is no run.
+        """Returns the configuration that the run was last started with; None if there is no run.
 
         Raises:
           UserError: if the directory or its configuration cannot be read.
@@ -89,7 +72,7 @@ class RunDirectory:
         return None if record is None else record.config
 
     def read_history(self) -> tuple[Change, ...]:
-        """The changes of flags while the run learned, oldest first; raises as `read_config`."""
+        """Returns the changes of flags while the run learned, oldest first."""
         record = self._read_record()
         return () if record is None else record.history
 
@@ -102,7 +85,7 @@ class RunDirectory:
         try:
             record = json.loads(self._config_path.read_text())
             # A flag that did not exist when the run was made takes its default.
-            config = Config.from_flags(
+            config = Config.from_record(
                 {"level_name": record["flags"]["level_name"], **record["flags"]}
             )
             history = tuple(
@@ -123,18 +106,17 @@ class RunDirectory:
             ) from error
 
     def wait_for_config(self) -> Config:
-        """As `read_config`, once there is a run."""
+        """Waits until there is a run, and returns its configuration."""
         while (config := self.read_config()) is None:
             time.sleep(1.0)
         return config
 
     def check(self, config: Config) -> None:
-        """Writes nothing; raises UserError if `config` cannot train in this directory."""
+        """Raises UserError if `config` cannot train in this directory; writes nothing."""
         self.refuse_population()
         previous = self.read_config()
         if previous is not None:
-            differences = config.differences(previous)
-            if differences:
+            if differences := config.differences(previous):
                 raise UserError(
                     f"{self.path} holds another run: {'; '.join(differences)}; "
                     "give the same flags or another --logdir"
@@ -167,7 +149,7 @@ class RunDirectory:
             )
 
     def lock(self) -> None:
-        """Takes the directory for this process, until `close` or the process's end.
+        """Locks the directory for this process, until `close` or the process's end.
 
         Raises:
           InUseError: if another process trains here.
@@ -183,7 +165,7 @@ class RunDirectory:
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
-        # Checkpoints are gone, or were never here: the first is written before the second line.
+        # A run with two lines of metrics has saved a checkpoint, which is gone or was never here.
         if self.metrics.is_file() and self.metrics.read_bytes().count(b"\n") > 1:
             raise UserError(
                 f"{self.path} holds logs but no checkpoints, so training would begin anew and "
@@ -195,16 +177,13 @@ class RunDirectory:
     ) -> None:
         """Writes `config.json`; flags that shape learning and have changed go to its history.
 
-        Args:
-          config: that the run is trained with from now on.
-          frames: that the run has learned from so far.
-          device: what it is trained on, see `hardware.device`.
+        Configuration and device (see `hardware.device`) are the run's after `frames`.
         """
         before = self._read_record()
         history: list[Change] = []
         revision = _git_revision()
         if before is not None:
-            # Nothing was learned with flags whose frames were lost.
+            # Nothing was learned with flags of lost frames.
             lost = [change for change in before.history if change.frames >= frames]
             history += before.history[: len(before.history) - len(lost)]
             then = {
@@ -212,7 +191,7 @@ class RunDirectory:
             }
             changed = config.changes(dataclasses.replace(before.config, **then))
             if before.config.precision == "auto" != config.precision:
-                # Older runs did not note which type it was, which need not be the one of now.
+                # Older runs did not record which type it was, which may be another one.
                 changed["precision"] = ("auto", config.precision)
             if changed and frames:
                 history.append(Change(frames, changed, revision))
@@ -228,7 +207,7 @@ class RunDirectory:
         write_atomically(self._config_path, record)
 
     def prepare_evaluation(self, films: bool) -> None:
-        """Raises UserError if no evaluation, or no film, could be written, before one is played."""
+        """Raises UserError if an evaluation, or its films, could not be written."""
         try:
             self.evaluations.mkdir(exist_ok=True)
             if films:
@@ -244,12 +223,12 @@ class RunDirectory:
             ) from error
 
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
-        """Writes the newest evaluation as JSON, and its returns as CSV; keeps those before."""
+        """Writes the newest evaluation as JSON and its returns as CSV; keeps earlier ones."""
         self.evaluations.mkdir(exist_ok=True)
         stem = f"{summary['starts']}-{summary['frames']}"
         for number in itertools.count(1):
             with contextlib.suppress(FileExistsError):
-                # Takes the name, before another evaluation does.
+                # Reserves the name, before another evaluation does.
                 kept = self.evaluations / f"{stem}-{number}.json"
                 kept.touch(exist_ok=False)
                 break
@@ -266,7 +245,7 @@ class RunDirectory:
         write_atomically(self.evaluation, summary)
 
     def close(self) -> None:
-        """Lets go of the directory."""
+        """Unlocks the directory; may be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -276,7 +255,7 @@ def flock(file: IO[str], operation: int) -> None:
     """Locks a file until it is closed or the process ends, however it ends.
 
     Raises:
-      BlockingIOError: if the operation is not to wait, and another process holds it.
+      BlockingIOError: if another process holds the lock and the operation is not to wait.
       UserError: if the file system has no locks.
     """
     try:
@@ -292,7 +271,7 @@ def flock(file: IO[str], operation: int) -> None:
 
 def write_atomically(path: Path, record: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never a part."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Of several writers none spoils another's.
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Each of several writers has its own.
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(json.dumps(record, indent=2) + "\n")
         file.flush()
@@ -301,7 +280,7 @@ def write_atomically(path: Path, record: Any) -> None:
 
 
 def describe_device(device: Mapping[str, Any] | None) -> str:
-    """A device as records have it, in words."""
+    """Describes a device of a run's record in words; empty if it is not known."""
     if not device:
         return ""
     cores = device["cores"]

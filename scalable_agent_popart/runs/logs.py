@@ -1,8 +1,8 @@
-"""What a run records: JSON lines, TensorBoard and the terminal.
+"""Records of a training run: JSON lines, TensorBoard and the terminal.
 
 `episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
-learning. Both, and what TensorBoard shows, are cut back to where they stood at the checkpoint
-when a run resumes, so that their frames never go backwards.
+learning. When a run resumes, both and TensorBoard's files are cut back to their state at the
+checkpoint, so that their frames never go backwards.
 """
 
 import collections
@@ -25,11 +25,10 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.system.threads import WorkerThreads
 
-# A task's score while training is the mean over its latest games.
+# A task's score while training is the mean over so many latest games.
 _RECENT_EPISODES = 100
-# Scalars that TensorBoard shows in groups of these names; losses have one, and the rest are
+# Scalars that TensorBoard shows in the group `speed`; losses have their own, and the rest is in
 # `learning`.
 _SPEED = (
     "frames_per_second",
@@ -39,10 +38,10 @@ _SPEED = (
     "queue_fill",
     "environment_restarts",
 )
-# By task: groups of their own, some under a name that says more there.
+# Values by task are groups of their own, these under a name that says more.
 _TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
 # Bytes; a line of metrics for 57 tasks has some 6,000.
-_LONGEST_LINE = 2**20
+_MAX_LINE = 2**20
 
 
 class JsonLines:
@@ -62,13 +61,13 @@ class JsonLines:
         self._path.touch()
         with open(self._path, "rb+") as file:
             keep = min(int(self.length), self._path.stat().st_size)
-            file.seek(max(0, keep - _LONGEST_LINE))
+            file.seek(max(0, keep - _MAX_LINE))
             tail = file.read(keep - file.tell())
             file.truncate(keep - len(tail) + tail.rfind(b"\n") + 1)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The records so far, one by one.
+        """Yields the records so far.
 
         Raises:
           UserError: if a line is damaged.
@@ -87,12 +86,12 @@ class JsonLines:
         self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        """Hands everything written to the operating system and notes the length."""
+        """Gives everything written to the operating system and stores the length."""
         self._file.flush()
         self.length.assign(self._file.tell())
 
     def close(self) -> None:
-        """Harmless if it was never opened."""
+        """Closes the file, if it was ever opened."""
         if self._file is not None:
             self._file.close()
 
@@ -101,8 +100,8 @@ class RunLog:
     """All records of a training run.
 
     Attributes:
-      metrics: the learner's log, to be saved with the checkpoint.
-      episodes: the finished games' log, likewise.
+      metrics: log of the learner, whose length belongs to the checkpoint.
+      episodes: log of the finished games, likewise.
     """
 
     def __init__(
@@ -110,18 +109,18 @@ class RunLog:
         directory: RunDirectory,
         suite: Suite,
         num_action_repeats: int,
-        hear: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
+        on_episode: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
         constants: Mapping[str, str] | None = None,
     ):
         """Opens nothing yet.
 
         Args:
           directory: of the run.
-          suite: with its tasks in play.
-          num_action_repeats: environment frames an agent step lasts.
-          hear: is told of each finished game, those in the log included once that is opened: its
-            task, its raw return, and the run's frames at its end.
-          constants: name to value, for every line of metrics.
+          suite: of the tasks that are trained.
+          num_action_repeats: environment frames per agent step.
+          on_episode: called with the task, the raw return and the run's frames at the end of each
+            finished game, those in the log included once that is opened.
+          constants: values for every line of metrics.
         """
         self._constants = constants or {}
         self.metrics = JsonLines(directory.metrics)
@@ -130,9 +129,9 @@ class RunLog:
         self._suite = suite
         self._progress: Any = None  # Until `open`.
         self._begun = threading.Event()
-        self._clock = WorkerThreads(self._begun.set)
+        self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
         self._num_action_repeats = num_action_repeats
-        self._hear = hear
+        self._on_episode = on_episode
         self._returns: dict[str, collections.deque[float]] = {
             task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
         }
@@ -143,7 +142,7 @@ class RunLog:
         self.metrics.open()
         self.episodes.open()
         for episode in self.episodes.read():
-            self._note(episode["task"], episode["episode_return"], episode["frames"])
+            self._count_episode(episode["task"], episode["episode_return"], episode["frames"])
         _cut_events(self._directory.path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
@@ -158,32 +157,29 @@ class RunLog:
             disable=not show_progress,
         )
         if show_progress:
-            self._clock.start("clock", self._show_time)
+            self._clock.start()
         self._since = (time.monotonic(), frames)  # Of the last record.
 
-    def show_awaited(self, what: str) -> None:
-        """Shows in the progress bar what the first batch waits for, until that is recorded."""
-        self._progress.set_description(what, refresh=False)
+    def show_start(self, text: str) -> None:
+        """Shows a text in the progress bar until the first batch is recorded."""
+        self._progress.set_description(text, refresh=False)
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
         """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
 
-        Args:
-          frames: of the run.
-          task_ids: `[B]`.
-          info: `[T + 1, B]`; step 0 was part of the rollouts before.
+        The task ids are `[B]`, the info `[T + 1, B]`, of which step 0 belongs to earlier rollouts.
         """
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):
             task = self._suite.tasks[task_ids[b]]
             episode_return = float(info.episode_return[step + 1, b])
-            self._note(task, episode_return, frames)
+            steps = int(info.episode_step[step + 1, b])
+            self._count_episode(task, episode_return, frames)
             self.episodes.write(
                 {
                     "task": task,
                     "episode_return": episode_return,
-                    "episode_frames": int(info.episode_step[step + 1, b])
-                    * self._num_action_repeats,
+                    "episode_frames": steps * self._num_action_repeats,
                     "frames": frames,
                 }
             )
@@ -200,13 +196,8 @@ class RunLog:
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
-        Adds the memory of this process and its descendants, and each task's share of the rollouts
-        since the last line.
-
-        Args:
-          frames: of the run.
-          learner_metrics: name to value.
-          by_task: name (`shift`, `scale`, `restarts`) to values by task.
+        Adds speed, scores, memory, and each task's share of the rollouts since the last line.
+        `by_task` has values by task under names such as `shift`, `scale` and `restarts`.
         """
         if frames == self._since[1]:
             return  # Already recorded.
@@ -245,27 +236,29 @@ class RunLog:
         self._progress.set_postfix(shown, refresh=False)
 
     def close(self) -> None:
-        """Ends the records; harmless if they were never opened."""
+        """Ends the records, if they were ever opened."""
         if self._progress is not None:
-            self._clock.close()
+            self._begun.set()
+            if self._clock.ident is not None:  # It was started.
+                self._clock.join()
             self._progress.close()
             self._tensorboard.close()
             self.metrics.close()
             self.episodes.close()
 
     def _show_time(self) -> None:
-        """Moves the bar's clock while the main thread, in the first update, cannot."""
+        """Moves the progress bar's clock while the main thread waits for the first update."""
         while not self._begun.wait(self._progress.mininterval):
             self._progress.refresh()
 
-    def _note(self, task: str, episode_return: float, frames: int) -> None:
+    def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)
-        self._hear(task, episode_return, frames)
+        self._on_episode(task, episode_return, frames)
 
     def _score(self) -> dict[str, float]:
-        """Aggregate over the tasks that have a score, and how many those are.
+        """Returns aggregate scores, and the number of tasks that have one.
 
-        A task has one once it has finished a game, if random and human scores are known.
+        A task has a score once it has finished a game, if random and human scores are known.
         """
         references = self._suite.reference_scores
         played = {t: returns for t, returns in self._returns.items() if returns and t in references}
@@ -280,7 +273,7 @@ def _group(name: str) -> str:
 
 
 def _cut_events(directory: Path, frames: int) -> None:
-    """Removes what TensorBoard's files have of later than `frames`, and records cut short.
+    """Removes from TensorBoard's files all events after `frames`, and records cut short.
 
     A record is its length in eight bytes, a checksum of four, the event, and another checksum.
     """

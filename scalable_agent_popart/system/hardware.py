@@ -1,4 +1,4 @@
-"""What the machine is, and how TensorFlow and the allocator are to use it.
+"""The machine's cores, memory and devices, and their use by TensorFlow and the allocator.
 
 Thread pools and the allocator belong to the process, so they are set once, by the program that
 starts it and before TensorFlow first computes.
@@ -27,27 +27,27 @@ _M_ARENA_MAX = -8
 # glibc before 2.35 takes no larger threshold for mapping than the second of these.
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)
 
-# Where Linux says which cgroups a process is in, and what they allow.
+# Linux's lists of the cgroups that a process is in, and of what they allow.
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
-# How long types are compared, and how often at least.
+# Types are compared for so long, and in so many rounds at least.
 _MEASURING_SECONDS = 0.5
-_LEAST_ROUNDS = 8
-# How many times as fast bfloat16 has to be. Nearer to 1 the noise would decide, for each run anew,
+_MIN_ROUNDS = 8
+# bfloat16 has to be so many times as fast. Nearer to 1 the noise would decide, for each run anew,
 # and make different agents of two runs of one command.
-_CLEAR_GAIN = 1.05
+_MIN_GAIN = 1.05
 
 
 def prepare_process() -> None:
     """Sets TensorFlow's threads, the allocator and Python's garbage collector.
 
-    Call it once all modules are imported, and before TensorFlow first computes: a process that has
-    used TensorFlow before keeps the threads it has.
+    To be called once all modules are imported, and before TensorFlow first computes: a process
+    that has used TensorFlow keeps the threads it has.
     """
     keep_freed_memory()
-    # Or the collector would look through the modules' many objects again and again, which takes a
-    # tenth of the program's own work.
+    # Without freezing them, the collector would look through the modules' many objects again and
+    # again, which takes a tenth of the program's own work.
     gc.collect()
     gc.freeze()
     try:
@@ -69,11 +69,11 @@ def prepare_process() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Has glibc's allocator reuse memory where it would return it to the system.
+    """Makes glibc's allocator reuse memory that it would return to the system.
 
     The activations of large batches would otherwise be mapped, faulted in page by page and
-    unmapped again at every step. A single arena, because those of threads hold no block of
-    64 MiB. Where there is no glibc, nothing happens.
+    unmapped again at every step. It gets a single arena, because those of threads hold no block
+    of 64 MiB. Without glibc nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
@@ -83,26 +83,21 @@ def keep_freed_memory() -> None:
 
 
 def memory() -> dict[str, float]:
-    """`memory_mib`, resident now of this process and its descendants; nothing without `/proc`.
+    """Measures `memory_mib`, resident now of this process and its descendants.
 
-    Of the descendants' pages that several processes share, each has its proportional part.
+    Of the descendants' pages that several processes share, each counts its proportional part. Empty
+    where there is no `/proc`.
     """
-    own, *descendants = _process_tree()
-    if not own.exists():
+    if not (own := Path("/proc/self")).exists():
         return {}
-    total = _resident_bytes(own) + sum(map(_proportional_bytes, descendants))
-    return {"memory_mib": total / 2**20}
-
-
-def _process_tree() -> list[Path]:
-    """The directories in `/proc` of this process and its descendants."""
-    found = [Path("/proc/self")]
-    for process in found:  # Which grows.
+    processes, total = [own], _resident_bytes(own)
+    for process in processes:  # The list grows meanwhile.
         # A child belongs to the thread that started it.
         for children in process.glob("task/*/children"):
             with contextlib.suppress(OSError):  # The thread has ended.
-                found += [Path("/proc", child) for child in children.read_text().split()]
-    return found
+                processes += [Path("/proc", child) for child in children.read_text().split()]
+    total += sum(map(_proportional_bytes, processes[1:]))
+    return {"memory_mib": total / 2**20}
 
 
 def _resident_bytes(process: Path) -> int:
@@ -110,19 +105,18 @@ def _resident_bytes(process: Path) -> int:
 
 
 def _proportional_bytes(process: Path) -> int:
-    """The memory resident of a process, of shared pages its part if known; 0 once it ended."""
+    """Measures a process's memory, of shared pages its part if that is known; 0 once it ended."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 2**10
-    try:
+    with contextlib.suppress(OSError):
         return _resident_bytes(process)
-    except OSError:
-        return 0
+    return 0
 
 
 def num_cores() -> int:
-    """Processor cores that this process may use: its affinity, or less if its cgroup allows less.
+    """Counts the cores that this process may use: its affinity, or less if its cgroup has less.
 
     A quota of one and a half cores counts as two.
     """
@@ -134,7 +128,7 @@ def num_cores() -> int:
 
 
 def _cgroup_quotas() -> Iterator[float]:
-    """The processor time, in cores, that this process's cgroups of either version allow it."""
+    """Yields the processor time, in cores, that each of this process's cgroups allows it."""
     try:
         lines = _OWN_CGROUPS.read_text().splitlines()
     except OSError:
@@ -145,7 +139,7 @@ def _cgroup_quotas() -> Iterator[float]:
             continue
         root = _CGROUPS / controllers  # Of version 2, which names none, the folder itself.
         # Limits of the groups above hold as well. In a container the path may be the host's,
-        # which is not to be seen there; the container's own group is then the root.
+        # which does not exist there; the container's own group is then the root.
         for group in (own := root / path.lstrip("/"), *own.parents):
             try:
                 if controllers:
@@ -162,17 +156,17 @@ def _cgroup_quotas() -> Iterator[float]:
 
 
 def has_gpu() -> bool:
-    """Whether TensorFlow sees a GPU."""
+    """Tells if TensorFlow sees a GPU."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 def learner_device() -> str:
-    """The device that learns and acts."""
+    """Names the device that learns and acts."""
     return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
 
 
 def device() -> dict[str, Any]:
-    """The processor's model, the cores that this process may use, and the GPUs, for records."""
+    """Describes processor, usable cores and GPUs, for records."""
     return {
         "processor": _processor_model(),
         "cores": num_cores(),
@@ -198,11 +192,11 @@ def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] |
 
 
 def faster_type(make_work: MakeWork) -> tf.DType:
-    """The type in which some work is done sooner: bfloat16 if that is clearly so, or float32.
+    """Returns the type in which some work takes less time: bfloat16 if it clearly does, or float32.
 
-    Measured, since neither a device's name nor its list of features tells. Both types work in
-    turn, so that what other processes do to one they do to the other, and of each the shortest
-    time counts, which is the one that they disturbed least.
+    This is measured, since neither a device's name nor its list of features tells. The types take
+    turns, so that other processes disturb both alike, and of each the shortest time counts, which
+    is the one that was disturbed least.
 
     Args:
       make_work: given a type, returns a call that does the work in it and waits for its end.
@@ -215,20 +209,20 @@ def faster_type(make_work: MakeWork) -> tf.DType:
     clock = time.perf_counter if has_gpu() else time.process_time
     shortest = [math.inf, math.inf]
     rounds, start = 0, time.perf_counter()
-    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < _MEASURING_SECONDS:
+    while rounds < _MIN_ROUNDS or time.perf_counter() - start < _MEASURING_SECONDS:
         for i, work in enumerate(works):
             begin = clock()
             work()
             shortest[i] = min(shortest[i], clock() - begin)
         rounds += 1
     gain = shortest[0] / shortest[1]
-    taken = tf.bfloat16 if gain >= _CLEAR_GAIN else tf.float32
+    taken = tf.bfloat16 if gain >= _MIN_GAIN else tf.float32
     logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
     return taken
 
 
 def _processor_model() -> str:
-    """The processor's name as Linux knows it; what Python knows elsewhere."""
+    """Returns the processor's name by Linux, or elsewhere by Python."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

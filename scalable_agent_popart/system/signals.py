@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class StopOnSignal:
-    """While entered, the first SIGINT or SIGTERM is noted; a SIGINT after that acts as usual.
+    """While entered, keeps the first SIGINT or SIGTERM; a SIGINT after that acts as usual.
 
     A second SIGTERM changes nothing. In a group of processes that are all stopped, of which one
     stops another, it would cut short the saving that the first signal asked for.
@@ -21,7 +21,8 @@ class StopOnSignal:
 
     def __enter__(self) -> "StopOnSignal":
         self._previous = {
-            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM)
         }
         return self
 
@@ -29,19 +30,14 @@ class StopOnSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal_number = number
         signal.signal(signal.SIGINT, self._previous[signal.SIGINT])
 
 
 def show_saved(frames: int, where: Path) -> None:
-    """Tells on the terminal what training that a signal has stopped leaves behind.
-
-    Args:
-      frames: environment frames learned from, all of them saved.
-      where: the directory to which they were.
-    """
+    """Says on the terminal that `frames`, all that were learned from, are saved in a directory."""
     if frames:
         print(f"saved at {frames:,} frames in {where}; the same command goes on", file=sys.stderr)
     else:

@@ -1,33 +1,33 @@
-"""Where the time of a thread goes."""
+"""Measures where the time of threads goes."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 
 
 class StageClock:
     """Seconds that one thread has spent in each stage of its work."""
 
-    def __init__(self):
-        self.seconds: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets what was counted, and counts from now on."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
 
     def finish(self, stage: str) -> None:
         """Counts the time since the last call, or since the start, as this stage's."""
         now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
+        self.seconds[stage] += now - self._since
         self._since = now
-
-    def restart(self) -> None:
-        """Forgets what was counted."""
-        self.seconds = {}
-        self._since = time.perf_counter()
 
 
 def shares(clocks: Iterable[StageClock]) -> dict[str, float]:
-    """Stage to its share of the clocks' time together, in [0, 1]."""
-    seconds: dict[str, float] = {}
+    """Returns each stage's share, in [0, 1], of the time of all clocks."""
+    seconds: defaultdict[str, float] = defaultdict(float)
     for clock in clocks:
-        for stage, value in list(clock.seconds.items()):  # Its thread may be adding one.
-            seconds[stage] = seconds.get(stage, 0.0) + value
+        for stage, value in clock.seconds.copy().items():  # Its thread may be adding a stage.
+            seconds[stage] += value
     total = sum(seconds.values())
     return {stage: value / total for stage, value in seconds.items()} if total else {}

@@ -1,7 +1,7 @@
-"""Importing TensorFlow without its libraries' messages on the terminal.
+"""Imports TensorFlow without its libraries' messages on the terminal.
 
-They write some when they are loaded, which no setting of theirs keeps back, and later name
-operations and optimisations of graphs that they do without.
+The libraries write some messages when they are loaded, which none of their settings suppresses,
+and later name operations and optimisations of graphs that they do without.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ _SUCCESS = b"\0"
 
 
 def import_quietly() -> None:
-    """Imports TensorFlow, hides what it writes meanwhile, and sets what it writes later.
+    """Imports TensorFlow, hides its messages meanwhile, and sets which messages it writes later.
 
-    Messages of an import that fails, or that ends the process, are shown. Later ones are only
-    those that end the process, since errors are raised as exceptions; with an NVIDIA driver those
-    of errors, too, since exceptions from GPUs often name no cause. Users who set
-    TF_CPP_MIN_LOG_LEVEL themselves have nothing hidden from them.
+    Messages of an import that fails, or that ends the process, are shown. Later messages are only
+    those before the process ends, since errors are raised as exceptions; with an NVIDIA driver
+    also those of errors, since exceptions from GPUs often name no cause. Nothing is hidden from
+    users who set TF_CPP_MIN_LOG_LEVEL.
     """
     if _LEVEL in os.environ:
         return
@@ -33,7 +33,7 @@ def import_quietly() -> None:
 
 @contextlib.contextmanager
 def _hidden_unless_it_fails() -> Iterator[None]:
-    """Holds back what is written to standard error, in a process that outlives a crash of this."""
+    """Keeps what is written to standard error, in a process that outlives a crash of this one."""
     reader, writer = os.pipe()
     keeper = os.fork()
     if keeper == 0:

@@ -1,34 +1,100 @@
-"""The actor threads of one process, and the environments and policies they own."""
+"""Actor threads of one process, with the environments and policies they own."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
 from environments import EnvironmentPool
-from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart import factory
 from scalable_agent_popart.acting.actor import RolloutSink, run_actor
+from scalable_agent_popart.acting.batch_feed import BatchFeed
 from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightSource
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.acting.weights import WeightSource, WeightStore
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.stage_clock import StageClock
-from scalable_agent_popart.system.threads import WorkerThreads
+from scalable_agent_popart.system.threads import Threads
 
 
-class ActorThreads:
-    """Threads that act with a source's weights and hand their rollouts to a sink.
+class LocalActors:
+    """Actor threads of the learner's own process, and the batches they make.
 
     Attributes:
-      clocks: where the time of each thread goes.
+      threads: of the actors.
+      rollout_queue: takes their rollouts.
+      feed: makes batches of those.
     """
 
     def __init__(
         self,
         config: Config,
-        spec: rollouts.Rollout,
-        connect: Callable[[], tuple[WeightSource, RolloutSink]],
+        spec: Rollout,
+        learner: Learner,
+        policies: dict[int, Policy] | None = None,
+    ):
+        """Prepares the threads, which start on entering; for `policies` see `ActorThreads`."""
+        self._config = config
+        version = int(learner.num_updates)
+        self._store = WeightStore(learner.agent.trainable_variables, version)
+        self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
+        self.feed = BatchFeed(self.rollout_queue, config.batch_size)
+        # The version keeps a resumed run from replaying its past.
+        seed = np.random.SeedSequence([config.seed, version])
+        ends = [(self._store, self.rollout_queue)] * factory.num_actor_threads(config)
+        self.threads = ActorThreads(config, spec, ends, seed, policies)
+
+    def __enter__(self) -> "LocalActors":
+        self.threads.start()
+        self.feed.start()
+        return self
+
+    def __exit__(self, exception_type: type | None, *exception: object) -> None:
+        self.feed.close()
+        self.threads.close()
+        if exception_type is None:
+            self._raise_error()
+
+    def next_batch(self) -> Rollout | None:
+        self._raise_error()
+        return self.feed.next_batch()
+
+    def describe_start(self) -> str:
+        started, num_actors = self.threads.num_started, self._config.num_actors
+        if started < num_actors:
+            return f"{started} of {num_actors} environments ready"
+        batch_size = self._config.batch_size
+        return f"{min(self.rollout_queue.num_reserved(), batch_size)} of {batch_size} rollouts"
+
+    def publish(self, version: int) -> None:
+        self._store.publish(version)
+
+    def restarts(self) -> dict[str, int]:
+        return self.threads.restarts()
+
+    def load(self) -> dict[str, float]:
+        return self.feed.load()
+
+    def _raise_error(self) -> None:
+        self.threads.raise_error()
+        self.feed.raise_error()
+
+
+class ActorThreads(Threads):
+    """Threads that act, each with environments and a policy of its own.
+
+    Attributes:
+      clocks: measure where the time of each thread goes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: Rollout,
+        ends: Sequence[tuple[WeightSource, RolloutSink]],
         seed: np.random.SeedSequence,
-        stop: Callable[[], None],
         policies: dict[int, Policy] | None = None,
     ):
         """Prepares the threads.
@@ -36,41 +102,32 @@ class ActorThreads:
         Args:
           config: of the run.
           spec: of one environment's rollout.
-          connect: gives a thread where its weights come from and its rollouts go.
+          ends: source of the weights and sink of the rollouts of each thread.
           seed: of everything random.
-          stop: closes the sinks, on the first exception and on `close`.
-          policies: those of ended threads with the same agent and tasks, by thread number, to be
-            used again; missing ones are added.
+          policies: of ended threads with the same agent and tasks, by thread number, to be used
+            again; missing ones are added.
         """
+        super().__init__()
         self._config = config
         self._spec = spec
-        self._connect = connect
-        self._dealt = factory.deal_tasks(
-            config.num_actors,
-            len(config.suite.tasks),
-            factory.num_actor_threads(config),
-            max(0, config.task),
-        )
-        self._seeds = seed.spawn(len(self._dealt))
-        self.clocks = [StageClock() for _ in self._dealt]
+        self._ends = ends
+        self._seeds = seed.spawn(len(ends))
+        self.clocks = [StageClock() for _ in ends]
         self._policies = {} if policies is None else policies
         self._pools: list[EnvironmentPool] = []
-        self._workers = WorkerThreads(stop)
 
     def start(self) -> None:
         """Starts the threads, which `close` ends."""
-        threads = zip(self._dealt, self._seeds, self.clocks, strict=True)
-        for i, (task_ids, seed, clock) in enumerate(threads):
-            work = functools.partial(self._act, i, task_ids, seed, clock)
-            self._workers.start(f"actor-{i}", work)
+        config = self._config
+        dealt = factory.deal_tasks(
+            config.num_actors, len(config.suite.tasks), len(self._ends), max(0, config.task)
+        )
+        for i, task_ids in enumerate(dealt):
+            self.start_thread(f"actor-{i}", functools.partial(self._act, i, task_ids))
 
-    def close(self) -> None:
-        """Stops all threads and waits for them."""
-        self._workers.close()
-
-    def raise_error(self) -> None:
-        """Raises the first exception of a thread, if there was one."""
-        self._workers.raise_error()
+    def stop(self) -> None:
+        for _, sink in self._ends:
+            sink.close()
 
     @property
     def num_traces(self) -> int:
@@ -78,23 +135,21 @@ class ActorThreads:
         return sum(policy.num_traces for policy in self._policies.values())
 
     @property
-    def num_begun(self) -> int:
+    def num_started(self) -> int:
         """Counts the environments that have returned their first observation."""
         policies = list(self._policies.values())  # Its thread may be adding one.
         return sum(int(np.count_nonzero(policy.begun)) for policy in policies)
 
     def restarts(self) -> dict[str, int]:
-        """How often environments were lost and started again, by task, where that happened."""
+        """Counts, by task, the environments that were lost and started again, where any were."""
         tasks = self._config.suite.tasks
         counts = np.zeros(len(tasks), np.int64)
         for pool in self._pools:
             np.add.at(counts, pool.task_ids, pool.restarts)
         return {task: int(n) for task, n in zip(tasks, counts, strict=True) if n}
 
-    def _act(
-        self, i: int, task_ids: np.ndarray, seed: np.random.SeedSequence, clock: StageClock
-    ) -> None:
-        source, sink = self._connect()
+    def _act(self, i: int, task_ids: np.ndarray) -> None:
+        (source, sink), seed = self._ends[i], self._seeds[i]
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
         policy = self._policies.get(i)
         if policy is None:
@@ -106,4 +161,4 @@ class ActorThreads:
             self._config, self._config.suite, task_ids, seed, training=True
         )
         self._pools.append(environments)
-        run_actor(environments, policy, sink, self._spec, clock)
+        run_actor(environments, policy, sink, self._spec, self.clocks[i])

@@ -1,14 +1,14 @@
-"""One run in many processes: a learner, actor jobs, and what each sees of the other.
+"""One run in many processes: the learner's side, RemoteActors, and an actor job's.
 
-The same wiring as in one process (`training.ActorPool`), with the queue and the weights on the
-learner's port.
+The wiring is that of one process (`LocalActors`), with the queue and the weights on the learner's
+port.
 """
 
 import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,43 +23,23 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.signals import StopOnSignal
-from scalable_agent_popart.system.threads import WorkerThreads
-from scalable_agent_popart.training import trainer
+from scalable_agent_popart.system.threads import Threads
 from scalable_agent_popart.training.local_actors import ActorThreads
-from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, View
+from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
 
-# What an actor job and its learner must have in common; shapes follow from it.
-_SHARED_FLAGS = (
-    "level_name",
-    "network",
-    "use_lstm",
-    "height",
-    "width",
-    "num_action_repeats",
-    "action_set",
-    "unroll_length",
-)
-# How long a learner that is done stays for actors to hear of it: longer than a call that lost an
-# earlier learner takes to fail, and they then back off.
+# For how long a learner that has finished stays, so that actor jobs see that it has: longer than a
+# call that lost an earlier learner takes to fail, and they then back off.
 _FAREWELL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
-# How long an actor with a rollout waits, at first and at most, before it asks again for room.
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.002, 0.1
-# Rollouts that are sent in one call; and how long a call may take before it is one too many.
-_MOST_AT_ONCE = 8
+# Pauses, at first and at most, between an actor's questions if its rollout can be sent.
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.002, 0.1
+# Rollouts that are sent in one call; and the time from which on a call is slow.
+_MAX_ROLLOUTS_PER_CALL = 8
 _SLOW_SECONDS = 1.0
 
 
-def train(config: Config) -> int | None:
-    """The learner's job: trains from what actor jobs send; returns and raises as `training.train`.
-
-    It may be killed and started again at any time, as may they.
-    """
-    return trainer.train(config, RemoteActors)
-
-
 class RemoteActors:
-    """Batches that actor jobs send; a `training.Experience`."""
+    """Actor jobs as the learner sees them, and the batches of what they send."""
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         """Opens the port, and shows the weights on entering.
@@ -67,23 +47,17 @@ class RemoteActors:
         Raises:
           UserError: if the port is taken.
         """
-        port = int(config.learner_address.rpartition(":")[2])
         self._learner = learner
         self._batch_size = config.batch_size
         self._total_frames = config.total_environment_frames
-        card = {**_card(config, learner.agent, spec), **_may_differ(config)}
-        self._port = LearnerPort(port, spec, config.batch_size, card)
+        port = int(config.learner_address.rpartition(":")[2])
+        handshake = {**_handshake(config, learner.agent, spec), **_may_differ(config)}
+        self._port = LearnerPort(port, spec, config.batch_size, handshake)
         self._feed = BatchFeed(self._port, config.batch_size)
-        version = int(learner.num_updates)
-        self._store = WeightStore(learner.agent.trainable_variables, version)
-        self._shown = -1  # The version.
-        self._publish_due = threading.Event()
-        self._publishes = True
-        self._publisher = WorkerThreads(self._stop_publishing)
+        self._publisher = _Publisher(self._port, learner)
 
     def __enter__(self) -> "RemoteActors":
-        self._show(self._store.latest())  # Nobody is let in before.
-        self._publisher.start("weights", self._show_newest)
+        self._publisher.start()
         self._feed.start()
         return self
 
@@ -92,7 +66,7 @@ class RemoteActors:
         self._publisher.close()  # Once it has shown the newest.
         if finished:
             self._port.finish()
-        self._feed.close()  # Who waits for room in the queue is sent away, and hears of it.
+        self._feed.close()  # Actors that wait to send are sent away, and learn of the end.
         if finished:
             time.sleep(_FAREWELL_SECONDS)
         if exception_type is None:
@@ -102,52 +76,71 @@ class RemoteActors:
         self._raise_error()
         return self._feed.next_batch()
 
-    def publish(self, version: int) -> None:
-        """Has a thread show actors the learner's present weights, unless newer ones come first."""
-        self._store.publish(version)
-        self._publish_due.set()
-
-    def awaited(self) -> str:
+    def describe_start(self) -> str:
         batch_size = self._batch_size
         return f"waiting for actors: {self._port.fill() * batch_size:.0f} of {batch_size} rollouts"
 
+    def publish(self, version: int) -> None:
+        self._publisher.publish(version)
+
     def restarts(self) -> dict[str, int]:
-        """Nothing: only the actor jobs know."""
-        return {}
+        return {}  # Only the actor jobs know.
 
     def load(self) -> dict[str, float]:
-        """As `BatchFeed.load`; also logs what actors had to say."""
-        for note in self._port.notes():
-            logging.warning("%s", note)
+        """As `BatchFeed.load`; also logs the actor jobs' messages."""
+        for message in self._port.messages():
+            logging.warning("%s", message)
         return self._feed.load()
 
     def _raise_error(self) -> None:
         self._publisher.raise_error()
         self._feed.raise_error()
 
+
+class _Publisher(Threads):
+    """A thread that shows actor jobs the newest weights, so that the learner need not wait."""
+
+    def __init__(self, port: LearnerPort, learner: Learner):
+        super().__init__()
+        self._port = port
+        version = int(learner.num_updates)
+        self._store = WeightStore(learner.agent.trainable_variables, version)
+        self._shown = -1  # Version.
+        self._wake_up = threading.Event()
+        self._stopping = False
+
+    def start(self) -> None:
+        """Shows the first weights, before which no actor is let in, and starts the thread."""
+        self._show_newest()
+        self.start_thread("weights", self._work)
+
+    def publish(self, version: int) -> None:
+        """Has the learner's present weights shown, unless newer ones come first."""
+        self._store.publish(version)
+        self._wake_up.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake_up.set()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            self._wake_up.wait()
+            self._wake_up.clear()
+            stopping = self._stopping  # Read before the weights, so that the last are not missed.
+            self._show_newest()
+
     def _show_newest(self) -> None:
-        """Shows weights as they are published, the last ones before it ends."""
-        publishes = True
-        while publishes:
-            self._publish_due.wait()
-            self._publish_due.clear()
-            publishes = self._publishes  # Looked at first, so that the last ones are not missed.
-            self._show(self._store.latest())
-
-    def _stop_publishing(self) -> None:
-        self._publishes = False
-        self._publish_due.set()
-
-    def _show(self, weights: Weights) -> None:
-        if weights.version == self._shown:
-            return
-        self._shown = weights.version
-        blob = b"".join(tensor.numpy().tobytes() for tensor in weights.tensors)
-        self._port.publish(weights.version, blob)
+        weights = self._store.latest()
+        if weights.version != self._shown:
+            self._shown = weights.version
+            blob = b"".join(tensor.numpy().tobytes() for tensor in weights.tensors)
+            self._port.publish(weights.version, blob)
 
 
-def act(config: Config) -> int | None:
-    """An actor job: plays for the learner until that has finished.
+def run_actor_job(config: Config) -> int | None:
+    """Plays for the learner until that has finished.
 
     Waits for the learner at first and whenever it is gone.
 
@@ -157,28 +150,23 @@ def act(config: Config) -> int | None:
     Raises:
       UserError: if the learner has another configuration.
     """
-    config = factory.settle(config)  # Its own machine's.
+    config = factory.settle(config)  # For this machine.
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
+    handshake, name = _handshake(config, agent, spec), f"actor job {config.task}"
     over = threading.Event()
-
-    def connect(may_differ: Mapping[str, Any] | None = None) -> RemoteLearner:
-        name, card = f"actor job {config.task}", _card(config, agent, spec)
-        link = LearnerLink(config.learner_address, spec, card, name, may_differ)
-        return RemoteLearner(link, agent.trainable_variables, over)
-
+    learners = []
+    for i in range(factory.num_actor_threads(config)):
+        may_differ = {} if i else _may_differ(config)  # Is logged once.
+        link = LearnerLink(config.learner_address, spec, handshake, name, may_differ)
+        learners.append(RemoteLearner(link, agent.trainable_variables, over))
     with StopOnSignal() as stop:
-        first = connect(_may_differ(config))  # Says it once.
-        if not first.wait(lambda: stop.signal_number is not None):
+        if not learners[0].wait(stop):
             return stop.signal_number
-        seed = np.random.SeedSequence([config.seed, config.task, first.latest().version])
-
-        def join() -> tuple["RemoteLearner", "RemoteLearner"]:
-            own = connect()
-            own.newest = first.newest
-            return own, own
-
-        actors = ActorThreads(config, spec, join, seed, stop=over.set)
+        for learner in learners:
+            learner.newest = learners[0].newest
+        seed = np.random.SeedSequence([config.seed, config.task, learners[0].latest().version])
+        actors = ActorThreads(config, spec, [(own, own) for own in learners], seed)
         actors.start()
         try:
             while not over.wait(_POLL_SECONDS) and stop.signal_number is None:
@@ -190,7 +178,7 @@ def act(config: Config) -> int | None:
 
 
 class RemoteLearner:
-    """The learner as one actor thread sees it: a source of weights and a sink for rollouts.
+    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`.
 
     Attributes:
       newest: the weights received last; None before the first.
@@ -199,50 +187,51 @@ class RemoteLearner:
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
         """Connects nowhere yet.
 
-        Args:
-          link: of this thread alone.
-          variables: whose shapes and types the weights have.
-          over: set when the job is to end, which it is once the learner has finished.
+        The weights have the variables' shapes and types. The event `over` is set when the job is
+        to end, as when the learner has finished.
         """
         self.newest: Weights | None = None
         self._link = link
         self._variables = variables
         self._over = over
-        self._most = 1  # Rollouts to send at once.
+        self._max_rollouts = 1  # In one call.
 
     @property
     def closed(self) -> bool:
-        """Whether nobody listens any more."""
+        """Tells if the job is to end."""
         return self._over.is_set()
 
-    def wait(self, stopped: Callable[[], bool]) -> bool:
-        """Waits for the first weights; returns whether they came before it was `stopped`."""
-        while self.newest is None and not self.closed and not stopped():
-            self._refresh(self._link.look())
-            self._over.wait(_LONGEST_WAIT_SECONDS)
+    def close(self) -> None:
+        """Ends the job."""
+        self._over.set()
+
+    def wait(self, stop: StopOnSignal) -> bool:
+        """Waits for the first weights; returns False if a signal came before them."""
+        while self.newest is None and not self.closed and stop.signal_number is None:
+            self._refresh()
+            self._over.wait(_MAX_WAIT_SECONDS)
         return self.newest is not None
 
     def latest(self) -> Weights:
-        """The newest weights, fetched if they are others; without a learner the last ones."""
-        self._refresh(self._link.look())
+        """Returns the newest weights; without a learner the last ones."""
+        self._refresh()
         assert self.newest is not None, "to be waited for first"
         return self.newest
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """See `RolloutSink`. Room is not kept: it is what the learner had a moment ago."""
-        del behind  # Jobs do not know how others fare.
+        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
+        del behind  # Actor jobs do not know the environments of others.
         end = time.monotonic() + seconds
         wait = _FIRST_WAIT_SECONDS
         while not self.closed:
-            view = self._link.look()
-            self._note_end(view)
-            if view is not None and view.room:
-                return min(count, view.room, self._most)
+            status = self._status()
+            if status is not None and status.free:
+                return min(count, status.free, self._max_rollouts)
             left = end - time.monotonic()
             if left <= 0:
                 break
             self._over.wait(min(wait * random.uniform(0.5, 1.5), left))
-            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+            wait = min(2 * wait, _MAX_WAIT_SECONDS)
         return 0
 
     def put(self, rollouts: Rollout) -> None:
@@ -250,29 +239,33 @@ class RemoteLearner:
         begin = time.monotonic()
         self._link.put(rollouts)
         taken = time.monotonic() - begin
-        # So many had seen the same room that the learner makes them wait: ask for less, later.
+        # The call is slow if too many actors had seen the same free capacity: send less, later.
         if taken > _SLOW_SECONDS:
-            self._most = 1
+            self._max_rollouts = 1
             self._over.wait(random.uniform(0, taken))
         else:
-            self._most = min(2 * self._most, _MOST_AT_ONCE)
+            self._max_rollouts = min(2 * self._max_rollouts, _MAX_ROLLOUTS_PER_CALL)
 
-    def _refresh(self, view: View | None) -> None:
-        self._note_end(view)
-        if view is None or (self.newest is not None and view.version == self.newest.version):
+    def _status(self) -> LearnerStatus | None:
+        """Asks for the learner's status, and ends the job if the learner has finished."""
+        status = self._link.status()
+        if status is not None and status.finished:
+            self.close()
+        return status
+
+    def _refresh(self) -> None:
+        """Fetches the learner's weights if they are others than the newest received."""
+        status = self._status()
+        if status is None or (self.newest is not None and status.version == self.newest.version):
             return
         found = self._link.weights()
         if found is not None:
             version, blob = found
             self.newest = Weights(version, _split(blob, self._variables))
 
-    def _note_end(self, view: View | None) -> None:
-        if view is not None and view.finished:
-            self._over.set()
-
 
 def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Values for the variables, from their bytes one after the other."""
+    """Splits the bytes of all variables, one after the other, into their values."""
     tensors, start = [], 0
     for variable in variables:
         dtype = np.dtype(variable.dtype.as_numpy_dtype)
@@ -284,13 +277,13 @@ def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 
 
 def _may_differ(config: Config) -> dict[str, Any]:
-    """Names the settings that a learner and its actors may differ in, and say so if they do."""
+    """Returns the settings whose differences between learner and actors are only logged."""
     return {"--precision": config.precision}
 
 
-def _card(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
-    """What a learner and its actors must agree on."""
-    shared = {f"--{flag}": getattr(config, flag) for flag in _SHARED_FLAGS}
+def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
+    """Returns the settings that a learner and its actors must agree on."""
+    shared = {f"--{flag}": value for flag, value in config.shared.items()}
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])

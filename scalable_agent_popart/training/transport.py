@@ -1,9 +1,9 @@
-"""How rollouts and weights travel between processes: TensorFlow's own gRPC runtime.
+"""Rollouts and weights on their way between processes, by TensorFlow's own gRPC runtime.
 
-The learner hosts a `tf.distribute.Server`. On it live a queue of rollouts, the newest weights
-as bytes, and a card that says what the learner learns. Actors reach all of it by sessions whose
-target is the learner, and need no server of their own. This is the only place where TensorFlow
-1 is used: its multi-client runtime is reached through sessions.
+The learner hosts a `tf.distribute.Server`. On it live a queue of rollouts, the newest weights as
+bytes, and the learner's status with the handshake that actors must agree with. Actors reach all of
+it by sessions whose target is the learner, and need no server of their own. This is the only place
+where TensorFlow 1 is used: its multi-client runtime is reached through sessions.
 
 The runtime runs an enqueue once it has received all of it, so a rollout arrives whole or not at
 all. A call whose answer is lost may have taken effect; it is not repeated, so that no rollout is
@@ -34,12 +34,20 @@ _v1 = tf.compat.v1
 _JOB = "learner"
 # A call that takes longer has lost the learner.
 _TIMEOUT_MS = 20_000
-_KNOCK_SECONDS = 2.0
-_FIRST_BACK_OFF_SECONDS, _LONGEST_BACK_OFF_SECONDS = 0.2, 5.0
-_SECONDS_BETWEEN_WORDS = 60.0
-_MOST_NOTES = 1000
+_PROBE_SECONDS = 2.0
+_FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_MAX_MESSAGES = 1000
 _POLL_SECONDS = 0.05
 _VERSION_BYTES = 8
+
+
+class LearnerStatus(NamedTuple):
+    """The learner's state as actors need to know it."""
+
+    free: int  # rollouts that its queue still takes
+    version: int  # of the newest weights
+    finished: bool  # nothing is left to learn
 
 
 class _Variable:
@@ -53,53 +61,42 @@ class _Variable:
 
 
 class _Exchange:
-    """The graph of what lives on the learner's server.
+    """The graph of all that lives on the learner's server.
 
     Attributes:
-      card: what the learner learns, as JSON.
-      version: of the newest weights.
+      status: version of the newest weights, whether the learner has finished, and handshake; JSON.
       weights: their version and then all of them, as bytes.
-      finished: whether there is nothing left to learn.
     """
 
     def __init__(self) -> None:
         self.graph = tf.Graph()
-        with self._on_server():
-            self.card = _Variable("card", tf.string, [])
-            self.version = _Variable("version", tf.int64, [])
+        with self.graph.as_default(), self._device():
+            self.status = _Variable("status", tf.string, [])
             self.weights = _Variable("weights", tf.uint8, [None])
-            self.finished = _Variable("finished", tf.bool, [])
-            notes = tf.queue.FIFOQueue(_MOST_NOTES, [tf.string], [[]], shared_name="notes")
-            self.note = _v1.placeholder(tf.string, [])
-            self.leave_note = notes.enqueue(self.note)
-            self.take_note = notes.dequeue()
-            self.num_notes = notes.size()
+            messages = tf.queue.FIFOQueue(_MAX_MESSAGES, [tf.string], [[]], shared_name="messages")
+            self.message = _v1.placeholder(tf.string, [])
+            self.enqueue_message = messages.enqueue(self.message)
+            self.dequeue_message = messages.dequeue()
+            self.num_messages = messages.size()
 
     def add_queue(self, spec: Rollout, capacity: int, batch_size: int) -> None:
-        """Adds the queue, which all who use it must describe alike."""
+        """Adds the queue of rollouts, which all users must describe alike."""
         leaves = tf.nest.flatten(spec)
-        with self._on_server():
-            queue = tf.queue.FIFOQueue(
-                capacity,
-                [leaf.dtype for leaf in leaves],
-                [leaf.shape for leaf in leaves],
-                shared_name="rollouts",
-            )
+        types, shapes = [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
+        with self.graph.as_default(), self._device():
+            queue = tf.queue.FIFOQueue(capacity, types, shapes, shared_name="rollouts")
             self.rollouts = [_v1.placeholder(leaf.dtype, [None, *leaf.shape]) for leaf in leaves]
             self.put = queue.enqueue_many(self.rollouts)
             self.take = queue.dequeue_many(batch_size)
             self.size = queue.size()
             self.close = queue.close(cancel_pending_enqueues=True)
 
-    def _on_server(self) -> Any:
-        stack = contextlib.ExitStack()
-        stack.enter_context(self.graph.as_default())
-        stack.enter_context(tf.device(f"/job:{_JOB}/task:0/device:CPU:0"))
-        return stack
+    def _device(self) -> Any:
+        return tf.device(f"/job:{_JOB}/task:0/device:CPU:0")
 
 
 class LearnerPort:
-    """The learner's side: takes rollouts, shows weights. Any thread may call it.
+    """The learner's side: takes rollouts and shows weights, for calls from any thread.
 
     The server itself ends with the process.
 
@@ -107,14 +104,10 @@ class LearnerPort:
       address: where processes of the same machine find it.
     """
 
-    def __init__(self, port: int, spec: Rollout, batch_size: int, card: Mapping[str, Any]):
+    def __init__(self, port: int, spec: Rollout, batch_size: int, handshake: Mapping[str, Any]):
         """Starts the server, which lets nobody in before the first `publish`.
 
-        Args:
-          port: to listen on, on all interfaces.
-          spec: of one environment's rollout.
-          batch_size: rollouts a batch; so many may wait, too.
-          card: what actors must agree with, JSON.
+        As many rollouts as a batch has may wait. Actors must agree with the handshake.
 
         Raises:
           UserError: if the port is taken.
@@ -123,7 +116,8 @@ class LearnerPort:
         self.address = f"localhost:{port}"
         self._spec = spec
         self._capacity = batch_size
-        self._card = json.dumps({"capacity": batch_size, **card})
+        self._handshake = {"capacity": batch_size, **handshake}
+        self._version = -1
         self._exchange = _Exchange()
         self._exchange.add_queue(spec, batch_size, batch_size)
         # Graphics memory is the learner's own, whatever the server finds.
@@ -131,129 +125,115 @@ class LearnerPort:
         cluster = tf.train.ClusterSpec({_JOB: [self.address]})
         self._server = tf.distribute.Server(cluster, _JOB, 0, config=options)
         self._session = _v1.Session(self._server.target, graph=self._exchange.graph)
-        self._open = False
         self._any_taken = False
         self._closed = False
 
     def publish(self, version: int, weights: bytes) -> None:
         """Shows weights; the first time, opens to actors."""
-        exchange = self._exchange
         blob = np.frombuffer(np.int64(version).tobytes() + weights, np.uint8)
         # Weights before their version: who sees a version finds weights at least as new.
-        self._session.run(exchange.weights.assign, {exchange.weights.new: blob})
-        self._session.run(exchange.version.assign, {exchange.version.new: version})
-        if not self._open:
-            self._session.run(exchange.finished.assign, {exchange.finished.new: False})
-            self._session.run(exchange.card.assign, {exchange.card.new: self._card})
-            self._open = True
+        self._assign(self._exchange.weights, blob)
+        self._version = version
+        self._set_status(finished=False)
+
+    def finish(self) -> None:
+        """Tells actors that nothing is left to learn."""
+        self._set_status(finished=True)
 
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
+        # A dequeue takes what there is while it waits for the rest, which `fill` would not see.
+        while (
+            not self._any_taken and not self._closed and self.fill() < batch_size / self._capacity
+        ):
+            time.sleep(_POLL_SECONDS)
         try:
-            # A dequeue takes what there is while it waits for the rest, which `fill` would not see.
-            while (
-                not (self._any_taken or self._closed) and self.fill() * self._capacity < batch_size
-            ):
-                time.sleep(_POLL_SECONDS)
             leaves = self._session.run(self._exchange.take)
-            self._any_taken = True
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
             return None
+        self._any_taken = True
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def fill(self) -> float:
-        """Rollouts that wait, as a share of the capacity."""
+        """Counts the rollouts that wait, as a share of the capacity."""
         return self._session.run(self._exchange.size) / self._capacity
 
-    def notes(self) -> list[str]:
-        """What actors had to say since the last call."""
-        count = self._session.run(self._exchange.num_notes)
-        return [self._session.run(self._exchange.take_note).decode() for _ in range(count)]
-
-    def finish(self) -> None:
-        """Tells actors that there is nothing left to learn."""
-        self._session.run(self._exchange.finished.assign, {self._exchange.finished.new: True})
+    def messages(self) -> list[str]:
+        """Returns the messages of actors since the last call."""
+        count = self._session.run(self._exchange.num_messages)
+        return [self._session.run(self._exchange.dequeue_message).decode() for _ in range(count)]
 
     def close(self) -> None:
-        """Wakes who waits for rollouts; may be called twice."""
+        """Wakes all threads that wait for rollouts; may be called twice."""
         self._closed = True
         self._session.run(self._exchange.close)
 
+    def _set_status(self, finished: bool) -> None:
+        status = {"version": self._version, "finished": finished, "handshake": self._handshake}
+        self._assign(self._exchange.status, json.dumps(status))
 
-class View(NamedTuple):
-    """How the learner stands."""
-
-    room: int  # for rollouts
-    version: int  # of the newest weights
-    finished: bool  # whether there is nothing left to learn
+    def _assign(self, variable: _Variable, value: Any) -> None:
+        self._session.run(variable.assign, {variable.new: value})
 
 
 class LearnerLink:
     """An actor's side: finds the learner, loses it, and finds it again. For one thread.
 
-    While there is no learner, calls answer that there is none: mostly at once, but one in a while
-    looks for it, less often with each time in vain, and waits for some seconds if it is there and
-    says nothing.
+    While there is no learner, calls return at once, but for one in a while that looks for it: less
+    often with each time in vain, and for some seconds if it is there and does not answer.
     """
 
     def __init__(
         self,
         address: str,
         spec: Rollout,
-        card: Mapping[str, Any],
+        handshake: Mapping[str, Any],
         name: str,
         may_differ: Mapping[str, Any] | None = None,
     ):
         """Connects nowhere yet.
 
-        Args:
-          address: HOST:PORT of the learner.
-          spec: of one environment's rollout.
-          card: what must be the same on both sides, flag to value.
-          name: of the actor job, for the learner's log.
-          may_differ: what is logged on both sides if it is not the same, flag to value.
+        Values of the handshake must be the same on both sides; those of `may_differ` are logged on
+        both sides, under the actor job's name, if they are not.
         """
-        self._may_differ = may_differ or {}
         self._address = address
         self._spec = spec
-        self._card = card
+        self._handshake = handshake
         self._name = name
+        self._may_differ = may_differ or {}
         self._session: Any = None  # While there is no learner.
-        self._exchange = _Exchange()
-        self._capacity = 0
+        self._exchange: Any = None
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
-        self._next_word = 0.0
+        self._next_warning = 0.0
 
-    def look(self) -> "View | None":
-        """How the learner stands; None if there is none."""
-        found = self._run(
-            lambda exchange: (exchange.size, exchange.version.value, exchange.finished.value)
-        )
+    def status(self) -> LearnerStatus | None:
+        """Asks for the learner's status; returns None if there is no learner."""
+        found = self._run(lambda exchange: (exchange.size, exchange.status.value))
         if found is None:
             return None
-        size, version, finished = found
-        return View(max(0, self._capacity - int(size)), int(version), bool(finished))
+        size, status = found[0], json.loads(found[1])
+        free = max(0, status["handshake"]["capacity"] - int(size))
+        return LearnerStatus(free, status["version"], status["finished"])
 
     def put(self, rollouts: Rollout) -> None:
         """Sends rollouts `[M, T + 1, ...]`, which are lost if the learner is."""
         self._run(lambda exchange: exchange.put, tf.nest.flatten(rollouts))
 
     def weights(self) -> tuple[int, bytes] | None:
-        """The newest weights and their version; None if there is no learner."""
+        """Returns the newest weights' version and bytes; None if there is no learner."""
         blob = self._run(lambda exchange: exchange.weights.value)
         if blob is None:
             return None
         return int(blob[:_VERSION_BYTES].view(np.int64)[0]), blob[_VERSION_BYTES:].tobytes()
 
     def _run(self, fetch: Callable[[_Exchange], Any], rollouts: Sequence[Any] = ()) -> Any:
-        """What the learner answers; None if there is none."""
+        """Returns the learner's answer; None if there is no learner."""
         if self._session is None and not self._connect():
             return None
         feeds = dict(zip(self._exchange.rollouts, rollouts, strict=True)) if rollouts else None
         try:
-            result = self._session.run(fetch(self._exchange), feeds)
-            return True if result is None else result
+            return self._session.run(fetch(self._exchange), feeds)
         except tf.errors.InvalidArgumentError as error:
             raise UserError(
                 f"the learner at {self._address} runs another version of this program: {error}"
@@ -267,7 +247,7 @@ class LearnerLink:
             return None
 
     def _connect(self) -> bool:
-        """Looks for the learner if it is time to.
+        """Looks for the learner if it is time to; returns True if it was found.
 
         Raises:
           UserError: if it learns something else.
@@ -277,22 +257,33 @@ class LearnerLink:
         host, _, port = self._address.rpartition(":")
         config = _v1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
         try:
-            # Whether anybody is there is learned sooner so than from the runtime.
-            place = (host.strip("[]"), int(port))
-            socket.create_connection(place, _KNOCK_SECONDS).close()
+            # A probe tells sooner than the runtime that nobody is there.
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
             exchange = _Exchange()
             session = _v1.Session(f"grpc://{self._address}", graph=exchange.graph, config=config)
-            card = json.loads(session.run(exchange.card.value))
+            theirs = json.loads(session.run(exchange.status.value))["handshake"]
         except (OSError, UnicodeError, tf.errors.OpError) as error:
-            if time.monotonic() > self._next_word:
-                self._next_word = time.monotonic() + _SECONDS_BETWEEN_WORDS
+            if time.monotonic() > self._next_warning:
+                self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
                 why = type(error).__name__ if isinstance(error, tf.errors.OpError) else error
                 logging.warning("waiting for the learner at %s (%s)", self._address, why)
             self._try_later()
             return False
-        self._check(card, session, exchange)
-        self._capacity = card["capacity"]
-        exchange.add_queue(self._spec, self._capacity, batch_size=1)
+
+        def send(message: str) -> None:
+            with contextlib.suppress(tf.errors.OpError):
+                session.run(exchange.enqueue_message, {exchange.message: message})
+
+        if allowed := self._differences(self._may_differ, theirs):
+            logging.warning("%s", allowed)
+            send(f"{self._name}: {allowed}")
+        if refused := self._differences(self._handshake, theirs):
+            send(f"{self._name} refused: {refused}")
+            raise UserError(
+                f"the learner at {self._address} has another configuration: {refused}; give both "
+                "the same flags"
+            )
+        exchange.add_queue(self._spec, theirs["capacity"], batch_size=1)
         self._session, self._exchange = session, exchange
         self._back_off = _FIRST_BACK_OFF_SECONDS
         return True
@@ -300,38 +291,18 @@ class LearnerLink:
     def _try_later(self) -> None:
         # At random, so that not all actors of a learner that is back come at the same moment.
         self._next_try = time.monotonic() + self._back_off * random.uniform(0.5, 1.0)
-        self._back_off = min(2 * self._back_off, _LONGEST_BACK_OFF_SECONDS)
+        self._back_off = min(2 * self._back_off, _MAX_BACK_OFF_SECONDS)
 
-    def _check(self, card: Mapping[str, Any], session: Any, exchange: _Exchange) -> None:
-        """Raises UserError, and leaves the learner a note, if the two sides differ."""
-        allowed = self._compare(self._may_differ, card)
-        if allowed:
-            logging.warning("%s", allowed)
-            self._leave_note(f"{self._name}: {allowed}", session, exchange)
-        differences = self._compare(self._card, card)
-        if not differences:
-            return
-        self._leave_note(f"{self._name} refused: {differences}", session, exchange)
-        raise UserError(
-            f"the learner at {self._address} has another configuration: {differences}; give "
-            "both the same flags"
-        )
-
-    def _compare(self, own: Mapping[str, Any], card: Mapping[str, Any]) -> str:
-        """In words, what is another at the learner; empty if nothing is."""
+    def _differences(self, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
         return "; ".join(
-            f"{name} is {card.get(name)} at the learner and {value} at {self._name}"
+            f"{name} is {theirs.get(name)} at the learner and {value} at {self._name}"
             for name, value in own.items()
-            if card.get(name) != value
+            if theirs.get(name) != value
         )
-
-    def _leave_note(self, note: str, session: Any, exchange: _Exchange) -> None:
-        with contextlib.suppress(tf.errors.OpError):
-            session.run(exchange.leave_note, {exchange.note: note})
 
 
 def _close(session: Any) -> None:
-    """Lets the learner forget a session, if it can be told."""
+    """Makes the learner forget a session, if it answers."""
     with contextlib.suppress(tf.errors.OpError):
         session.close()
 

@@ -1,73 +1,39 @@
-"""What may change a run's hyperparameters while it trains, as training sees it."""
+"""Changes of hyperparameters while a run trains, as training sees them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from scalable_agent_popart.learning.learner import Learner
 
 
-class Tuner(Protocol):
-    """Changes a run's hyperparameters, and maybe its weights, while it trains.
+class Tuner:
+    """Leaves a run's hyperparameters as they are; subclasses change them, and maybe weights."""
 
-    Attributes:
-      tracked: what of it belongs to a checkpoint, by name.
-    """
+    def attach(self, learner: Learner) -> Mapping[str, Any]:
+        """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
+        del learner
+        return {}
 
-    tracked: Mapping[str, Any]
-
-    def hear(self, task: str, episode_return: float, frames: int) -> None:
-        """Is told of each finished game of the run, also of those before it was resumed."""
-        ...
+    def on_episode(self, task: str, episode_return: float, frames: int) -> None:
+        """Called for each finished game of the run, also for those before it was resumed."""
 
     def begin(self, save: Callable[[], str]) -> None:
-        """Called before training goes on, unless it is finished, with everything restored.
+        """Called when everything is restored and training goes on, unless it is finished.
 
         Args:
           save: writes a checkpoint and returns its path; here and in `tune`.
         """
-        ...
 
     def due(self) -> bool:
-        """Whether `tune` is to be called before the next update."""
-        ...
-
-    def tune(self, save: Callable[[], str]) -> bool:
-        """Does its work; returns whether training goes on."""
-        ...
-
-    def note_divergence(self) -> None:
-        """Is told that the loss is no longer a finite number, and that training ends."""
-        ...
-
-    def close(self) -> None:
-        """Ends its records."""
-        ...
-
-
-class FixedHyperparameters:
-    """A `Tuner` that leaves everything as it is."""
-
-    def __init__(self, learner: Learner):
-        del learner
-        self.tracked: Mapping[str, Any] = {}
-
-    def hear(self, task: str, episode_return: float, frames: int) -> None:
-        pass
-
-    def begin(self, save: Callable[[], str]) -> None:
-        pass
-
-    def due(self) -> bool:
+        """Tells if `tune` is to be called before the next update."""
         return False
 
     def tune(self, save: Callable[[], str]) -> bool:
-        raise AssertionError("never due")
+        """Changes what it changes; returns True if training goes on."""
+        raise NotImplementedError
 
-    def note_divergence(self) -> None:
-        pass
+    def on_divergence(self) -> None:
+        """Called when the loss is no longer a finite number and training ends."""
 
     def close(self) -> None:
-        pass
-
-
-MakeTuner = Callable[[Learner], Tuner]
+        """Ends the tuner's records."""

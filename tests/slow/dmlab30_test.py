@@ -14,7 +14,7 @@ import pytest
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import process_pool
-from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.main_program import run
 from tests.fakes.programs import ROOT, wait_until
 from tests.runs.dmlab30_runs_test import SMALL, StandIn, engine_files
@@ -27,7 +27,7 @@ def rollouts_by_task(config: Config, enough: Callable[[Counter], bool]) -> Count
     learner = factory.make_learner(config, spec)
     tasks: Counter = Counter()
     taken = 0
-    with trainer.ActorPool(config, spec, learner) as pool:
+    with LocalActors(config, spec, learner) as pool:
         while taken < 200 or not enough(tasks):
             batch = pool.next_batch()
             if batch is not None:
@@ -49,7 +49,7 @@ def test_every_level_takes_part_though_one_is_slow_to_reset(stand_in: StandIn) -
 def test_training_goes_on_when_a_level_dies_again_and_again(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     stand_in(lt_chasm={"exit_after_steps": 40, "exit_exactly": True})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm,rooms_watermaze"}
     frames = 4 * 30 * 80

@@ -1,339 +1,210 @@
-"""What the manifests say to Kubernetes, and descriptions of jobs that are refused."""
+"""The manifests that are written for Kubernetes, and descriptions of jobs that are refused."""
 
-import functools
-import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+from absl import flags
+from absl.testing import flagsaver
 
-_PROGRAM = Path(__file__).resolve().parents[3] / "bazel" / "cluster" / "manifests.py"
-_NAME = "pong-popart"
-_REQUIRED = {"name": _NAME, "actor_jobs": "3", "image": "popart-impala:latest"}
-# The oldest that knows all fields, and the newest that the library does.
-_VERSIONS = ("1.29.0", kubernetes_validate.latest_version())
+import experiment
+from scalable_agent_popart.config import Config
 
-_Object = dict[str, Any]
+_ROOT = Path(__file__).resolve().parents[3]
+_NAME, _PORT = "pong-popart", 8470
+_ROLES = ("learner", "actor", "evaluator")
+_FLAGS = ["--level_name=pong", "--use_popart", "--num_actors=8"]
 
-
-def _run(output_dir: Path, *flags: str, **options: str) -> subprocess.CompletedProcess[str]:
-    given = _REQUIRED | options | {"output_dir": str(output_dir)}
-    arguments = [f"--{name}={value}" for name, value in given.items()]
-    return subprocess.run(
-        [sys.executable, str(_PROGRAM), *arguments, "--", *flags], capture_output=True, text=True
-    )
+_Objects = dict[tuple[str, str], dict[str, Any]]
+_Make = Callable[..., _Objects]
 
 
-def _objects(output_dir: Path, *flags: str, **options: str) -> dict[tuple[str, str], _Object]:
-    """What is written, by kind and by name without the run's."""
-    result = _run(output_dir, *flags, **options)
-    assert result.returncode == 0, result.stderr
-    text = (output_dir / f"{_NAME}.kubernetes.yaml").read_text()
-    objects = list(yaml.safe_load_all(text))
-    by_name = {(o["kind"], o["metadata"]["name"].removeprefix(f"{_NAME}-")): o for o in objects}
-    assert len(by_name) == len(objects)
-    return by_name
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Make:
+    """Writes manifests and returns their objects by kind and by name without the job's."""
+    monkeypatch.syspath_prepend(str(_ROOT / "bazel" / "cluster"))
+    import manifests  # noqa: PLC0415
+
+    def run(*experiment_flags: str, **options: str) -> _Objects:
+        given = {"name": _NAME, "actor_jobs": "3", "image": "popart-impala:latest"} | options
+        own = [f"--{name}={value}" for name, value in given.items()]
+        manifests.main([*own, f"--output_dir={tmp_path / 'out'}", "--", *experiment_flags])
+        text = (tmp_path / "out" / f"{given['name']}.kubernetes.yaml").read_text()
+        objects = list(yaml.safe_load_all(text))
+        prefix = f"{given['name']}-"
+        return {(o["kind"], o["metadata"]["name"].removeprefix(prefix)): o for o in objects}
+
+    return run
 
 
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], _Object]:
-    flags = ("--level_name=pong", "--use_popart", "--num_actors=8")
-    return _objects(tmp_path_factory.mktemp("manifests"), *flags)
+def _pod(objects: _Objects, name: str) -> dict[str, Any]:
+    return objects["Job", name]["spec"]["template"]["spec"]
 
 
-_MEMBERS = ("m00", "m01", "m02")
-
-
-@pytest.fixture(scope="module")
-def population(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], _Object]:
-    directory = tmp_path_factory.mktemp("population")
-    return _objects(directory, "--level_name=pong", population_size="3")
-
-
-def _pod(objects: dict[tuple[str, str], _Object], role: str) -> _Object:
-    return objects["Job", role]["spec"]["template"]["spec"]
-
-
-def _container(objects: dict[tuple[str, str], _Object], role: str) -> _Object:
-    (container,) = _pod(objects, role)["containers"]
+def _container(objects: _Objects, name: str) -> dict[str, Any]:
+    (container,) = _pod(objects, name)["containers"]
     return container
 
 
-def _pod_labels(objects: dict[tuple[str, str], _Object], role: str) -> dict[str, str]:
-    return objects["Job", role]["spec"]["template"]["metadata"]["labels"]
+def _labels(objects: _Objects, name: str) -> dict[str, str]:
+    return objects["Job", name]["spec"]["template"]["metadata"]["labels"]
 
 
-def _selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
-    return selector.items() <= labels.items()
-
-
-@pytest.mark.parametrize("version", _VERSIONS)
-def test_objects_fit_the_schemas_of_kubernetes(
-    objects: dict[tuple[str, str], _Object], version: str
-) -> None:
-    for each in objects.values():
-        kubernetes_validate.validate(each, version, strict=True)
-
-
-def test_schemas_do_refuse(objects: dict[tuple[str, str], _Object]) -> None:
-    job = yaml.safe_load(yaml.safe_dump(objects["Job", "actor"]))
-    job["spec"]["completion"] = 3
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(job, _VERSIONS[0], strict=True)
-
-
-def test_one_learner_many_actors_and_an_evaluator(
-    objects: dict[tuple[str, str], _Object],
-) -> None:
-    assert {kind: name for kind, name in objects if kind == "Service"} == {"Service": "learner"}
-    assert {name for kind, name in objects if kind == "Job"} == {"learner", "actor", "evaluator"}
-    actors = objects["Job", "actor"]["spec"]
-    assert actors["completions"] == actors["parallelism"] == 3
-    for role in ("learner", "evaluator"):
-        assert "completions" not in objects["Job", role]["spec"]  # One.
-
-
-def test_processes_are_started_again_without_end_and_ended_learners_stay_so(
-    objects: dict[tuple[str, str], _Object],
-) -> None:
-    for role in ("learner", "actor", "evaluator"):
-        assert _pod(objects, role)["restartPolicy"] == "OnFailure"
-        assert objects["Job", role]["spec"]["backoffLimit"] == 2**31 - 1
-    assert objects["Job", "learner"]["spec"]["podReplacementPolicy"] == "Failed"
-    assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
-
-
-def test_each_process_is_told_who_it_is(objects: dict[tuple[str, str], _Object]) -> None:
-    flags = ["--level_name=pong", "--use_popart", "--num_actors=8"]
-    address = f"--learner_address={_NAME}-learner:8470"
-    logdir = f"--logdir=/runs/{_NAME}"
-    learner, actor, evaluator = (
-        _container(objects, role) for role in ("learner", "actor", "evaluator")
-    )
-    assert learner["args"] == [*flags, "--job_name=learner", address, logdir]
-    assert actor["args"] == [*flags, "--job_name=actor", address, "--task=$(ACTOR_TASK)"]
-    assert evaluator["args"] == [*flags, "--job_name=evaluator", logdir]
-    (task,) = (variable for variable in actor["env"] if variable["name"] == "ACTOR_TASK")
-    assert "job-completion-index" in task["valueFrom"]["fieldRef"]["fieldPath"]
-    for container in (learner, actor, evaluator):
-        assert container["command"] == ["python3", "/app/experiment.zip"]
-
-
-def test_selectors_find_the_pods_they_mean_and_no_others(
-    objects: dict[tuple[str, str], _Object],
-) -> None:
-    service = objects["Service", "learner"]["spec"]
-    assert service["clusterIP"] == "None"
-    for role in ("learner", "actor", "evaluator"):
-        labels = _pod_labels(objects, role)
-        assert _selects(service["selector"], labels) == (role == "learner")
-        other_run = labels | {"app.kubernetes.io/instance": "other"}
-        assert not _selects(service["selector"], other_run)
-
-
-def _connects(
-    objects: dict[tuple[str, str], _Object],
-    sender: dict[str, str],
-    receiver: dict[str, str],
-    port: int,
-) -> bool:
+def _connects(objects: _Objects, sender: dict[str, str], receiver: dict[str, str]) -> bool:
     """Plays the cluster: a pod that any policy selects is open only where a policy says so."""
     policies = [each["spec"] for (kind, _), each in objects.items() if kind == "NetworkPolicy"]
-    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies)
-    over = [p for p in policies if _selects(p["podSelector"]["matchLabels"], receiver)]
+    over = [p for p in policies if p["podSelector"]["matchLabels"].items() <= receiver.items()]
     assert over, "a pod that no policy selects is open to all"
     for rule in (rule for policy in over for rule in policy["ingress"]):
+        assert [entry["port"] for entry in rule["ports"]] == [_PORT]
         assert all(set(peer) == {"podSelector"} for peer in rule["from"])
-        from_it = any(_selects(p["podSelector"]["matchLabels"], sender) for p in rule["from"])
-        if from_it and any(entry["port"] == port for entry in rule["ports"]):
+        if any(p["podSelector"]["matchLabels"].items() <= sender.items() for p in rule["from"]):
             return True
     return False
 
 
-def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(
-    objects: dict[tuple[str, str], _Object],
-) -> None:
-    labels = {role: _pod_labels(objects, role) for role in ("learner", "actor", "evaluator")}
-    connects = functools.partial(_connects, objects)
-    strangers: list[dict[str, str]] = [
-        {},
-        {"app.kubernetes.io/component": "actor"},
-        labels["actor"] | {"app.kubernetes.io/instance": "other"},
-    ]
-    assert connects(labels["actor"], labels["learner"], 8470)
-    assert not connects(labels["actor"], labels["learner"], 22)
-    for stranger in (*strangers, labels["evaluator"]):
-        assert not connects(stranger, labels["learner"], 8470)
-    for receiver in (labels["actor"], labels["evaluator"]):
-        for sender in (*strangers, *labels.values()):
-            assert not connects(sender, receiver, 8470)
-
-
-def test_only_the_learner_has_gpus(objects: dict[tuple[str, str], _Object], tmp_path: Path) -> None:
-    for role in ("learner", "actor", "evaluator"):
+def test_processes_are_told_who_they_are_and_start_again(make: _Make) -> None:
+    objects = make(*_FLAGS)
+    assert {name for kind, name in objects if kind == "Job"} == set(_ROLES)
+    address, logdir = f"--learner_address={_NAME}-learner:{_PORT}", f"--logdir=/runs/{_NAME}"
+    own = {
+        "learner": [address, logdir],
+        "actor": [address, "--task=$(ACTOR_TASK)"],
+        "evaluator": [logdir],
+    }
+    for role in _ROLES:
         container = _container(objects, role)
-        assert container["resources"]["limits"].get("nvidia.com/gpu") == (
-            1 if role == "learner" else None
+        assert container["command"] == ["python3", "/app/experiment.zip"]
+        assert container["args"] == [*_FLAGS, f"--job_name={role}", *own[role]]
+        assert _pod(objects, role)["restartPolicy"] == "OnFailure"
+        spec = objects["Job", role]["spec"]
+        assert spec["backoffLimit"] == 2**31 - 1
+        assert (
+            spec.get("completions") == spec.get("parallelism") == (3 if role == "actor" else None)
         )
+    (task,) = (v for v in _container(objects, "actor")["env"] if v["name"] == "ACTOR_TASK")
+    assert "job-completion-index" in task["valueFrom"]["fieldRef"]["fieldPath"]
+    assert objects["Job", "learner"]["spec"]["podReplacementPolicy"] == "Failed"
+    assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
+    dollars = make("--level_name=$(HOME)$x")
+    assert _container(dollars, "actor")["args"][0] == "--level_name=$$(HOME)$$x"
+
+
+def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(make: _Make) -> None:
+    objects = make(*_FLAGS)
+    labels = {role: _labels(objects, role) for role in _ROLES}
+    service = objects["Service", "learner"]["spec"]
+    assert service["clusterIP"] == "None"
+    other = {"app.kubernetes.io/instance": "other"}
+    strangers = [{}, {"app.kubernetes.io/component": "actor"}, labels["actor"] | other]
+    for role in _ROLES:
+        selected = service["selector"].items() <= labels[role].items()
+        assert selected == (role == "learner")
+        assert not service["selector"].items() <= (labels[role] | other).items()
+        assert not any(_connects(objects, stranger, labels[role]) for stranger in strangers)
+        senders = {sender for sender in _ROLES if _connects(objects, labels[sender], labels[role])}
+        assert senders == ({"actor"} if role == "learner" else set())
+
+
+def test_pods_have_no_rights_and_no_more_than_they_need(make: _Make) -> None:
+    objects = make(*_FLAGS)
+    for role in _ROLES:
+        pod, container = _pod(objects, role), _container(objects, role)
+        gpus = container["resources"]["limits"].get("nvidia.com/gpu")
+        assert gpus == (1 if role == "learner" else None)
         hidden = {"name": "CUDA_VISIBLE_DEVICES", "value": "-1"} in container["env"]
         assert hidden == (role != "learner")
-        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
-    without = _objects(tmp_path, gpus="0")
-    assert "nvidia.com/gpu" not in yaml.safe_dump(without["Job", "learner"])
-
-
-def test_only_learner_and_evaluator_see_the_runs(
-    objects: dict[tuple[str, str], _Object],
-) -> None:
-    for role in ("learner", "actor", "evaluator"):
-        claims = [v for v in _pod(objects, role)["volumes"] if "persistentVolumeClaim" in v]
-        mounts = {m["name"]: m["mountPath"] for m in _container(objects, role)["volumeMounts"]}
-        if role == "actor":
-            assert not claims
-        else:
-            (claim,) = claims
-            assert claim["persistentVolumeClaim"]["claimName"] == "runs"
-            assert mounts[claim["name"]] == "/runs"
-
-
-def test_pods_have_no_rights(objects: dict[tuple[str, str], _Object]) -> None:
-    for role in ("learner", "actor", "evaluator"):
-        pod, own = _pod(objects, role), _container(objects, role)["securityContext"]
+        claims = [v for v in pod["volumes"] if "persistentVolumeClaim" in v]
+        assert len(claims) == (role != "actor")
         assert pod["securityContext"]["runAsNonRoot"]
-        assert pod["securityContext"]["runAsUser"] > 0
         assert not pod["automountServiceAccountToken"]
-        assert not own["allowPrivilegeEscalation"]
-        assert own["capabilities"] == {"drop": ["ALL"]}
-        assert own["readOnlyRootFilesystem"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert "nvidia.com/gpu" not in yaml.safe_dump(make(*_FLAGS, gpus="0")["Job", "learner"])
 
 
-def test_population_fits_the_schemas_too(population: dict[tuple[str, str], _Object]) -> None:
-    for each in population.values():
-        kubernetes_validate.validate(each, _VERSIONS[0], strict=True)
-
-
-def test_each_member_is_a_run_of_its_own_in_one_directory(
-    population: dict[tuple[str, str], _Object],
-) -> None:
-    roles = ("learner", "actor", "evaluator")
-    assert len(population) == 3 * 6
-    for number, member in enumerate(_MEMBERS):
-        flags = ["--level_name=pong", "--mode=pbt", "--population_size=3", f"--pbt_member={number}"]
-        address = f"--learner_address={_NAME}-{member}-learner:8470"
-        logdir = f"--logdir=/runs/{_NAME}"
-        learner, actor, evaluator = (
-            _container(population, f"{member}-{role}")["args"] for role in roles
-        )
-        assert learner == [*flags, "--job_name=learner", address, logdir]
-        assert actor == [*flags, "--job_name=actor", address, "--task=$(ACTOR_TASK)"]
-        assert evaluator == [*flags, "--job_name=evaluator", logdir]
-        for role in ("learner", "evaluator"):
-            (claim,) = _pod(population, f"{member}-{role}")["volumes"][1:]
-            assert claim["persistentVolumeClaim"] == {"claimName": "runs"}
-    for each in population.values():
-        assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == _NAME
-
-
-def test_only_its_own_actors_reach_a_member_and_its_service_finds_no_other(
-    population: dict[tuple[str, str], _Object],
-) -> None:
-    pods = {
-        (member, role): _pod_labels(population, f"{member}-{role}")
-        for member in _MEMBERS
-        for role in ("learner", "actor", "evaluator")
-    }
-    for receiver, labels in pods.items():
-        member, role = receiver
-        may = {(member, "actor")} if role == "learner" else set()
-        assert {s for s in pods if _connects(population, pods[s], labels, 8470)} == may
-        for other in _MEMBERS:
-            selector = population["Service", f"{other}-learner"]["spec"]["selector"]
-            assert _selects(selector, labels) == (receiver == (other, "learner"))
+def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) -> None:
+    objects = make("--level_name=pong", "--mode=pbt", "--population_size=3")
+    members = ("m00", "m01", "m02")
+    pods = {(m, role): _labels(objects, f"{m}-{role}") for m in members for role in _ROLES}
+    for number, member in enumerate(members):
+        own = ["--level_name=pong", "--mode=pbt", "--population_size=3", f"--pbt_member={number}"]
+        address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
+        learner = _container(objects, f"{member}-learner")["args"]
+        assert learner == [*own, "--job_name=learner", address, f"--logdir=/runs/{_NAME}"]
+        receiver = pods[member, "learner"]
+        assert {s for s in pods if _connects(objects, pods[s], receiver)} == {(member, "actor")}
+        selector = objects["Service", f"{member}-learner"]["spec"]["selector"]
+        selected = [s for s in pods if selector.items() <= pods[s].items()]
+        assert selected == [(member, "learner")]
 
 
 @pytest.mark.parametrize(
-    ("options", "shared"),
-    [
-        (["--no-evaluator"], None),
-        (["--evaluator"], "learner and evaluator share it"),
-        (["--no-evaluator", "--population_size=2"], "all members share it"),
-    ],
+    "path",
+    [path for suite in ("atari57", "dmlab30") for path in (_ROOT / "configs" / suite).iterdir()],
+    ids=lambda path: path.stem,
 )
-def test_claim_that_several_share_is_said_to_be(
-    tmp_path: Path, options: list[str], shared: str | None
+def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, path: Path) -> None:
+    own = ["--num_actors=30", "--dataset_path=dummy"] if "dmlab30" in path.name else []
+    objects = make(*own, name=path.stem, flag_file=str(path))
+    name = "m00-learner" if path.stem.endswith("-pbt") else "learner"
+    with flagsaver.flagsaver():
+        flags.FLAGS(["experiment.py", *_container(objects, name)["args"]])
+        declared = Config.from_flags(experiment.given_flags())
+    with flagsaver.flagsaver():
+        flags.FLAGS(["experiment.py", f"--flagfile={path}", *own])
+        assert Config.from_flags(experiment.given_flags()).experiment == declared.experiment
+
+
+@pytest.mark.parametrize("size", ["", "100"])
+def test_the_longest_name_leaves_enough_for_what_the_cluster_appends(
+    make: _Make, size: str
 ) -> None:
-    given = [f"--{name}={value}" for name, value in _REQUIRED.items()]
-    command = [sys.executable, str(_PROGRAM), *given, *options, f"--output_dir={tmp_path}"]
-    subprocess.run(command, check=True)
-    header = (tmp_path / f"{_NAME}.kubernetes.yaml").read_text().partition("---")[0]
-    assert ("ReadWriteMany" in header) == (shared is not None)
-    assert (shared or "The claim must exist.") in header
-
-
-def test_dollar_signs_reach_the_experiment(tmp_path: Path) -> None:
-    objects = _objects(tmp_path, "--level_name=$(HOME)$x")
-    assert _container(objects, "actor")["args"][0] == "--level_name=$$(HOME)$$x"
-
-
-@pytest.mark.parametrize(("length", "options"), [(40, {}), (36, {"population_size": "100"})])
-def test_longest_name_leaves_room_for_what_the_cluster_appends(
-    tmp_path: Path, length: int, options: dict[str, str]
-) -> None:
-    name = "n" * length
-    assert _run(tmp_path, name=name, **options).returncode == 0
-    text = (tmp_path / f"{name}.kubernetes.yaml").read_text()
-    names = re.findall(r"^metadata:\n  name: (.*)", text, re.MULTILINE)
-    assert len(set(names)) > 1
+    population = ["--mode=pbt", f"--population_size={size}"] if size else []
+    name = "n" * (36 if size else 40)
+    names = {each["metadata"]["name"] for each in make(*population, name=name).values()}
     # A suffix of its own after a pod's name, an actor's index before it.
     assert max(map(len, names)) + len("-99999-abcde") <= 63
 
 
 @pytest.mark.parametrize(
-    ("flags", "options", "expected"),
+    ("experiment_flags", "options", "expected"),
     [
-        ([], {"name": "atari57_popart"}, ["--name=atari57_popart", "hyphens"]),
-        ([], {"name": "n" * 41}, ["at most 40"]),
-        ([], {"name": "n" * 37, "population_size": "2"}, ["at most 36"]),
-        ([], {"population_size": "1"}, ["--population_size", "[2, 100]", "got 1"]),
-        ([], {"population_size": "101"}, ["--population_size", "got 101"]),
-        ([], {"name": "57-games"}, ["beginning with a letter"]),
-        ([], {"image": ""}, ["--image", "empty"]),
-        ([], {"actor_jobs": "0"}, ["--actor_jobs", "got 0"]),
-        ([], {"actor_jobs": "many"}, ["--actor_jobs", "'many'"]),
-        ([], {"port": "80"}, ["--port", "got 80"]),
-        ([], {"gpus": "-1"}, ["--gpus", "got -1"]),
-        ([], {"actor_cpus": "0"}, ["--actor_cpus"]),
-        ([], {"volume_claim": "My Claim"}, ["--volume_claim=My Claim"]),
-        ([], {"colour": "red"}, ["--colour=red"]),
-        ([], {"slurm_option": "account=lab"}, ["'account=lab'", "sbatch"]),
-        (["pong"], {}, ["'pong'", "--name=value"]),
-        (["--seed=1\nrm"], {}, ["not a flag"]),
-        (["--logdir=/tmp/run"], {}, ["--logdir", "leave it out"]),
-        (["--job_name=learner"], {}, ["--job_name", "leave it out"]),
-        (["--mode=pbt"], {}, ["--mode", "leave it out"]),
-        (["--population_size=8"], {}, ["--population_size", "leave it out"]),
-        (["--pbt_member=0"], {"population_size": "8"}, ["--pbt_member", "leave it out"]),
+        ([], {"name": "atari57_popart"}, "hyphens"),
+        ([], {"name": "n" * 41}, "at most 40"),
+        (["--mode=pbt", "--population_size=2"], {"name": "n" * 37}, "at most 36"),
+        (["--mode=pbt", "--population_size=1"], {}, "[2, 100]"),
+        (["--mode=pbt"], {}, "--population_size"),
+        ([], {"image": ""}, "--image"),
+        ([], {"actor_jobs": "0"}, "got 0"),
+        ([], {"actor_jobs": "many"}, "'many'"),
+        ([], {"port": "80"}, "got 80"),
+        ([], {"gpus": "-1"}, "got -1"),
+        ([], {"actor_cpus": "0"}, "--actor_cpus"),
+        ([], {"volume_claim": "My Claim"}, "My Claim"),
+        ([], {"colour": "red"}, "--colour=red"),
+        ([], {"slurm_option": "account=lab"}, "sbatch"),
+        ([], {"flag_file": "nowhere.flags"}, "nowhere.flags"),
+        (["pong"], {}, "--name=value"),
+        (["--seed=1\nrm"], {}, "not a flag"),
+        (["--logdir=/tmp/run"], {}, "leave it out"),
+        (["--pbt_member=0"], {}, "leave it out"),
     ],
 )
-def test_impossible_job_is_answered_with_one_line_and_nothing_is_written(
-    tmp_path: Path, flags: list[str], options: dict[str, str], expected: list[str]
+def test_an_impossible_job_is_answered_in_one_line_and_nothing_is_written(
+    make: _Make,
+    tmp_path: Path,
+    experiment_flags: list[str],
+    options: dict[str, str],
+    expected: str,
 ) -> None:
-    out = tmp_path / "out"
-    result = _run(out, *flags, **options)
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    assert all(text in result.stderr for text in expected), result.stderr
-    assert not out.exists()
-
-
-def test_missing_option_is_named() -> None:
-    result = subprocess.run(
-        [sys.executable, str(_PROGRAM), "--name=x"], capture_output=True, text=True
-    )
-    assert result.returncode == 1
-    assert result.stderr == ("error: the following arguments are required: --actor_jobs, --image\n")
+    with pytest.raises(SystemExit) as error:
+        make(*experiment_flags, **options)
+    message = str(error.value)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    assert expected in message
+    assert not (tmp_path / "out").exists()

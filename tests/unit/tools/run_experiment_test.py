@@ -223,10 +223,10 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     [
         (["no.flags"], "there is no flag file no.flags"),
         ([], "there is nothing to run"),
-        (["--seeds=1,1", "configs/catch5-raw-impala.flags"], "each file and each seed once"),
-        (["configs/atari57-clipped-impala-pbt.flags"], "is a population's"),
-        (["configs/catch5-raw-impala.flags", "--", "--seed=3"], "give --seeds"),
-        (["--notrain", "configs/catch5-raw-impala.flags"], "no run has begun"),
+        (["--seeds=1,1", "configs/catch5/catch5-raw-impala.flags"], "each file and each seed once"),
+        (["configs/atari57/atari57-clipped-impala-pbt.flags"], "is a population's"),
+        (["configs/catch5/catch5-raw-impala.flags", "--", "--seed=3"], "give --seeds"),
+        (["--notrain", "configs/catch5/catch5-raw-impala.flags"], "no run has begun"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_line(

@@ -1,0 +1,45 @@
+"""The paper's experiments as cluster jobs: a target for each flag file under `configs/`.
+
+  bazel build //configs:dmlab30-popart //configs:dmlab30-popart.manifests
+  bazel run //configs:atari57-clipped-popart.local -- --logdir=/tmp/run --actor_jobs=1
+  bazel build //configs:dmlab30-popart-pbt.manifests
+
+Set what your clusters know by other names here.
+"""
+
+load("//bazel:cluster_job.bzl", "cluster_job")
+
+_IMAGE = "popart-impala:latest"
+
+_VOLUME_CLAIM = "runs"
+
+# In the image: the pictures of two of DmLab's levels. `dummy` would be another experiment.
+_DMLAB_DATASET = "/data/brady_konkle_oliva2008"
+
+def jobs(flag_files, num_actor_jobs, num_actors):
+    """Declares a job for each flag file, named after it.
+
+    Each actor job plays every task once: whichever jobs are alive, tasks are played equally often.
+    The number of jobs brings the environments to IMPALA's order of magnitude, 150. A member of a
+    population has as many as a run has, and no evaluator: members compare the games that they
+    train on, and `--mode=test --pbt_member=7` tests one.
+
+    Args:
+      flag_files: paths below the folder of the BUILD file.
+      num_actor_jobs: of each run.
+      num_actors: environments of each actor job.
+    """
+    for path in flag_files:
+        name = path.split("/")[-1][:-len(".flags")]
+        population = name.endswith("-pbt")
+        cluster_job(
+            name = name,
+            evaluator = not population,
+            flag_file = path,
+            flags = ["--dataset_path=" + _DMLAB_DATASET] if "dmlab30" in name else [],
+            image = _IMAGE,
+            num_actor_jobs = num_actor_jobs,
+            num_actors = num_actors,
+            population = population,
+            volume_claim = _VOLUME_CLAIM,
+        )

@@ -1,0 +1,129 @@
+"""Fills the tables of the Markdown pages from the CSV files of the results.
+
+  python tools/write_tables.py           # fills the tables of all pages
+  python tools/write_tables.py --check   # only names those that are not up to date
+
+A page says in a comment what a table is made of; the lines up to the end mark are replaced:
+
+  <!-- table: results/catch5/tables/catch5-table-1-noop.csv
+  rows: agent != "MultiHead-IMPALA"
+  across level, by agent: results/catch5/tables/catch5-levels-noop.csv
+  Agent: {agent}
+  ±0.01: {level[catch_0.01][normalised]:.0f}
+  mean [95% interval]: **{score:.1f}** [{low:.1f}, {high:.1f}]
+  -->
+  <!-- end -->
+
+The first line names a CSV file, by its path from the root of the repository. Each row of the table
+is a row of that file, and each line `HEAD: TEXT` is a column, whose text has the row's values put
+in as `str.format` does. A text that needs a missing value is left empty. Three kinds of lines are
+optional, and no columns:
+
+  rows: QUERY
+    Keeps the rows of the file for which this is true (`pandas.DataFrame.query`).
+  group by: A, B
+    Makes one row of all rows with the same A and B, sorted by these. Any other column NAME, of
+    numbers, is then `{NAME[mean]}`, or so with `median`, `min`, `max`, `count` or `last`.
+  across C, by A, B: FILE
+    Puts in rows of another file as `{C[VALUE][NAME]}`: column NAME of the row with the same A and
+    B, and with VALUE in column C. FILE may be the first line's; its rows are grouped if those are.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+_ROOT = Path(__file__).resolve().parents[1]
+_TABLE = re.compile(r"(<!-- table: (.*?)\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+_REDUCERS = ["mean", "median", "min", "max", "count", "last"]
+
+
+def fill(text: str, root: Path) -> str:
+    """A page's text with its tables made from the CSV files under `root`.
+
+    Raises:
+      ValueError: if a table cannot be made; names its file.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        try:
+            return found[1] + _table(root, found[2].strip(), found[3].splitlines()) + found[4]
+        except (OSError, LookupError, ValueError, SyntaxError) as error:
+            raise ValueError(f"table of {found[2]}: {type(error).__name__}: {error}") from error
+
+    return _TABLE.sub(filled, text)
+
+
+def pages(root: Path) -> list[Path]:
+    """The Markdown pages of the repository."""
+    return sorted([*root.glob("*.md"), *root.glob("[a-z]*/**/*.md")])
+
+
+def _table(root: Path, file: str, lines: list[str]) -> str:
+    given = dict(line.split(": ", 1) for line in map(str.strip, lines) if line)
+    query, group = given.pop("rows", ""), _names(given.pop("group by", ""))
+    rows = _rows(root / file, query, group)
+    for head in [head for head in given if head.startswith("across ")]:
+        column, *keys = _names(head.removeprefix("across ").replace(", by ", ", "))
+        other = given.pop(head)
+        found = _rows(
+            root / other, query if other == file else "", [*keys, column] if group else []
+        )
+        for row in rows:
+            same = [own for own in found if all(own[key] == row[key] for key in keys)]
+            row[column] = {str(own[column]): own for own in same}
+    cells = [list(given), ["---"] * len(given)]
+    cells += [[_cell(template, row) for template in given.values()] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
+def _names(text: str) -> list[str]:
+    return re.findall(r"[^,\s]+", text)
+
+
+def _rows(path: Path, query: str, keys: list[str]) -> list[dict[str, Any]]:
+    """The rows of a CSV file, each by column; grouped, a column of numbers by reducer."""
+    table = pd.read_csv(path)
+    table = table.query(query) if query else table
+    if not keys:
+        return table.to_dict("records")
+    numbers = list(table.select_dtypes("number").columns.difference(keys))
+    groups = table.groupby(keys)[numbers].agg(_REDUCERS)
+    return [
+        dict(zip(keys, key, strict=True)) | {name: own[name].to_dict() for name in numbers}
+        for key, (_, own) in zip(groups.index.to_frame().to_numpy(), groups.iterrows(), strict=True)
+    ]
+
+
+def _cell(template: str, row: dict[str, Any]) -> str:
+    text = template.format_map(row)
+    return "" if re.search(r"\bnan\b", text) else text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Fills the tables; with --check, ends with exit code 1 if any page would change."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    stale = []
+    for page in pages(_ROOT):
+        text = page.read_text(encoding="utf-8")
+        try:
+            new = fill(text, _ROOT)
+        except ValueError as error:
+            sys.exit(f"error: {page}: {error}")
+        if new != text:
+            stale.append(str(page.relative_to(_ROOT)))
+            if not check:
+                page.write_text(new, encoding="utf-8")
+    if stale:
+        print("\n".join(stale))
+    sys.exit(bool(stale) and check)
+
+
+if __name__ == "__main__":
+    main()
