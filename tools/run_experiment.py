@@ -123,9 +123,20 @@ class Process:
         return code
 
 
-def _train(runs: Sequence[Run], places: int, more_flags: Sequence[str]) -> list[str]:
-    """Trains and tests all runs, so many at a time; returns a line for each that failed."""
-    # Those that are behind come first.
+def _train(
+    runs: Sequence[Run], places: int, more_flags: Sequence[str], stops: Sequence[int]
+) -> list[str]:
+    """Trains and tests all runs, until there is a signal to stop.
+
+    Args:
+      runs: in any order; those that are behind come first.
+      places: number of runs at a time.
+      more_flags: for all of them.
+      stops: grows with signals.
+
+    Returns:
+      A line for each run that failed.
+    """
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
     cores = sorted(os.sched_getaffinity(0))
     free = [cores[i::places] or cores for i in range(places)]
@@ -137,7 +148,7 @@ def _train(runs: Sequence[Run], places: int, more_flags: Sequence[str]) -> list[
         test.append(f"--test_num_episodes={FLAGS.test_num_episodes}")
     with Group() as group:
         try:
-            while waiting or active:
+            while (waiting or active) and not stops:
                 while waiting and free:
                     run = waiting.popleft()
                     train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
@@ -165,7 +176,7 @@ def _train(runs: Sequence[Run], places: int, more_flags: Sequence[str]) -> list[
                             active.append(Process(run, process.cores, group, test))
                             continue
                     free.append(process.cores)
-        finally:  # Also after a signal.
+        finally:
             for process in active:
                 process.child.send_signal(signal.SIGTERM)
             for process in active:
@@ -208,29 +219,24 @@ def _report(runs: Sequence[Run]) -> None:
     run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
 
 
-def _leave(number: int, frame: object) -> None:
-    """Ends the program once, however often it is asked."""
-    del frame
-    for further in _SIGNALS:
-        # Not SIG_IGN, which a process that is just being started would inherit.
-        signal.signal(further, lambda number, frame: None)
-    sys.exit(128 + number)
-
-
 def main(argv: list[str]) -> None:
     """Runs everything; a failure is one line and exit code 1."""
+    stops: list[int] = []  # Signals. An exception in their place might be lost in a library.
     for number in _SIGNALS:
-        signal.signal(number, _leave)
+        signal.signal(number, lambda number, frame: stops.append(number))
     try:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []
         if FLAGS.train:
             places = FLAGS.places or len(os.sched_getaffinity(0))
-            failures = _train(runs, min(places, len(runs)), more_flags)
+            failures = _train(runs, min(places, len(runs)), more_flags, stops)
         try:
-            _report(runs)
+            if not stops:
+                _report(runs)
         except FailedError as error:
             failures.append(str(error))
+        if stops:
+            sys.exit(128 + stops[0])
         if failures:
             raise FailedError("; ".join(failures))
     except FailedError as error:
