@@ -1,6 +1,7 @@
 """Real processes that are killed, interrupted and started again."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -148,3 +149,19 @@ def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path
     _, output = training.communicate(timeout=DEADLINE_SECONDS)
     assert training.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in output
+
+
+def test_training_shows_its_progress_and_nothing_else(tmp_path: Path) -> None:
+    flags = "--level_name=catch5 --num_actors=10 --batch_size=4 --total_environment_frames=800"
+    result = subprocess.run(
+        [sys.executable, "experiment.py", *flags.split(), f"--logdir={tmp_path}"],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert result.returncode == 0
+    shown = [line for line in result.stderr.splitlines() if line]
+    assert shown
+    assert [line for line in shown if "frames" not in line] == []

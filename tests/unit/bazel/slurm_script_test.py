@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.fake_cluster_program import starts, wait_until
+from tests.fakes.fake_cluster_program import starts
+from tests.fakes.programs import wait_until
 
 _ROOT = Path(__file__).resolve().parents[3]
 _FAKE = _ROOT / "tests" / "fakes" / "fake_cluster_program.py"
@@ -21,13 +22,13 @@ _SRUN = """\
 #!/usr/bin/env bash
 while [[ $1 == --* ]]; do
   [[ $1 != --ntasks=* ]] || tasks=${1#*=}
-  [[ $1 != --output=* ]] || echo "${1#*=}" >>"$FAKE_NOTES/logs"
+  [[ $1 != --output=* ]] || echo "${1#*=}" >>"$FAKE_DIR/logs"
   shift
 done
 for ((task = 1; task < tasks; task++)); do SLURM_PROCID=$task "$@" & done
 SLURM_PROCID=0 exec "$@"
 """
-_SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$FAKE_NOTES/scontrol"\n'
+_SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$FAKE_DIR/scontrol"\n'
 
 
 def _write(directory: Path, **options: str) -> Path:
@@ -121,7 +122,7 @@ class Cluster:
                 "PATH": os.pathsep.join([str(self._programs), os.environ["PATH"]]),
                 "PYTHON": sys.executable,
                 "EXECUTABLE": str(_FAKE),
-                "FAKE_NOTES": str(self.directory),
+                "FAKE_DIR": str(self.directory),
                 "RESTART_SECONDS": "0.01",
                 "SLURM_JOB_ID": str(job_id),
                 "SLURM_SUBMIT_DIR": str(self.directory),
