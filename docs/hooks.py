@@ -1,7 +1,7 @@
-"""A hook of MkDocs: takes the pages of `results/` into the site, and code as names.
+"""Hooks of MkDocs: take the pages of `results/` into the site and mend links for it.
 
 Pages are written for the repository, where links to other folders are paths of files. On the site
-`results/` stands beside the other pages, and a link to any other file becomes the file's name.
+`results/` stands beside the other pages, and a link to any other file becomes plain text.
 """
 
 import os
@@ -36,11 +36,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = Path(os.path.normpath(folder / target))
         if ":" in target or not path.is_relative_to(_ROOT):
             return found[0]
-        place = path.relative_to(_ROOT).as_posix().removeprefix("docs/")
-        if files.get_file_from_path(place) is None:
-            # Of the repository alone; a path that does not exist is left for MkDocs to report.
+        target_uri = path.relative_to(_ROOT).as_posix().removeprefix("docs/")
+        if files.get_file_from_path(target_uri) is None:
+            # Not a page of the site. A path that does not exist is left for MkDocs to report.
             return text if path.exists() and not image else found[0]
         here = Path(page.file.src_uri).parent
-        return f"{image}[{text}]({os.path.relpath(place, here)}{anchor or ''})"
+        return f"{image}[{text}]({os.path.relpath(target_uri, here)}{anchor or ''})"
 
     return _LINK.sub(link, markdown)

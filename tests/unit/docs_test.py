@@ -1,10 +1,12 @@
-"""The pages: their links lead somewhere, and the names of code in them exist."""
+"""The pages: links lead somewhere, names of code exist, and tables are those of the CSV files."""
 
 import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from tools import write_tables
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("[a-z]*/**/*.md")])
@@ -38,6 +40,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         path = page.parent / target if target else page
         assert path.exists(), target
         assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.relative_to(_ROOT).as_posix())
+def test_tables_are_those_that_the_csv_files_make(page: Path) -> None:
+    text = page.read_text()
+    assert write_tables.fill(text, _ROOT) == text, "run tools/write_tables.py"
 
 
 @pytest.mark.parametrize("name", ["paper.md", "contributing.md"])
