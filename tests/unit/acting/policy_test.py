@@ -1,10 +1,11 @@
-"""Weights that act change only when the policy takes newer ones."""
+"""Weights change only when the policy takes newer ones, and random numbers at every step."""
 
 import numpy as np
 import tensorflow as tf
 
 from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.acting.weights import WeightStore
+from tests.fakes.counting_environment import CountingEnvironments
 from tests.unit.acting.actor_test import make_agent
 
 
@@ -42,3 +43,22 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     assert policy.refresh() == 2
     for variable, new in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
         np.testing.assert_array_equal(variable, new)
+
+
+def test_each_step_samples_with_random_numbers_of_its_own_that_the_seed_repeats() -> None:
+    agent, _ = make_agent(use_lstm=False, stacks=False)
+    store, ids = WeightStore(agent.trainable_variables, version=1), np.arange(32)
+    policy = Policy(agent, store, seed=0, num_environments=len(ids))
+    first_step = CountingEnvironments(np.zeros(len(ids))).reset()
+
+    def sampled(seed: int) -> list[list[int]]:
+        policy.restart(store, seed)
+        actions = []
+        for _ in range(2):
+            policy.forget(ids)  # The inputs are the same.
+            actions.append(policy.act(ids, first_step).action.tolist())
+        return actions
+
+    (one, other), another = sampled(seed=0), sampled(seed=1)
+    assert one != other
+    assert sampled(seed=0) == [one, other] != another
