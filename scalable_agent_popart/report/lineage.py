@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalable_agent_popart.population.member_directory import Event
+from scalable_agent_popart.population.directory import Event
 
 
 class Segment(NamedTuple):

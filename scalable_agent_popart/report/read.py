@@ -11,8 +11,7 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.population.member_directory import Event, MemberDirectory
+from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.lineage import Segment, in_effect, trace
 from scalable_agent_popart.report.records import Evaluation

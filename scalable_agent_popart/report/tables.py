@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.population.member_directory import Event
+from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import Population, Run

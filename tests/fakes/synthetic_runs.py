@@ -10,8 +10,11 @@ import numpy as np
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
-from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.population.member_directory import Event, MemberDirectory
+from scalable_agent_popart.population.directory import (
+    Event,
+    MemberDirectory,
+    PopulationDirectory,
+)
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
