@@ -234,12 +234,10 @@ class FinalScores:
         rerun = scores.interval_over_seeds(by_run, of_rerun=True)
         ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
         papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
-        frames = [final.frames for final in own]
         return {
-            **_source(agent, own),
-            "fewest_frames": min(frames),
-            "most_frames": max(frames),
-            "episodes": min(len(values) for of_run in returns for values in of_run.values()),
+            **_about_finals(agent, own, self._scored),
+            "fewest_frames": min(final.frames for final in own),
+            "most_frames": max(final.frames for final in own),
             "score": np.mean(by_run),
             **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
             **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
@@ -253,9 +251,8 @@ class FinalScores:
             interval = scores.interval_of_mean(own[0].returns[level])
         ends = (*(interval or (means[0], means[0])), min(means), max(means))
         return {
-            **_source(agent, own),
+            **_about_finals(agent, own, [level]),
             "level": level,
-            "episodes": min(len(final.returns[level]) for final in own),
             "mean_return": np.mean(means),
             "normalised": self._percent(level, float(np.mean(means))),
             **{name: self._percent(level, end) for name, end in zip(_ENDS, ends, strict=True)},
@@ -266,9 +263,10 @@ class FinalScores:
         return None if reference is None else scores.normalise(score, reference)
 
 
-def _source(agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
+def _about_finals(agent: Agent, own: Sequence[_Final], levels: Sequence[str]) -> dict[str, Any]:
     source = "test" if own[0].tested else "training"
-    return {"agent": agent.label, "source": source, "runs": len(own)}
+    episodes = min(len(final.returns[level]) for final in own for level in levels)
+    return {"agent": agent.label, "source": source, "runs": len(own), "episodes": episodes}
 
 
 def _with_counts(table: pd.DataFrame) -> pd.DataFrame:

@@ -22,9 +22,7 @@ def _current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def test_the_pages_suite_is_trained_tested_and_reported_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     (tmp_path / "my_tasks.py").write_text(_FILES[0])
     training = {"level_name": "my_tasks:corridors", "use_popart": True, "logdir": "run"}
     run(**training, num_actors=4, batch_size=4, total_environment_frames=2_000)
@@ -44,7 +42,7 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(
     del sys.modules["my_tasks"]
     report = {"mode": "report", "runs": ["run"], "report_dir": "report"}
     for asked in ({"mode": "test", "logdir": "run"}, report):
-        assert "No module named 'my_tasks'" in fails(capsys, **asked)
+        assert "No module named 'my_tasks'" in fails(**asked)
 
 
 def test_the_pages_games_can_be_played(tmp_path: Path) -> None:

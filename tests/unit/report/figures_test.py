@@ -23,7 +23,7 @@ from tests.fakes.synthetic_runs import (
     write_lineage,
 )
 
-_STYLES = figures.Styles([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
+_STYLES = figures.styles_of([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,10 @@ def test_gradients_are_drawn_as_their_table_says(compared: Comparison) -> None:
 
 def test_colours_can_be_told_apart_and_variants_by_their_lines() -> None:
     names = [("IMPALA", "IMPALA"), ("PopArt-IMPALA", "PopArt-IMPALA"), ("PopArt-IMPALA", "other")]
-    styles = figures.Styles(names)
-    assert styles.colour("PopArt-IMPALA") == styles.colour("other") != styles.colour("IMPALA")
-    assert styles.line("PopArt-IMPALA") != styles.line("other")
-    assert styles.hatch("PopArt-IMPALA") != styles.hatch("other")
+    impala, popart, other = (figures.styles_of(names)[label] for _, label in names)
+    assert popart.colour == other.colour != impala.colour
+    assert popart.line != other.line
+    assert popart.hatch != other.hatch
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
         assert suites.resolve(config.level_name) == config.suite
     assert (config.height, config.width, config.num_actions, config.unroll_length) == (12, 8, 2, 7)
     assert not config.suite.normalised
-    with pytest.raises(UserError, match="--mode=pbt compares human-normalised scores"):
+    with pytest.raises(UserError, match="--mode=pbt compares"):
         Config.from_flags({"level_name": f"{module}:left", "mode": "pbt", "population_size": 2})
 
 
