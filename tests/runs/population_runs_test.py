@@ -77,7 +77,7 @@ def _whole(root: Path, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two members that took turns in one place."""
+    """Two members that took turns in one worker."""
     root = tmp_path_factory.mktemp("populations") / "two"
     _train(root)
     return root
@@ -278,10 +278,10 @@ def populations(tmp_path: Path) -> Iterator[Populations]:
     populations.close()
 
 
-def _places(parent: int) -> list[int]:
+def _workers(parent: int) -> list[int]:
     """The processes that train for another one."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(child) for child in children if b"take_place" in _command(child)]
+    return [int(child) for child in children if b"import work" in _command(child)]
 
 
 def _command(process: str) -> bytes:
@@ -298,10 +298,10 @@ def _gone(process: int) -> bool:
         return True
 
 
-def test_place_that_is_killed_is_taken_again(populations: Populations) -> None:
+def test_worker_that_is_killed_is_started_again(populations: Populations) -> None:
     program = populations.start(pbt_places=2)
     wait_until(lambda: min(populations.frames(n) for n in range(2)) > 0, program)
-    killed = _places(program.pid)
+    killed = _workers(program.pid)
     assert len(killed) == 2
     for process in killed:
         os.kill(process, signal.SIGKILL)
@@ -314,23 +314,23 @@ def test_place_that_is_killed_is_taken_again(populations: Populations) -> None:
 def test_population_that_is_asked_to_stop_saves(populations: Populations) -> None:
     program = populations.start(total_environment_frames=10**9, pbt_episodes=10**9)
     wait_until(lambda: populations.frames(0) > 0, program)
-    (place,) = _places(program.pid)
+    (worker,) = _workers(program.pid)
     program.send_signal(signal.SIGINT)
     _, told = program.communicate(timeout=DEADLINE_SECONDS)
     assert program.returncode == 128 + signal.SIGINT
-    assert _gone(place)
+    assert _gone(worker)
     assert _saved(populations.root, 0)["learner/frames"] == populations.frames(0)
     frames = sum(populations.frames(number) for number in range(2))
     line = f"saved at {frames:,} frames in {populations.root}; the same command goes on"
     assert told.splitlines()[-1] == line
 
 
-def test_places_end_with_their_parent(populations: Populations) -> None:
+def test_workers_end_with_their_parent(populations: Populations) -> None:
     program = populations.start(total_environment_frames=10**9, pbt_episodes=10**9)
     wait_until(lambda: populations.frames(0) > 0, program)
-    (place,) = _places(program.pid)
+    (worker,) = _workers(program.pid)
     program.kill()
     program.wait()
-    wait_until(lambda: _gone(place))
+    wait_until(lambda: _gone(worker))
     # As for any other end that was asked for, everything is saved.
     assert _saved(populations.root, 0)["learner/frames"] == populations.frames(0)
