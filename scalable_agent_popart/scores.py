@@ -13,12 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 CONFIDENCE = 0.95
-_RESAMPLES = 2000
-# With very many episodes, whose intervals are narrow, there are fewer resamples.
-_MAX_SAMPLED, _MIN_RESAMPLES = 1_000_000, 100
+# Resamples; fewer with very many episodes, whose intervals are narrow.
+_RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000
 _SEED = 1
-# Resamples made at once; 57 games of 10,000 episodes then take some 100 MB.
-_BATCH = 20
+_BATCH = 20  # Resamples at once; 57 games of 10,000 episodes then take some 100 MB.
 
 Score = TypeVar("Score", float, np.ndarray)
 Scores = Sequence[float] | np.ndarray
@@ -66,10 +64,7 @@ def aggregate(normalised: Any) -> Aggregate:
 def aggregate_returns(
     returns: Mapping[str, Scores], references: Mapping[str, ReferenceScore]
 ) -> Aggregate | None:
-    """Aggregates the tasks of `returns`, each by its mean raw episode return.
-
-    Tasks without a reference score are left out; gives None if there is no other.
-    """
+    """Aggregates the tasks with a reference score, by mean raw episode returns; None of none."""
     normalised = [
         normalise(float(np.mean(values)), references[task])
         for task, values in returns.items()
@@ -91,8 +86,8 @@ def intervals_of_aggregates(
 ) -> dict[str, Interval] | None:
     """Bootstraps one agent's aggregate scores, by name and in percent, over its episodes.
 
-    Each task's episodes are resampled by themselves. Tasks without a reference score are left
-    out; gives None if there are no others, or any of them has fewer than two episodes.
+    Each task's episodes are resampled by themselves; tasks without a reference score are left out.
+    Gives None if there are no others, or any of them has fewer than two episodes.
     """
     scored = [task for task in returns if task in references]
     if not scored or min(len(returns[task]) for task in scored) < 2:
@@ -144,7 +139,7 @@ def _bootstrap(
     largest = max(len(sample) for sample in samples)
     interval = stats.bootstrap(
         samples,
-        lambda *drawn, axis: of_means(np.stack([sample.mean(axis=axis) for sample in drawn])),
+        lambda *again, axis: of_means(np.stack([sample.mean(axis=axis) for sample in again])),
         n_resamples=int(np.clip(_MAX_SAMPLED / largest, _MIN_RESAMPLES, _RESAMPLES)),
         batch=_BATCH,
         vectorized=True,

@@ -1,6 +1,6 @@
 """Trains all members of a population on this machine, as many at a time as there are workers.
 
-A worker is a process that trains members in turns (`worker.turns`). This process starts the
+A worker is a process that trains members in turns (`Worker.take_turns`). This process starts the
 workers, starts those again that are killed, and shows how far the population is. Nothing depends
 on it: workers save and end when it does, and the same command goes on.
 """
@@ -120,12 +120,12 @@ def work() -> None:
 
     tensorflow_import.import_quietly()  # It forks, which threads would not survive.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    from scalable_agent_popart.population import worker  # noqa: PLC0415
+    from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
     try:
-        for signal_number in worker.turns(config, start):
+        for signal_number in Worker(config, start).take_turns():
             if signal_number is not None:
                 sys.exit(128 + signal_number)
     except Exception as error:

@@ -1,7 +1,7 @@
 """Draws the paper's figures and a population's, from the tables that the CSV files hold."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -49,25 +49,25 @@ _ORDERS_IN_VIEW = 6
 _COPY_SIZE = 3.5  # Points.
 
 
-class Styles:
-    """A colour, a line and a hatch for each agent, the same in all figures of a comparison."""
+class Style(NamedTuple):
+    """What tells an agent from others in all figures of a comparison."""
 
-    def __init__(self, names: Sequence[tuple[str, str]]):
-        """Takes the name and the label of each agent."""
-        self._of: dict[str, tuple[str, int]] = {IMPALA: (_COLOURS[IMPALA], 0)}
-        for name, label in names:
-            colour = _COLOURS.get(name, _BLACK)
-            variant = sum(colour == other for other, _ in self._of.values())
-            self._of[label] = (colour, variant)
+    colour: str
+    line: str | tuple
+    hatch: str
 
-    def colour(self, label: str) -> str:
-        return self._of[label][0]
 
-    def line(self, label: str) -> str | tuple:
-        return _LINES[self._of[label][1] % len(_LINES)]
+Styles = Mapping[str, Style]
 
-    def hatch(self, label: str) -> str:
-        return _HATCHES[self._of[label][1] % len(_HATCHES)]
+
+def styles_of(agents: Sequence[tuple[str, str]]) -> Styles:
+    """Gives each agent, of a name and a label, a style by its label."""
+    found = {IMPALA: Style(_COLOURS[IMPALA], _LINES[0], _HATCHES[0])}
+    for name, label in agents:
+        colour = _COLOURS.get(name, _BLACK)
+        variant = sum(colour == other.colour for other in found.values()) % len(_LINES)
+        found[label] = Style(colour, _LINES[variant], _HATCHES[variant])
+    return found
 
 
 def learning_curves(
@@ -84,7 +84,7 @@ def learning_curves(
     unit, label = _frames_axis(curves["frames"].max())
     bands = []
     for agent, own in curves.groupby("agent", sort=False):
-        colour, line = styles.colour(agent), styles.line(agent)
+        colour, line, _ = styles[str(agent)]
         runs = own.pivot_table(index="frames", columns="run", values=headline)
         whole = runs.notna().all(axis=1)
         runs = runs[whole] if whole.any() else runs
@@ -131,25 +131,28 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
     unit, label = _frames_axis(table["frames"].max())
+
+    def short(value: float, position: int | None) -> str:
+        return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
+
     for i, (task, own) in enumerate(table.groupby("task", sort=False)):
         above, below = outer[i].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
         drawn: set[str] = set()
         for (agent, _), run in own.groupby(["agent", "run"], sort=False):
-            style = {"ls": styles.line(agent), "color": styles.colour(agent), "lw": 1}
+            colour, line, _ = styles[agent]
             frames, shift, scale = run["frames"] / unit, run["shift"], run["scale"]
             name = "_again" if agent in drawn else agent
             drawn.add(agent)
-            above.plot(frames, shift, label=name, **style)
-            above.fill_between(
-                frames, shift - scale, shift + scale, color=style["color"], alpha=0.2, lw=0
-            )
-            below.plot(frames, run["episode_return"], **style)
+            above.plot(frames, shift, ls=line, color=colour, lw=1, label=name)
+            ends = (shift - scale, shift + scale)
+            above.fill_between(frames, *ends, color=colour, alpha=0.2, lw=0)
+            below.plot(frames, run["episode_return"], ls=line, color=colour, lw=1)
         above.set_title(task, fontsize=9)
         for axes, ticks in ((above, NullLocator()), (below, MaxNLocator(4))):
             axes.tick_params(labelsize=7)
             # Each tick costs a millisecond, and there may be a hundred axes.
             axes.yaxis.set_major_locator(MaxNLocator(3))
-            axes.yaxis.set_major_formatter(FuncFormatter(_short))
+            axes.yaxis.set_major_formatter(FuncFormatter(short))
             axes.grid(alpha=0.3)
             axes.set_xlim(0, table["frames"].max() / unit)
             axes.xaxis.set_major_locator(ticks)
@@ -186,7 +189,11 @@ def scales(table: pd.DataFrame) -> Figure:
         many = len(last) > 2 * _NAMES
         named = [*last.index[:_NAMES], *last.index[-_NAMES:]] if many else list(last.index)
         handles = [axes.plot([], [], color=colours[task])[0] for task in named]
-        labels = [f"{task}: {_with_interval(*last.loc[task])}" for task in named]
+        labels = []
+        for task, own in last.loc[named].iterrows():
+            low, high = scores.students_t(own["mean"], own["std"], own["count"])
+            interval = f" [{low:.3g}, {high:.3g}]" if own["count"] > 1 else ""
+            labels.append(f"{task}: {own['mean']:.3g}{interval}")
         title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
             handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
@@ -255,8 +262,8 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
             own = table[table["agent"] == agent].set_index("level").reindex(names)
             y = np.arange(len(names)) + (i - (len(agents) - 1) / 2) * thickness
             axes.barh(
-                y, own["normalised"], thickness, label=agent, facecolor=styles.colour(agent),
-                hatch=styles.hatch(agent), edgecolor="white", linewidth=0,
+                y, own["normalised"], thickness, label=agent, facecolor=styles[agent].colour,
+                hatch=styles[agent].hatch, edgecolor="white", linewidth=0,
             )  # fmt: skip
             intervals = own[["low", "high"]].astype(float).to_numpy()
             ranges = own[["lowest", "highest"]].astype(float).to_numpy()
@@ -297,13 +304,13 @@ def population(shown: Population) -> Figure:
     member's checkpoint was taken to those at which another went on from it.
     """
     members, segments = shown.members, shown.segments
-    titles = ["fitness at comparisons (%)", *shown.config.tuned]
+    titles = ["fitness at comparisons (%)", *shown.shown.config.tuned]
     curves = [{number: _fitness(member) for number, member in members.items()}]
     curves += [{n: _steps(member, flag) for n, member in members.items()} for flag in titles[1:]]
     if not any(len(curve.frames) for curve in curves[0].values()):
         titles, curves = titles[1:], curves[1:]
     # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = len(titles) > len(shown.config.tuned) and len(titles) % 2
+    wide = len(titles) > len(shown.shown.config.tuned) and len(titles) % 2
     rows = (len(titles) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
@@ -315,7 +322,7 @@ def population(shown: Population) -> Figure:
     for i, (title, of_members) in enumerate(zip(titles, curves, strict=True)):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
         axes.set_title(title, fontsize=10)
-        steps = title in shown.config.tuned
+        steps = title in shown.shown.config.tuned
         draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
         for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
             frames, values, copied = of_members[member.number]
@@ -426,15 +433,3 @@ def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
 def _legend_columns(width: float, labels: Sequence[str]) -> int:
     """Counts the columns of labels that fit into a figure's width in inches."""
     return max(1, int(width * _LETTERS_AN_INCH / (8 + max(map(len, labels)))))
-
-
-def _with_interval(mean: float, deviation: float, count: float) -> str:
-    """Writes a mean over runs, with its 95% interval if they are several."""
-    low, high = scores.students_t(mean, deviation, count)
-    return f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if count > 1 else "")
-
-
-def _short(value: float, position: int | None) -> str:
-    """Writes a number as the label of a tick."""
-    del position
-    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"

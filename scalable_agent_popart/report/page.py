@@ -121,7 +121,7 @@ def _members(population: Population | None) -> str:
     """Tells what there is to know of a run beside its path if it is of a population."""
     if population is None:
         return ""
-    size = population.config.population_size
+    size = population.shown.config.population_size
     if not population.whole:
         best = ", now its best" if population.shown is population.best else ""
         return f", of a population of {size}{best}"
@@ -139,7 +139,7 @@ class _Section:
         self._suite = comparison.suite
         self._name = name
         self._directory = directory
-        self._styles = figures.Styles([(agent.name, agent.label) for agent in comparison.agents])
+        self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
         """Writes figures and tables, and gives the paragraphs of the text."""
@@ -210,8 +210,9 @@ class _Section:
                         f"{' to '.join(map(_short, frames))} frames"
                     )
         heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
+        empty = dict.fromkeys(heads, "")
         order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
-        rows = [{"Agent": a, **{head: cells[a].get(head, "") for head in heads}} for a in order]
+        rows = [{"Agent": agent, **empty, **cells[agent]} for agent in order]
         left_out = [f"{own.column.title}: {line}" for own in finals for line in own.left_out]
         return [
             f"### Table 1: {_HEADLINES[suite.headline]} human-normalised score",
@@ -323,15 +324,11 @@ class _Section:
         rows = []
         by_agent = tables.gradients_by_agent(table)
         for (agent, loss), own in by_agent.groupby(["agent", "loss"], sort=False):
-            measured = own.dropna(subset="norm").itertuples()
-            sizes = {
-                row.task: _with_ends(row.norm, row.least_norm, row.most_norm, ".3g")
-                for row in measured
-            }
-            parts = {
-                row.task: _with_ends(row.part, row.low_part, row.high_part, ".1%")
-                for row in own.itertuples()
-            }
+            sizes, parts = {}, {}
+            for row in own.itertuples():
+                if pd.notna(row.norm):
+                    sizes[row.task] = _with_ends(row.norm, row.least_norm, row.most_norm, ".3g")
+                parts[row.task] = _with_ends(row.part, row.low_part, row.high_part, ".1%")
             rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
             rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
         return [
@@ -362,13 +359,12 @@ class _Section:
         if table["normalised"].isna().all():  # Nothing final yet, or no reference scores.
             return []
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
-        known = table.dropna(subset="normalised")
         rows: dict[str, dict[str, str]] = {}
-        for entry in known.itertuples():
+        for entry in table.dropna(subset="normalised").itertuples():
             cell = f"{entry.normalised:.1f}%"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
-            rows.setdefault(entry.level, dict.fromkeys(known["agent"], ""))[entry.agent] = cell
+            rows.setdefault(entry.level, {"Level": entry.level})[entry.agent] = cell
         return [
             f"### Scores by level, {final.column.title}",
             self._figure(figure, name, "Human-normalised scores"),
@@ -376,7 +372,7 @@ class _Section:
             "below, of their mean by Student's t, cut off where they leave the axis, which is "
             "chosen for bars and runs. Dots: the lowest and the highest run. Levels stand in the "
             "order of the last agent before the published.",
-            _table([{"Level": level, **row} for level, row in rows.items()]),
+            _table(list(rows.values())),
             f"Raw returns and intervals: {self._file(table, name)}",
         ]
 
@@ -429,7 +425,7 @@ def _standings(population: Population) -> list[dict[str, str]]:
                 "Copies": str(sum(event.copied for event in member.lineage)),
                 **{
                     name: f"{values[name]:.3g}" if name in values else ""
-                    for name in population.config.tuned
+                    for name in population.shown.config.tuned
                 },
             }
         )
@@ -462,10 +458,10 @@ def _code(text: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Makes a Markdown table; all rows have the keys of the first."""
-    heads = list(rows[0])
+    """Makes a Markdown table of cells by head."""
+    heads = list(dict.fromkeys(head for row in rows for head in row))
     lines: list[Iterable[str]] = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    lines += [[str(row[head]).replace("|", "\\|") for head in heads] for row in rows]
+    lines += [[str(row.get(head, "")).replace("|", "\\|") for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

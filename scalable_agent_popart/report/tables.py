@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.population.member_directory import Event
+from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import Population, Run
@@ -234,12 +234,10 @@ class FinalScores:
         rerun = scores.interval_over_seeds(by_run, of_rerun=True)
         ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
         papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
-        frames = [final.frames for final in own]
         return {
-            **_source(agent, own),
-            "fewest_frames": min(frames),
-            "most_frames": max(frames),
-            "episodes": min(len(values) for of_run in returns for values in of_run.values()),
+            **_about_finals(agent, own, self._scored),
+            "fewest_frames": min(final.frames for final in own),
+            "most_frames": max(final.frames for final in own),
             "score": np.mean(by_run),
             **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
             **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
@@ -253,9 +251,8 @@ class FinalScores:
             interval = scores.interval_of_mean(own[0].returns[level])
         ends = (*(interval or (means[0], means[0])), min(means), max(means))
         return {
-            **_source(agent, own),
+            **_about_finals(agent, own, [level]),
             "level": level,
-            "episodes": min(len(final.returns[level]) for final in own),
             "mean_return": np.mean(means),
             "normalised": self._percent(level, float(np.mean(means))),
             **{name: self._percent(level, end) for name, end in zip(_ENDS, ends, strict=True)},
@@ -266,9 +263,10 @@ class FinalScores:
         return None if reference is None else scores.normalise(score, reference)
 
 
-def _source(agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
+def _about_finals(agent: Agent, own: Sequence[_Final], levels: Sequence[str]) -> dict[str, Any]:
     source = "test" if own[0].tested else "training"
-    return {"agent": agent.label, "source": source, "runs": len(own)}
+    episodes = min(len(final.returns[level]) for final in own for level in levels)
+    return {"agent": agent.label, "source": source, "runs": len(own), "episodes": episodes}
 
 
 def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
@@ -456,7 +454,9 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(name for *_, population in found for name in population.config.tuned)
+    tuned = dict.fromkeys(
+        name for *_, population in found for name in population.shown.config.tuned
+    )
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 

@@ -1,6 +1,7 @@
 """The launch script in processes of its own: started, waited for, and killed after a test."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,13 @@ class Programs:
         for process in self._processes:
             process.kill()
             process.communicate()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:

@@ -31,9 +31,7 @@ def engine_files(tmp_path: Path) -> list[Path]:
     return [*temporary.glob("environment_processes_*"), *temporary.glob("dmlab_temp_folder_*")]
 
 
-def test_levels_are_trained_and_tested(
-    stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> None:
     held_out_task, other = "rooms_collect_good_objects_train", "lt_chasm"
     stand_in(**{"*": {"episode_frames": 60}})  # Games of 15 agent steps.
     logdir = tmp_path / "run"
@@ -63,9 +61,9 @@ def test_levels_are_trained_and_tested(
         assert column["aggregate"]["mean_capped"] == pytest.approx(min(100.0, score))
 
     again = {**settings, "total_environment_frames": 2_400}
-    assert "action_set was popart and is impala" in fails(capsys, **again, action_set="impala")
+    assert "action_set was popart and is impala" in fails(**again, action_set="impala")
     stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
-    message = fails(capsys, **test, level_name=other)
+    message = fails(**test, level_name=other)
     assert "lost more than 8 times before it could finish an episode" in message
 
 
@@ -80,7 +78,6 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     stand_in: StandIn,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     behaviour: dict[str, Any],
     restarts: int,
     message: str,
@@ -88,15 +85,15 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", restarts)
     stand_in(lt_chasm=behaviour)
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
-    assert message in fails(capsys, **settings, checkpoint_seconds=1e9, log_seconds=1e9)
+    assert message in fails(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
     if "raise_on_step" in behaviour:  # What was learned is saved.
         assert saved(tmp_path)[FRAMES] == lines(tmp_path / "metrics.jsonl")[-1]["frames"] > 120
 
 
 def test_without_the_module_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    message = fails(capsys, level_name="dmlab30", logdir=str(tmp_path / "run"))
+    message = fails(level_name="dmlab30", logdir=str(tmp_path / "run"))
     assert "deepmind_lab" in message
     assert not (tmp_path / "run").exists()
