@@ -35,11 +35,7 @@ class Tester:
     """
 
     def __init__(self, config: Config):
-        """Reads nothing yet.
-
-        Args:
-          config: to test with.
-        """
+        """Prepares the tests that a configuration asks for; reads nothing yet."""
         self._config = config = factory.settle(config)
         self._directory = RunDirectory(config.logdir)
         suite = config.suite
@@ -86,12 +82,7 @@ class Tester:
 
 
 class SavedPolicy:
-    """The policy of a run's newest checkpoint, in variables that are made once.
-
-    Attributes:
-      policy: acts with the weights that were restored last.
-      view: of its pixel control; None unless asked for.
-    """
+    """The policy of a run's newest checkpoint, and if asked for the view of its pixel control."""
 
     def __init__(self, config: Config, num_environments: int, with_q_head: bool = False):
         self._checkpoints = RunDirectory(config.logdir).checkpoints

@@ -14,16 +14,10 @@ _POLL_SECONDS = 1.0
 
 
 def follow(config: Config) -> None:
-    """Tests the newest checkpoint again and again, until the run has ended.
+    """Tests the newest checkpoint again and again, up to the end of `total_environment_frames`.
 
     Each test is written as `--mode=test` writes it, added as a line to `evaluations.jsonl`, and
-    to TensorBoard's curves.
-
-    Args:
-      config: to test with; its `total_environment_frames` are the run's end.
-
-    Raises:
-      UserError: as `evaluate.Tester`.
+    to TensorBoard's curves. Raises UserError as `evaluate.Tester` does.
     """
     directory = RunDirectory(config.logdir)
     tester = evaluate.Tester(config)

@@ -13,13 +13,7 @@ class PixelControlView:
     """Computes maps over the cells of images that environments show, step by step."""
 
     def __init__(self, policy: Policy, agent: Agent, q_head: pixel_control.QHead):
-        """Has seen nothing yet.
-
-        Args:
-          policy: the one at play.
-          agent: with the policy's weights.
-          q_head: learned on this agent's features.
-        """
+        """Watches a policy, whose agent's features the head has learned on."""
         self._policy = policy
         self._agent = agent
         self._q_head = q_head

@@ -40,18 +40,16 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     """Films one environment a task, each in a file of its own, for its first minute.
 
     Files get their names when they are complete. Leaving the context completes those that are
-    still short; leaving it with an exception drops them.
+    still short; leaving it with an exception drops them. An OSError tells that a file cannot be
+    written; `errno` says why.
     """
 
     def __init__(
         self, directory: Path, tasks: Mapping[int, str], view: PixelControlView | None = None
     ):
-        """Writes nothing yet.
+        """Will film these environments, whose tasks give the files' names, with "_" for "/".
 
-        Args:
-          directory: of the files `<task>.mp4`, with "_" for "/"; made on the first frame.
-          tasks: the environments to film, and the name of the task that each plays.
-          view: makes the maps that stand beside the picture, if any.
+        The directory is made on the first frame. The view makes the maps beside the picture.
         """
         self._view = view
         self._videos = {
@@ -60,11 +58,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         }
 
     def watch(self, ready: Ready) -> None:
-        """Adds a frame to the videos of the environments that have stepped.
-
-        Raises:
-          OSError: if a file cannot be written; `errno` says why.
-        """
+        """Adds a frame to the videos of the environments that have stepped."""
         filmed = np.isin(ready.ids, list(self._videos))
         if not filmed.any():
             return
@@ -80,11 +74,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
                 del self._videos[i]
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        """Completes the open files, or drops them if there was an exception.
-
-        Raises:
-          OSError: if one cannot be completed, which drops it and those after it.
-        """
+        """Completes the open files, or drops them from the first exception on."""
         with contextlib.ExitStack() as stack:
             for video in self._videos.values():
                 stack.callback(video.drop)
@@ -94,11 +84,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
 
 class _Video:
-    """One environment's file, opened on its first frame.
-
-    Attributes:
-      num_frames: filmed so far.
-    """
+    """One environment's file, opened on its first frame, and how many are in it."""
 
     def __init__(self, path: Path, task: str):
         self.num_frames = 0
@@ -128,10 +114,13 @@ class _Video:
         returns = f"return {_brief(episode_return)}"
         panels = [(picture, _caption(self._task, returns, self._last, max(_MIN_SIZE, width)))]
         for label, values in maps.items():
-            largest = max(self._max_values.get(label, 0.0), float(values.max()))
-            self._max_values[label] = largest
-            heat = _heat_map(values / (largest or 1.0), picture.size)
-            panels.append((heat, _caption(label, f"0 to {largest:.2g}", "", width)))
+            top = self._max_values[label] = max(self._max_values.get(label, 0), values.max())
+            heat = Image.fromarray(_COLOURS(values / (top or 1), bytes=True)[..., :3])
+            # Blocks as large as fit the picture: as the cells in it, unless margins leave space.
+            blocks = heat.width * (picture.width // heat.width)
+            size = (blocks, heat.height * (picture.height // heat.height))
+            shown = heat.resize(size, Image.Resampling.NEAREST)
+            panels.append((shown, _caption(label, f"0 to {top:.2g}", "", width)))
         total_width = sum(caption.width + _GAP for _, caption in panels) - _GAP
         frame = Image.new("RGB", (total_width, _CAPTION_HEIGHT + height), _BACKGROUND)
         left = 0
@@ -170,18 +159,6 @@ class _Video:
         encoded.pts = self.num_frames
         self._container.mux(self._stream.encode(encoded))
         self.num_frames += 1
-
-
-def _heat_map(shades: np.ndarray, size: tuple[int, int]) -> Image.Image:
-    """Colours values `[rows, columns]`, each a block as large as fits `size` (width, height).
-
-    Blocks of cells of 4x4 pixels are as large as the cells in the picture, unless its margins
-    leave space for more.
-    """
-    rows, columns = shades.shape
-    cells = Image.fromarray(_COLOURS(shades, bytes=True)[..., :3])
-    blocks = (columns * (size[0] // columns), rows * (size[1] // rows))
-    return cells.resize(blocks, Image.Resampling.NEAREST)
 
 
 def _even(size: int) -> int:

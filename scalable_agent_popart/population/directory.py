@@ -1,99 +1,261 @@
-"""A population's directory: the runs of its members, `member-00` and so on, and what they share.
+"""Files that the members of a population leave for each other.
 
-A member writes to its own directory only, but for `population.json`, the flags that all share,
-which the first one writes, and `lock`, which is held for that.
+A population's directory holds `population.json`, the flags that all members share, written by the
+first one under `lock`; and the members' run directories, `member-00` and so on. Each member writes
+to its own only, in which there are also
+
+  lineage.jsonl             a line at the start, and one for each comparison with another member
+  fitness.json              what the member published last
+  snapshots/snapshot-N.*    the checkpoint that earned this fitness, and the one before
+  diverged                  the number of comparisons made when training last diverged
+  incoming/                 a copy of another member's checkpoint, while it is loaded
+
+Readers never see a part: `fitness.json` is replaced as a whole once the snapshot that it names is
+complete, and a snapshot is removed only after the next one has taken its place.
 """
 
+import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.member_directory import MemberDirectory, read_text
-from scalable_agent_popart.runs.directory import DAMAGE, POPULATION_FILE, flock, write_atomically
+from scalable_agent_popart.runs.directory import (
+    DAMAGE,
+    POPULATION_FILE,
+    RunDirectory,
+    flock,
+    write_atomically,
+)
+
+# Attempts to read a file that others replace meanwhile.
+_MAX_READS = 6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a member has made known, for others to compare with and to copy."""
+
+    member: int
+    comparison: int  # The number, from 1, of the comparison that it was published for.
+    frames: int  # Of the member's run.
+    fitness: float  # Mean capped human-normalised score, in percent.
+    episodes: int  # How many the fitness is computed from.
+    mean_returns: Mapping[str, float]  # Raw, by task.
+    hyperparameters: Mapping[str, float]  # By flag.
+    checkpoint: str  # Path of the weights that earned the fitness, without the files' endings.
+
+
+class Event(NamedTuple):
+    """A line of `lineage.jsonl`: the start, or a comparison and its outcome."""
+
+    comparison: int  # Its number, from 1; 0 is the start.
+    frames: int  # Of the member's run.
+    fitness: float | None  # The member's; None at the start, and where training had diverged.
+    partner: int | None  # None if no other member had published anything.
+    partner_fitness: float | None  # As published; None if it could not be read.
+    copied: bool  # If so, weights, statistics, optimiser and hyperparameters are the partner's.
+    source_frames: int | None  # Of the partner's run, at the checkpoint that was copied.
+    hyperparameters: Mapping[str, float]  # By flag, from here on.
+    # Weights and hyperparameters are new: training had diverged, and nobody could be copied.
+    started_over: bool = False
+
+    def describe(self, member: int) -> str:
+        """Tells people in one line what happened to the member of this number."""
+        values = ", ".join(f"{name} {value:.3g}" for name, value in self.hyperparameters.items())
+        if not self.comparison:
+            return f"member {member} starts with {values}"
+        own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
+        if self.started_over:
+            other = "starts over"
+        elif self.partner is None:
+            other = "nobody to compare with"
+        elif self.partner_fitness is None:
+            other = f"member {self.partner} could not be read"
+        else:
+            verb = "copies" if self.copied else "compared with"
+            other = f"{verb} member {self.partner} ({self.partner_fitness:.1f})"
+        return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
+
+
+class MemberDirectory(RunDirectory):
+    """A member's run directory; `diverged` is out of date if comparisons were made since."""
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        self.lineage = self.path / "lineage.jsonl"
+        self.divergence = self.path / "diverged"
+        self._fitness = self.path / "fitness.json"
+        self._snapshots = self.path / "snapshots"
+        self._incoming = self.path / "incoming"
+
+    def published(self) -> Published | None:
+        """Reads what the member published last, if anything.
+
+        Raises:
+          UserError: if it is damaged.
+        """
+
+        def parse(text: str) -> Published:
+            record = Published(**json.loads(text))
+            checkpoint = str(self._snapshots / record.checkpoint)
+            return dataclasses.replace(record, fitness=float(record.fitness), checkpoint=checkpoint)
+
+        return _read(self._fitness, parse, "delete it, and the member publishes anew")
+
+    def publish(self, record: Published) -> None:
+        """Makes a fitness known, with a copy of the checkpoint that earned it."""
+        before = self.published()
+        in_force = Path(before.checkpoint).name if before else ""
+        checkpoint = Path(record.checkpoint)
+        name = f"snapshot-{record.comparison}"
+        if name == in_force:  # The run went back to an older checkpoint, and comes here again.
+            name += "-again"
+        self._snapshots.mkdir(exist_ok=True)
+        for file in _files(checkpoint):
+            target = self._snapshots / file.name.replace(checkpoint.name, name, 1)
+            target.unlink(missing_ok=True)  # A member that died may have left it unnamed.
+            try:
+                os.link(file, target)  # Checkpoints are never written again.
+            except OSError:  # The file system has no links.
+                shutil.copyfile(file, target)
+            with open(target, "rb") as written:
+                os.fsync(written.fileno())
+        write_atomically(
+            self._fitness, dataclasses.asdict(dataclasses.replace(record, checkpoint=name))
+        )
+        for file in self._snapshots.glob("snapshot-*"):
+            if file.stem not in (name, in_force):
+                file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def fetch(self, source: Published) -> Iterator[str]:
+        """Copies another member's checkpoint; yields the copy's path, and removes it at the end.
+
+        Raises:
+          FileNotFoundError: if the checkpoint is gone, in favour of a newer one.
+        """
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        self._incoming.mkdir(exist_ok=True)
+        checkpoint = Path(source.checkpoint)
+        try:
+            for file in _files(checkpoint):
+                shutil.copyfile(file, self._incoming / file.name)
+            yield str(self._incoming / checkpoint.name)
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # NFS says so of a file that is gone.
+                raise FileNotFoundError(source.checkpoint) from error
+            raise
+        finally:
+            shutil.rmtree(self._incoming, ignore_errors=True)
+
+    def read_lineage(self) -> list[Event]:
+        """Reads the events so far, without a line that is still being written.
+
+        Raises:
+          UserError: if a line is damaged.
+        """
+
+        def parse(text: str) -> list[Event]:
+            *lines, _ = text.split("\n")
+            return [Event(**json.loads(line)) for line in lines]
+
+        return _read(self.lineage, parse, "delete the damaged line and repeat") or []
 
 
 class PopulationDirectory:
-    """Paths of a population, and the flags that its members share."""
+    """The directory of a population, and the flags that its members share."""
 
     def __init__(self, path: str):
         self.path = Path(path)
         self._settings = self.path / POPULATION_FILE
 
     def member(self, number: int) -> MemberDirectory:
-        """One member's directory."""
+        """Returns a member's directory."""
         return MemberDirectory(str(self.path / f"member-{number:02d}"))
 
     def read_config(self) -> Config | None:
-        """The flags that the population was begun with, or None if there is none.
+        """Reads the flags that the population was begun with; None if there is none."""
 
-        Raises:
-          UserError: if they cannot be read.
-        """
-        try:
-            given = json.loads(read_text(self._settings))["flags"]
-            return Config.from_flags({"level_name": given["level_name"], **given})
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (*DAMAGE, OSError, UserError) as error:
-            raise UserError(
-                f"{self._settings} is damaged or not of this program ({error}); "
-                "give another --logdir"
-            ) from error
+        def parse(text: str) -> Config:
+            given = json.loads(text)["flags"]
+            return Config.from_record({"level_name": given["level_name"], **given})
 
-    def check(self, config: Config) -> None:
-        """Writes nothing; raises UserError if members of `config` cannot train here."""
+        return _read(self._settings, parse, "give another --logdir")
+
+    def check(self, config: Config) -> Config | None:
+        """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give another --logdir")
         begun = self.read_config()
-        if begun is None:
-            return
-        differences = config.refused_changes(begun)
+        differences = config.refused_changes(begun) if begun else ()
         if differences:
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "
                 "give the same flags or another --logdir"
             )
+        return begun
 
-    def join(self, config: Config, precision: str) -> Config:
-        """Begins the population unless another member has; else checks as `check` does.
-
-        Args:
-          config: the population's.
-          precision: the type that `--precision=auto` is for all members, if this one is the first.
+    def join(self, config: Config, precision: str) -> str:
+        """Begins the population, unless another member has; raises as `check` does.
 
         Returns:
-          `config` with the type that is the population's.
+          The type that all members compute in: `precision`, if this member is the first.
         """
-        self.check(config)
+        self.check(config)  # A run's directory, too, has a lock.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
-            flock(lock, fcntl.LOCK_EX)  # Of several members the first one decides.
-            self.check(config)
-            begun = self.read_config()
+            flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
+            begun = self.check(config)
             if begun is None:
                 begun = dataclasses.replace(config, precision=precision)
                 write_atomically(self._settings, {"flags": dataclasses.asdict(begun)})
-        return dataclasses.replace(config, precision=begun.precision)
+        return begun.precision
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
-        """A member's own configuration.
-
-        Args:
-          config: the population's.
-          number: of the member.
-          start: flag to value of the hyperparameters that it starts with.
-        """
+        """Makes a member's configuration of the population's, and what the member starts with."""
         return dataclasses.replace(
             config,
             logdir=str(self.member(number).path),
-            # No two members of populations with neighbouring seeds share one.
+            # Unique among the members of populations with neighbouring seeds.
             seed=config.seed * config.population_size + number,
             pbt_member=number,
             pbt_places=1,
             **start,
         )
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """Lists a checkpoint's files, index and data; raises FileNotFoundError if one is missing."""
+    files = sorted(checkpoint.parent.glob(f"{checkpoint.name}.*"))
+    if not {".index", ".data"} <= {file.suffix.partition("-")[0] for file in files}:
+        raise FileNotFoundError(str(checkpoint))
+    return files
+
+
+def _read(path: Path, parse: Callable[[str], T], advice: str) -> T | None:
+    """Reads a file that others may be replacing; returns None if there is none.
+
+    Raises:
+      UserError: if it cannot be read or parsed; says so, and gives the advice.
+    """
+    for _ in range(_MAX_READS):
+        try:
+            return parse(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (*DAMAGE, OSError, UserError) as error:
+            reason = error
+            if getattr(error, "errno", None) != errno.ESTALE:  # NFS says so of a replaced file.
+                break
+    raise UserError(f"{path} is damaged or not of this program ({reason}); {advice}") from reason

@@ -1,13 +1,14 @@
 """A member of a population: a run that is compared with others, copies them and explores.
 
-When a member is due it saves a checkpoint and publishes it, with the fitness of the episodes that
-led there. Then it is compared, which ends in another checkpoint: weights and hyperparameters,
-copied or not, the line in `lineage.jsonl` and the number of comparisons made become the run's
-together, or not at all. A member that dies in between is back at the first of the two, finds its
-fitness published and makes the comparison again. Its chance depends on the member's seed, the
-comparison's number and who else has published alone.
+When a comparison is due, the member saves a checkpoint and publishes it with the fitness that its
+episodes have earned. The comparison ends with another checkpoint: weights and hyperparameters,
+copied or not, the line in `lineage.jsonl` and the number of comparisons become the run's in one
+step or not at all. A member that dies in between returns to the first checkpoint, finds its fitness
+published and repeats the comparison, with the same random numbers: they depend only on the
+member's seed, the comparison's number and which other members have published.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,14 +22,13 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import pbt
-from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.population.member_directory import Event, Published
+from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
 from scalable_agent_popart.training.tuning import Tuner
 
-# How often to look again for a checkpoint that is gone in favour of a newer one.
-_MOST_LOOKS = 5
+# How often a checkpoint is looked for that is gone in favour of a newer one.
+_MAX_LOOKS = 5
 _FIRST_PAUSE_SECONDS = 0.1
 
 Save = Callable[[], str]
@@ -37,19 +37,14 @@ Save = Callable[[], str]
 class Member(Tuner):
     """Compares and changes one member's run."""
 
-    def __init__(
-        self,
-        config: Config,
-        population: PopulationDirectory,
-        takes_turns: bool = False,
-    ):
+    def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
         """Reads and writes nothing yet.
 
         Args:
           config: the member's own.
-          population: that it is in.
-          takes_turns: whether to stop before each comparison, so that others can train; it is
-            made when the member's next turn begins.
+          population: that it belongs to.
+          takes_turns: whether training stops before each comparison, so that other members can
+            train; the comparison is then made when the member's next turn begins.
         """
         self._config = config
         self._takes_turns = takes_turns
@@ -60,15 +55,14 @@ class Member(Tuner):
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._compared_at = tf.Variable(0, dtype=tf.int64, trainable=False)  # frames
-        # Frames after which an episode counts. Read once, when the variable has been restored: a
-        # resumed run hears of all its episodes, and reading a variable takes ten times as long.
+        # Frames after which an episode counts. Read once, after the variable has been restored:
+        # a resumed run reports all its episodes, and reading a variable takes ten times as long.
         self._counts_after: int | None = None
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:
-        """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
         self._learner = learner
-        tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
-        self._hyperparameters = tf.train.Checkpoint(**tuned)
+        self._tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
+        self._hyperparameters = tf.train.Checkpoint(**self._tuned)
         return {
             "hyperparameters": self._hyperparameters,
             "num_comparisons": self._num_comparisons,
@@ -77,45 +71,41 @@ class Member(Tuner):
         }
 
     def on_episode(self, task: str, episode_return: float, frames: int) -> None:
-        """Counts a finished game, if it ended after the burn-in and after the last comparison."""
+        """Counts a finished game if it ended after the burn-in and after the last comparison."""
         if self._counts_after is None:
             self._counts_after = max(int(self._compared_at), self._config.pbt_burn_in_frames)
         if frames > self._counts_after:
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
-        """Makes the comparison that the last turn ended before, or was cut off from.
+        """Makes the comparison that the last turn ended before, or was killed in.
 
-        Where training had diverged, goes on from elsewhere.
+        If training has diverged, the member goes on from another's checkpoint, or starts over.
         """
         self._lineage.open()
         if not self._lineage.length:
-            start = Event(0, 0, None, None, None, False, None, self._tuned())
-            self._record(start)
-        if self._has_diverged():
+            self._record(Event(0, 0, None, None, None, False, None, self._values()))
+        num_comparisons, diverged_after = int(self._num_comparisons), None
+        with contextlib.suppress(FileNotFoundError):
+            diverged_after = self._directory.divergence.read_text()
+        if diverged_after == str(num_comparisons):
             self._compare(None, save)
             return
-        published = self._directory.published()
-        if (
-            published is not None
-            and published.comparison == self._num_comparisons + 1
-            and published.frames == self._learner.frames
-        ):
-            self._compare(published.fitness, save)
+        own, frames = self._directory.published(), int(self._learner.frames)
+        if own and (own.comparison, own.frames) == (num_comparisons + 1, frames):
+            self._compare(own.fitness, save)
         elif self.due():
             self._compare(self._publish(save), save)
 
     def due(self) -> bool:
-        """Whether the burn-in is over and enough episodes of all tasks that count are finished."""
-        return (
-            sum(map(len, self._returns.values())) >= self._config.pbt_episodes
-            and self._fitness() is not None
-        )
+        """Returns whether enough episodes count, and at least one of each task that does."""
+        num_episodes = sum(map(len, self._returns.values()))
+        return num_episodes >= self._config.pbt_episodes and self._fitness() is not None
 
     def tune(self, save: Save) -> bool:
-        """Publishes, and is compared, unless it takes turns or has reached its end."""
+        """Publishes; then makes the comparison, unless the member takes turns or is finished."""
         fitness = self._publish(save)
-        # What the run ends with is what was published of it.
+        # A finished run ends with the weights that it published.
         finished = int(self._learner.frames) >= self._config.total_environment_frames
         if self._takes_turns or finished:
             return False
@@ -123,33 +113,26 @@ class Member(Tuner):
         return True
 
     def on_divergence(self) -> None:
-        """Leaves word for the next start, whoever's that is."""
+        """Leaves a mark, so that the member's next start does not go on from its own weights."""
         self._directory.divergence.write_text(str(int(self._num_comparisons)))
 
     def close(self) -> None:
         """Closes the lineage's log."""
         self._lineage.close()
 
-    def _has_diverged(self) -> bool:
-        """Whether the run diverged since its last comparison."""
-        try:
-            return self._directory.divergence.read_text() == str(int(self._num_comparisons))
-        except FileNotFoundError:
-            return False
-
     def _fitness(self) -> float | None:
         return pbt.fitness(self._returns, self._config.suite.reference_scores)
 
-    def _tuned(self) -> dict[str, float]:
-        values = self._learner.hyperparameters.values()
-        return {name: values[name] for name in self._config.tuned}
+    def _values(self) -> dict[str, float]:
+        """Returns the present values of the tuned hyperparameters."""
+        return {name: float(variable) for name, variable in self._tuned.items()}
 
     def _record(self, event: Event) -> None:
         self._lineage.write(event._asdict())
         self._lineage.flush()
 
     def _publish(self, save: Save) -> float:
-        """Saves, and makes the present fitness known with this checkpoint; returns it."""
+        """Saves, and publishes this checkpoint with the present fitness, which it returns."""
         fitness = self._fitness()
         assert fitness is not None, "due"
         self._directory.publish(
@@ -160,34 +143,38 @@ class Member(Tuner):
                 fitness=fitness,
                 episodes=sum(map(len, self._returns.values())),
                 mean_returns={t: float(np.mean(own)) for t, own in self._returns.items() if own},
-                hyperparameters=self._tuned(),
+                hyperparameters=self._values(),
                 checkpoint=save(),
             )
         )
         return fitness
 
     def _compare(self, fitness: float | None, save: Save) -> None:
-        """Compares with another member, copies it if that is fitter, explores, and saves.
+        """Compares with another member, copies it if it is fitter, explores, and saves.
 
-        Args:
-          fitness: the member's; None if training has diverged, and anyone is fitter.
-          save: writes a checkpoint.
+        The fitness is None if training has diverged, so that any other is fitter.
         """
-        frames, number = int(self._learner.frames), int(self._num_comparisons) + 1
+        frames, num_updates = int(self._learner.frames), int(self._learner.num_updates)
+        number = int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
         published = [other for other in self._others if self._published(other)]
-        partner = pbt.choose_partner(published, generator)
-        theirs, copied = (None, False) if partner is None else self._meet(partner, fitness)
-        if fitness is None:  # Anyone will do.
-            for other in published:
-                if not copied:
-                    partner, (theirs, copied) = other, self._meet(other, fitness)
+        candidates = [int(generator.choice(published))] if published else []
+        if fitness is None:
+            candidates += published
+        partner: int | None = None
+        theirs, copied = None, False
+        for partner in candidates:
+            theirs, copied = self._meet(partner, fitness)
+            if copied:
+                break
         starts_over = fitness is None and not copied
         if starts_over:
             self._start_over(number)
         else:
-            values = pbt.explore(self._tuned(), generator)
-            self._learner.hyperparameters.assign(values)
+            self._learner.hyperparameters.assign(pbt.explore(self._values(), generator))
+        if copied or starts_over:
+            self._learner.frames.assign(frames)
+            self._learner.num_updates.assign(num_updates + 1)  # For actors, the weights are new.
         self._num_comparisons.assign(number)
         self._compared_at.assign(frames)
         self._counts_after = None
@@ -200,7 +187,7 @@ class Member(Tuner):
                 partner_fitness=theirs.fitness if theirs else None,
                 copied=copied,
                 source_frames=theirs.frames if theirs and copied else None,
-                hyperparameters=self._tuned(),
+                hyperparameters=self._values(),
                 started_over=starts_over,
             )
         )
@@ -209,14 +196,14 @@ class Member(Tuner):
         save()
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
-        """What the partner published, and whether that was fitter and has been taken over."""
-        for look in range(_MOST_LOOKS):
+        """Copies the partner if it is fitter; returns what it published, and whether it did."""
+        for look in range(_MAX_LOOKS):
             source = self._published(partner)
             if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
                 return source, False
             try:
                 with self._directory.fetch(source) as checkpoint:
-                    self._take(checkpoint)
+                    self._load(checkpoint)
             except FileNotFoundError:  # The partner has published again.
                 time.sleep(_FIRST_PAUSE_SECONDS * 2**look)  # File systems may be slow to show it.
             except UserError as error:
@@ -227,41 +214,32 @@ class Member(Tuner):
         return None, False
 
     def _published(self, number: int) -> Published | None:
-        """What another member published, if that can be read."""
+        """Reads what another member published; None if it cannot be read."""
         try:
             return self._others[number].published()
         except UserError as error:
             logging.warning("%s", error)
             return None
 
-    def _take(self, checkpoint: str) -> None:
-        """Loads all that is copied, or if that fails nothing."""
-        tuned = [getattr(self._learner.hyperparameters, name) for name in self._config.tuned]
-        own = [(variable, variable.numpy()) for variable in (*self._learner.variables, *tuned)]
+    def _load(self, checkpoint: str) -> None:
+        """Loads the learner and the hyperparameters, or changes nothing and raises UserError."""
+        variables = (*self._learner.variables, *self._tuned.values())
+        own = [variable.numpy() for variable in variables]
         try:
             checkpoints.load(
                 checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
             )
         except UserError:
-            for variable, value in own:
+            for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
             raise
-        progress = {self._learner.frames.ref(), self._learner.num_updates.ref()}
-        for variable, value in own:
-            if variable.ref() in progress:
-                variable.assign(value)
-        self._learner.num_updates.assign_add(1)  # For actors, these weights are new.
 
     def _start_over(self, number: int) -> None:
-        """Draws everything anew but the count of frames: nobody can be copied."""
+        """Initialises the learner and samples the hyperparameters anew, for this comparison."""
         seeds = np.random.SeedSequence([self._config.seed, number, 2])
         tf.random.set_seed(int(seeds.generate_state(1)[0]))
-        spec = factory.make_rollout_spec(self._config)
-        fresh = factory.make_learner(self._config, spec)
-        progress = {self._learner.frames.ref(), self._learner.num_updates.ref()}
+        fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
         for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
-            if variable.ref() not in progress:
-                variable.assign(new)
-        self._learner.num_updates.assign_add(1)
-        drawn = pbt.draw(self._config.suite.search_space, [self._config.seed, number, 1])
-        self._learner.hyperparameters.assign(drawn)
+            variable.assign(new)
+        seed = [self._config.seed, number, 1]
+        self._learner.hyperparameters.assign(pbt.sample(self._config.suite.search_space, seed))

@@ -1,12 +1,11 @@
-"""Population-based training (Jaderberg et al., 2017) as in IMPALA's appendix F.
+"""The rules of population-based training (Jaderberg et al., 2017) as in IMPALA's appendix F.
 
-Members of a population learn side by side. One that has finished enough episodes is compared with
-another one, drawn at random. If that one is more than five points fitter, the member goes on with
-its weights and hyperparameters (exploit). Whether it does or not, its hyperparameters then change
-a little (explore).
+Members of a population train side by side. A member that has finished enough episodes is compared
+with another one, chosen at random. If the other is more than five points fitter, the member goes
+on with the other's weights and hyperparameters (exploit). In either case it then changes its
+hyperparameters a little (explore).
 
-Pure functions, of a generator where there is chance. Who knows whose fitness, and when, is
-`member`'s business.
+These are pure functions, given a random generator where chance decides; `member` applies them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,24 +23,18 @@ EXPLORE_PROBABILITY = 0.33
 EXPLORE_FACTOR = 1.2
 
 
-def draw(search_space: Mapping[str, Distribution], seed: Sequence[int]) -> dict[str, float]:
-    """Hyperparameters to start with.
-
-    Args:
-      search_space: flag to the distribution of its value.
-      seed: the same numbers draw the same values.
-    """
-    seeds = np.random.SeedSequence(list(seed)).generate_state(2 * len(search_space)) >> 1
+def sample(search_space: Mapping[str, Distribution], seed: Sequence[int]) -> dict[str, float]:
+    """Samples a value for each flag of a search space; the same seed gives the same values."""
+    pairs = np.random.SeedSequence(list(seed)).generate_state(2 * len(search_space)) >> 1
+    seeds = pairs.reshape(-1, 2).astype(np.int32)
     return {
-        name: float(_distribution(described).sample(seed=pair.astype(np.int32)))
-        for (name, described), pair in zip(
-            search_space.items(), seeds.reshape(-1, 2), strict=True
-        )
-    }  # fmt: skip
+        flag: float(_distribution(described).sample(seed=own_seed))
+        for (flag, described), own_seed in zip(search_space.items(), seeds, strict=True)
+    }
 
 
 def _distribution(described: Distribution) -> tfp.distributions.Distribution:
-    # In float64, so that no value leaves its range by rounding.
+    """Makes the distribution in float64, so that rounding takes no value out of its range."""
     if isinstance(described, OneOf):
         values = tf.constant(described.values, tf.float64)
         return tfp.distributions.FiniteDiscrete(values, probs=tf.ones_like(values) / len(values))
@@ -54,14 +47,14 @@ def _distribution(described: Distribution) -> tfp.distributions.Distribution:
 def fitness(
     returns: Mapping[str, scores.Scores], references: Mapping[str, scores.ReferenceScore]
 ) -> float | None:
-    """Mean capped human-normalised score, in percent.
+    """Computes the mean capped human-normalised score in percent.
 
     Args:
-      returns: raw, of each task's episodes.
-      references: random and human scores; tasks that have none do not count.
+      returns: raw episode returns by task.
+      references: random and human scores; tasks without them do not count.
 
     Returns:
-      None while a task that counts has no episode.
+      None if no task counts, or one that does has no episode yet.
     """
     counted = {task: own for task, own in returns.items() if task in references}
     if not all(map(len, counted.values())):
@@ -70,20 +63,15 @@ def fitness(
     return aggregate.mean_capped if aggregate else None
 
 
-def choose_partner(others: Sequence[int], generator: np.random.Generator) -> int | None:
-    """One of the others, each as likely as any; None if there is none."""
-    return int(generator.choice(others)) if others else None
-
-
 def exploits(own: float, others: float) -> bool:
-    """Whether a member of fitness `own` goes on from the other one's checkpoint."""
+    """Returns whether a member of fitness `own` copies one of fitness `others`."""
     return others - own > EXPLOIT_THRESHOLD
 
 
 def explore(
     hyperparameters: Mapping[str, float], generator: np.random.Generator
 ) -> dict[str, float]:
-    """Hyperparameters, each of them changed or not, independently of the others."""
+    """Returns the hyperparameters, each perturbed or not, independently of the others."""
     changed = {}
     for name, value in hyperparameters.items():
         changes, grows = generator.random(2) < (EXPLORE_PROBABILITY, 0.5)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.population.member_directory import Event
+from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.runs.directory import DAMAGE, RunDirectory
 
 # A task's score while training is the mean over its latest episodes, as in the run's own log.

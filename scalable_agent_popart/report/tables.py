@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.population.member_directory import Event
+from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import Population, Run
@@ -456,7 +456,9 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(name for *_, population in found for name in population.config.tuned)
+    tuned = dict.fromkeys(
+        name for *_, population in found for name in population.shown.config.tuned
+    )
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 

@@ -20,7 +20,7 @@ _SOURCES = {
 _LIGHT = re.compile(
     r"environments"
     rf"|{_PACKAGE}\.(config|errors|scores|suites|report|runs\.directory|evaluation\.summary"
-    r"|population\.(directory|member_directory))\b.*"
+    r"|population\.directory)\b.*"
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.system.threads"}
 _MATHS = (

@@ -7,332 +7,391 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.population import member, pbt
-from scalable_agent_popart.population.member_directory import MemberDirectory
+from scalable_agent_popart.population.directory import (
+    Event,
+    MemberDirectory,
+    PopulationDirectory,
+    Published,
+)
+from scalable_agent_popart.population.member import Member
+from scalable_agent_popart.runs.checkpoints import Checkpoints
 from tests.fakes import small_learner
-from tests.fakes.member_runs import BURN_IN, EPISODES, Run, explored, publish, same
+
+_BURN_IN, _EPISODES = 1000, 10
+_FLAGS = {
+    "mode": "pbt",
+    "level_name": "catch5",
+    "use_popart": True,
+    "population_size": 3,
+    "pbt_burn_in_frames": _BURN_IN,
+    "pbt_episodes": _EPISODES,
+}
 
 
-def test_is_due_after_burn_in_with_enough_episodes_of_every_task(tmp_path: Path) -> None:
-    run = Run(tmp_path, 1).learn(BURN_IN + 1, seed=1).play(50.0, EPISODES - 1)
+class _Run:
+    """A member's run with made-up weights and episodes, resumed if it has a checkpoint."""
+
+    def __init__(self, root: Path, number: int, takes_turns: bool = False, begin: bool = True):
+        population = PopulationDirectory(str(root))
+        config = Config.from_flags({**_FLAGS, "logdir": str(root)})
+        start = {"learning_rate": 0.001 * (number + 1), "entropy_cost": 0.01, "epsilon": 0.1}
+        self.config = population.member_config(config, number, start)
+        self.directory = population.member(number)
+        self.directory.path.mkdir(parents=True, exist_ok=True)
+        spec = factory.make_rollout_spec(self.config)
+        self.learner = factory.make_learner(self.config, spec)
+        self.member = Member(self.config, population, takes_turns)
+        own = self.member.attach(self.learner)
+        self.checkpoints = Checkpoints(self.directory.checkpoints, learner=self.learner, **own)
+        self.checkpoints.restore()
+        if begin:
+            self.member.begin(self.checkpoints.save)
+
+    def learn(self, frames: int, seed: int = 3) -> "_Run":
+        """Changes everything that learning changes."""
+        rng = np.random.default_rng(seed)
+        for variable in self._learned():
+            variable.assign(rng.normal(size=variable.shape))
+        self.learner.frames.assign(frames)
+        self.learner.num_updates.assign(frames // 10)
+        return self
+
+    def play(self, percent: float, episodes: int = _EPISODES) -> "_Run":
+        """Finishes games with this human-normalised score."""
+        tasks = self.config.suite.tasks
+        for i in range(episodes):
+            low, high = self.config.suite.reference_scores[tasks[i % len(tasks)]]
+            raw = low + (high - low) * percent / 100
+            self.member.on_episode(tasks[i % len(tasks)], raw, int(self.learner.frames))
+        return self
+
+    def tune(self) -> bool:
+        return self.member.tune(self.checkpoints.save)
+
+    def weights(self) -> list[np.ndarray]:
+        return small_learner.snapshot(self._learned())
+
+    def _learned(self) -> list[tf.Variable]:
+        """Returns the learner's variables that members copy."""
+        progress = {self.learner.frames.ref(), self.learner.num_updates.ref()}
+        return [variable for variable in self.learner.variables if variable.ref() not in progress]
+
+    def progress(self) -> tuple[int, int]:
+        return int(self.learner.frames), int(self.learner.num_updates)
+
+    def tuned(self) -> dict[str, float]:
+        values = self.learner.hyperparameters.values()
+        return {name: values[name] for name in self.config.tuned}
+
+    def event(self) -> Event:
+        """Returns the last one."""
+        return self.directory.read_lineage()[-1]
+
+    def published(self) -> Published:
+        published = self.directory.published()
+        assert published is not None
+        return published
+
+
+def _same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _publish(root: Path, number: int, percent: float, seed: int = 7) -> _Run:
+    """Makes a member that has published at 2,000 frames."""
+    run = _Run(root, number, takes_turns=True).learn(2000, seed).play(percent)
+    assert not run.tune()
+    return run
+
+
+def _explored(values: dict[str, float], base: dict[str, float]) -> bool:
+    """Returns whether `explore` may turn the base into these values."""
+    ratios = [values[name] / base[name] for name in base]
+    return all(np.isclose(r, (1.0, 1.2, 1 / 1.2), rtol=1e-6).any() for r in ratios)
+
+
+def _always_gone(self: MemberDirectory, source: Published) -> Any:
+    raise FileNotFoundError(source.checkpoint)
+
+
+def test_a_comparison_is_due_after_the_burn_in_with_enough_episodes_of_every_task(
+    tmp_path: Path,
+) -> None:
+    run = _Run(tmp_path, 0).learn(_BURN_IN).play(90.0, 100)
+    run.learner.frames.assign(_BURN_IN + 1)
+    run.play(10.0, _EPISODES - 1)
     assert not run.member.due()
-    run.play(50.0, 1)
+    run.play(10.0, 1)
     assert run.member.due()
-    run = Run(tmp_path, 2).learn(BURN_IN + 1, seed=1)
-    for _ in range(100):
-        run.member.on_episode("catch_1", 1.0, BURN_IN + 1)
-    assert not run.member.due()
-
-
-def test_episodes_of_the_burn_in_do_not_count(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(BURN_IN, seed=1).play(90.0, 100)
-    run.learner.frames.assign(BURN_IN + 1)
-    assert not run.member.due()
-    run.play(10.0).tune()
-    published = run.directory.published()
-    assert published is not None
-    assert (published.fitness, published.episodes) == (pytest.approx(10.0), EPISODES)
-
-
-def test_episodes_are_counted_without_reading_a_variable_for_each(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(BURN_IN + 1, seed=1).play(90.0)
     run.tune()
-    run = Run(tmp_path, 0).play(90.0, 100)  # As when its log is read again.
-    del run.member._compared_at
-    run.play(90.0, 100)
+    published = run.published()
+    assert (published.fitness, published.episodes) == (pytest.approx(10.0), _EPISODES)
+    for _ in range(100):
+        run.member.on_episode("catch_1", 1.0, _BURN_IN + 2)
     assert not run.member.due()
-    run.learner.frames.assign_add(1)
-    run.play(10.0)
-    assert run.member.due()
 
 
-def test_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -> None:
-    source = publish(tmp_path, 1, 60.0)
-    published, hyperparameters = source.weights(), source.tuned()
-    source.learn(3000, seed=8)  # What it did since is nobody's business.
+def test_fitness_is_computed_from_the_episodes_since_the_last_comparison(tmp_path: Path) -> None:
+    run = _Run(tmp_path, 0).learn(1500).play(10.0, 40)
+    run.tune()
+    for again in (run, _Run(tmp_path, 0)):
+        again.play(90.0, 100)  # A resumed run is told of all its episodes again.
+        del again.member._compared_at  # Reading the variable for each would take long.
+        again.play(90.0, 100)
+        assert not again.member.due()
+        again.learner.frames.assign(2500)
+        assert again.play(80.0).member.due()
+    again = _Run(tmp_path, 0)
+    again.learner.frames.assign(2500)
+    again.play(80.0).tune()
+    published = again.published()
+    assert published.fitness == pytest.approx(80.0)
+    assert (published.comparison, published.episodes, published.frames) == (2, _EPISODES, 2500)
+
+
+def test_a_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path) -> None:
+    source = _publish(tmp_path, 1, 60.0)
+    weights, hyperparameters = source.weights(), source.tuned()
+    source.learn(3000, seed=8)  # It has not published these weights.
     source.learner.hyperparameters.assign({"learning_rate": 9.0})
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(54.9)
+    run = _Run(tmp_path, 0).learn(1500).play(54.9)
     assert run.tune()
-    assert same(run.weights(), published)
-    assert run.progress() == (1500, 151)  # To actors, other weights are newer ones.
-    assert explored(run.tuned(), hyperparameters)
-    event = run.directory.read_lineage()[-1]
-    assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
-    assert event.fitness == pytest.approx(54.9)
-    assert event.partner_fitness == pytest.approx(60.0)
-    assert event.hyperparameters == pytest.approx(run.tuned())
+    for own in (run, _Run(tmp_path, 0)):  # Also once it is resumed.
+        assert _same(own.weights(), weights)
+        assert own.progress() == (1500, 151)  # For actors, the weights are new.
+        assert _explored(own.tuned(), hyperparameters)
+        assert own.tuned() == run.tuned()
+        assert len(own.directory.read_lineage()) == 2
+        event = own.event()
+        assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
+        scores = (event.fitness, event.partner_fitness)
+        assert scores == (pytest.approx(54.9), pytest.approx(60.0))
+        assert event.hyperparameters == pytest.approx(own.tuned())
 
 
-@pytest.mark.parametrize("percent", [55.1, 60.0, 90.0])
-def test_member_that_is_as_fit_keeps_its_weights_and_explores(
+@pytest.mark.parametrize("percent", [55.1, 90.0])
+def test_a_member_that_is_as_fit_keeps_its_weights_and_explores(
     tmp_path: Path, percent: float
 ) -> None:
-    publish(tmp_path, 1, 60.0)
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(percent)
-    before, hyperparameters = run.weights(), run.tuned()
+    _publish(tmp_path, 1, 60.0)
+    run = _Run(tmp_path, 0).learn(1500).play(percent)
+    weights, hyperparameters = run.weights(), run.tuned()
     assert run.tune()
-    assert same(run.weights(), before)
-    assert explored(run.tuned(), hyperparameters)
-    event = run.directory.read_lineage()[-1]
+    assert _same(run.weights(), weights)
+    assert run.progress() == (1500, 150)
+    assert _explored(run.tuned(), hyperparameters)
+    event = run.event()
     assert (event.partner, event.copied, event.source_frames) == (1, False, None)
 
 
-def test_run_ends_with_what_it_published(tmp_path: Path) -> None:
-    publish(tmp_path, 1, 90.0)
-    run = Run(tmp_path, 0)
-    run.learn(run.config.total_environment_frames, seed=3).play(10.0)
-    before, hyperparameters = run.weights(), run.tuned()
+def test_a_finished_run_ends_with_what_it_published(tmp_path: Path) -> None:
+    _publish(tmp_path, 1, 90.0)
+    run = _Run(tmp_path, 0)
+    run.learn(run.config.total_environment_frames).play(10.0)
+    weights, hyperparameters = run.weights(), run.tuned()
     assert not run.tune()
-    assert same(run.weights(), before)
+    assert _same(run.weights(), weights)
     assert run.tuned() == hyperparameters
     assert len(run.directory.read_lineage()) == 1
-    published = run.directory.published()
-    assert published is not None
-    assert published.fitness == pytest.approx(10.0)
+    assert run.published().fitness == pytest.approx(10.0)
 
 
-def test_copy_is_of_what_earned_the_fitness_and_is_resumed_from(tmp_path: Path) -> None:
-    published = publish(tmp_path, 1, 90.0).weights()
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
-    run.tune()
-    again = Run(tmp_path, 0)
-    assert again.resumed
-    assert same(again.weights(), published)
-    assert again.tuned() == run.tuned()
-    assert again.progress() == run.progress()
-    assert len(again.directory.read_lineage()) == 2
-
-
-def test_whoever_has_published_may_be_the_partner_and_never_oneself(tmp_path: Path) -> None:
-    for number in (0, 2):
-        publish(tmp_path, number, 50.0)
-    run = Run(tmp_path, 1).learn(1500, seed=3)
+def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: Path) -> None:
+    first = _publish(tmp_path, 0, 50.0)
+    runs = [_Run(tmp_path, number).learn(1500) for number in (1, 2)]
     for _ in range(25):
-        run.learner.frames.assign_add(100)
-        run.play(50.0).tune()
-    events = run.directory.read_lineage()
-    partners = [event.partner for event in events[1:]]
-    assert set(partners) == {0, 2}
-    assert min(partners.count(number) for number in (0, 2)) >= 4
-    values = np.array([list(event.hyperparameters.values()) for event in events])
-    assert 10 <= (values[1:] != values[:-1]).sum() <= 40  # Of 75, a third.
+        for run in runs:
+            run.learner.frames.assign_add(100)
+            run.play(50.0).tune()
+    lineages = [run.directory.read_lineage() for run in runs]
+    assert lineages[0][1].partner == 0  # Nobody else had published yet.
+    changes = []
+    for number, events in enumerate(lineages, start=1):
+        partners = [event.partner for event in events[1:]]
+        assert set(partners) == {0, 1, 2} - {number}
+        assert min(map(partners.count, set(partners))) >= 4
+        values = np.array([list(event.hyperparameters.values()) for event in events])
+        changes.append(values[1:] / values[:-1])
+        assert 10 <= (np.abs(changes[-1] - 1) > 0.1).sum() <= 40  # A third of 75.
+    assert np.abs(changes[0] - changes[1]).max() > 0.1
+    alone = _Run(tmp_path / "alone", 0).learn(1500).play(50.0)
+    weights, hyperparameters = alone.weights(), alone.tuned()
+    alone.tune()
+    assert _same(alone.weights(), weights)
+    assert _explored(alone.tuned(), hyperparameters)
+    assert alone.event().partner is None
+    assert first.event().comparison == 0
 
 
-def test_alone_a_member_explores(tmp_path: Path) -> None:
-    run = Run(tmp_path, 1).learn(1500, seed=3).play(50.0)
-    before, hyperparameters = run.weights(), run.tuned()
-    run.tune()
-    assert same(run.weights(), before)
-    assert explored(run.tuned(), hyperparameters)
-    assert run.directory.read_lineage()[-1].partner is None
-
-
-def test_fitness_is_of_the_episodes_since_the_last_comparison(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0, 40)
-    run.tune()
-    run.learner.frames.assign(2500)
-    for _ in range(7):  # Of before the comparison, as a resumed run hears them again.
-        run.member.on_episode("catch_1", -1.0, 1500)
-    assert not run.member.due()
-    run.play(80.0).tune()
-    published = run.directory.published()
-    assert published is not None
-    assert published.fitness == pytest.approx(80.0)
-    assert (published.comparison, published.episodes, published.frames) == (2, EPISODES, 2500)
-
-
-def test_taking_turns_the_comparison_is_made_when_the_next_turn_begins(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0, takes_turns=True).learn(1500, seed=3).play(10.0)
+def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path: Path) -> None:
+    run = _Run(tmp_path, 0, takes_turns=True).learn(1500).play(10.0)
     assert not run.tune()
     assert len(run.directory.read_lineage()) == 1
-    published = publish(tmp_path, 1, 90.0).weights()
-    again = Run(tmp_path, 0, takes_turns=True)
-    assert again.directory.read_lineage()[-1].copied
-    assert same(again.weights(), published)
+    weights = _publish(tmp_path, 1, 90.0).weights()
+    again = _Run(tmp_path, 0, takes_turns=True)
+    assert again.event().copied
+    assert _same(again.weights(), weights)
     assert not again.member.due()
 
 
 class _DeathError(Exception):
-    pass
+    """Ends the process at a moment of a comparison."""
 
 
-def _die(*arguments: Any, **named: Any) -> None:
-    raise _DeathError
-
-
-def _dying(monkeypatch: pytest.MonkeyPatch, run: Run, moment: str) -> Callable[[], str]:
-    """The run's `save`; somewhere in a comparison, the process dies."""
+def _dying_save(monkeypatch: pytest.MonkeyPatch, run: _Run, moment: str) -> Callable[[], str]:
+    """Lets the run die at a moment of a comparison; returns its `save`."""
     saved = []
+
+    def die(*arguments: Any, **named: Any) -> None:
+        raise _DeathError
 
     def save() -> str:
         saved.append(True)
         if f"save {len(saved)}" == moment:
-            raise _DeathError
+            die()
         return run.checkpoints.save()
 
+    package = "scalable_agent_popart"
     targets = {
-        "link": ("os.link", _die),
-        "fitness": ("scalable_agent_popart.population.member_directory.write_atomically", _die),
-        "copy": ("shutil.copyfile", _die),
-        "load": ("scalable_agent_popart.runs.checkpoints.load", _die),
-        "explore": ("scalable_agent_popart.population.pbt.explore", _die),
+        "link": "os.link",
+        "fitness": f"{package}.population.directory.write_atomically",
+        "copy": "shutil.copyfile",
+        "load": f"{package}.runs.checkpoints.load",
+        "explore": f"{package}.population.pbt.explore",
     }
     if moment in targets:
-        monkeypatch.setattr(*targets[moment])
+        monkeypatch.setattr(targets[moment], die)
     return save
 
 
 @pytest.mark.parametrize(
     "moment", ["save 1", "link", "fitness", "copy", "load", "explore", "save 2"]
 )
-def test_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
+def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     root = tmp_path / "dies"
-    source = publish(root, 1, 90.0)
-    publish(root, 2, 91.0, seed=9)
-    first = Run(root, 0).learn(1500, seed=3)
-    first.checkpoints.save()
+    _publish(root, 1, 90.0)
+    _publish(root, 2, 91.0, seed=9)
+    _Run(root, 0).learn(1500).checkpoints.save()
     shutil.copytree(root, tmp_path / "lives")
-
-    undisturbed = Run(tmp_path / "lives", 0).play(10.0)
+    undisturbed = _Run(tmp_path / "lives", 0).play(10.0)
     undisturbed.tune()
-    expected = undisturbed.directory.read_lineage()
-    assert expected[-1].copied
+    assert undisturbed.event().copied
 
-    run = Run(root, 0).play(10.0)
+    run = _Run(root, 0).play(10.0)
     with monkeypatch.context() as patch, pytest.raises(_DeathError):
-        run.member.tune(_dying(patch, run, moment))
-    # Others see what was there before, or all that is new.
+        run.member.tune(_dying_save(patch, run, moment))
+    # Others see nothing yet, or all that is new.
     known = run.directory.published()
     for path in () if known is None else (known.checkpoint,):
         assert len(list(Path(path).parent.glob(f"{Path(path).name}.*"))) == 2
-    again = Run(root, 0, begin=False)
-    again.play(10.0)  # What its log says of the time since the last comparison.
+    again = _Run(root, 0, begin=False)
+    again.play(10.0)  # The episodes since the last comparison, from its log.
     again.member.begin(again.checkpoints.save)
-    assert again.directory.read_lineage() == expected
-    assert same(again.weights(), undisturbed.weights())
+    assert again.directory.read_lineage() == undisturbed.directory.read_lineage()
+    assert _same(again.weights(), undisturbed.weights())
     assert again.tuned() == undisturbed.tuned()
     assert not (again.directory.path / "incoming").exists()
-    assert source.directory.published() is not None
 
 
-def test_partner_that_publishes_meanwhile_is_looked_at_again(
+def test_a_partner_that_publishes_meanwhile_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = publish(tmp_path, 1, 90.0)
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
+    _publish(tmp_path, 1, 90.0)
+    run = _Run(tmp_path, 0).learn(1500).play(10.0)
     fetch, asked = MemberDirectory.fetch, []
 
-    def gone_at_first(self: MemberDirectory, published: Any) -> Any:
-        asked.append(published.frames)
-        if len(asked) == 1:
-            again = Run(tmp_path, 1, takes_turns=True).learn(4000, seed=20).play(95.0)
-            again.tune()
-            raise FileNotFoundError
-        return fetch(self, published)
+    def gone_at_first(self: MemberDirectory, source: Published) -> Any:
+        asked.append(source.frames)
+        if len(asked) > 1:
+            return fetch(self, source)
+        _Run(tmp_path, 1, takes_turns=True).learn(4000, seed=20).play(95.0).tune()
+        raise FileNotFoundError
 
     monkeypatch.setattr(MemberDirectory, "fetch", gone_at_first)
     run.tune()
     assert asked == [2000, 4000]
-    assert run.directory.read_lineage()[-1].source_frames == 4000
-    assert not same(run.weights(), source.weights())
+    assert run.event().source_frames == 4000
+    assert _same(run.weights(), _Run(tmp_path, 2, begin=False).learn(4000, seed=20).weights())
 
 
-def test_damaged_checkpoint_of_another_is_named_and_nothing_of_it_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_of_a_damaged_or_vanished_checkpoint_nothing_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = publish(tmp_path, 1, 90.0)
+    source = _publish(tmp_path, 1, 90.0)
     (data,) = (source.directory.path / "snapshots").glob("*.data-*")
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 255
     data.unlink()
     data.write_bytes(content)
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
-    mine, hyperparameters, progress = run.weights(), run.tuned(), run.progress()
-    assert run.tune()
-    assert str(data.with_suffix("")) in caplog.text
-    assert same(run.weights(), mine)
-    assert explored(run.tuned(), hyperparameters)
-    assert run.progress() == progress
-    assert not run.directory.read_lineage()[-1].copied
+    run = _Run(tmp_path, 0)
+    for frames in (1500, 1600):
+        run.learn(frames).play(10.0)
+        weights, hyperparameters, progress = run.weights(), run.tuned(), run.progress()
+        assert run.tune()
+        assert str(data.with_suffix("")) in caplog.text
+        assert _same(run.weights(), weights)
+        assert _explored(run.tuned(), hyperparameters)
+        assert run.progress() == progress
+        assert not run.event().copied
+        monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(MemberDirectory, "fetch", _always_gone)
 
 
-def test_diverged_run_goes_on_from_anybody(tmp_path: Path) -> None:
-    published = publish(tmp_path, 1, -50.0).weights()
-    run = Run(tmp_path, 0).learn(1500, seed=3)
+def test_a_diverged_run_goes_on_from_anybody(tmp_path: Path) -> None:
+    weights = _publish(tmp_path, 1, -50.0).weights()
+    run = _Run(tmp_path, 0).learn(1500)
     run.checkpoints.save()
     run.member.on_divergence()
-    again = Run(tmp_path, 0)
-    assert same(again.weights(), published)
-    event = again.directory.read_lineage()[-1]
-    assert (event.fitness, event.copied, event.started_over) == (None, True, False)
+    again = _Run(tmp_path, 0)
+    assert _same(again.weights(), weights)
     assert again.progress() == (1500, 151)
-    # Once only.
-    assert Run(tmp_path, 0).directory.read_lineage()[-1] == event
+    event = again.event()
+    assert (event.fitness, event.copied, event.started_over) == (None, True, False)
+    assert _Run(tmp_path, 0).event() == event  # Once only.
 
 
-def test_diverged_run_asks_everybody_before_it_starts_over(
+def test_a_diverged_run_asks_everybody_before_it_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in (1, 2):
-        publish(tmp_path, number, 50.0, seed=number)
-    fetch, expected = MemberDirectory.fetch, Run(tmp_path, 2, begin=False).weights()
+    weights = [_publish(tmp_path, number, 50.0, seed=number).weights() for number in (1, 2)][-1]
+    fetch = MemberDirectory.fetch
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
 
-    def only_2_can_be_read(self: MemberDirectory, published: Any) -> Any:
-        if published.member == 1:
-            raise FileNotFoundError
-        return fetch(self, published)
+    def only_2_can_be_read(self: MemberDirectory, source: Published) -> Any:
+        return (_always_gone if source.member == 1 else fetch)(self, source)
 
     monkeypatch.setattr(MemberDirectory, "fetch", only_2_can_be_read)
-    run = Run(tmp_path, 0).learn(1500, seed=3)
+    run = _Run(tmp_path, 0).learn(1500)
     for _ in range(4):  # Whoever is asked first.
         run.member.on_divergence()
         run.member.begin(run.checkpoints.save)
-        event = run.directory.read_lineage()[-1]
+        event = run.event()
         assert (event.partner, event.copied, event.started_over) == (2, True, False)
-        assert same(run.weights(), expected)
+        assert _same(run.weights(), weights)
 
 
-def test_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:
-    run = Run(tmp_path, 0).learn(1500, seed=3)
-    run.checkpoints.save()
-    run.member.on_divergence()
-    again = Run(tmp_path, 0)
-    pairs = zip(run.weights(), again.weights(), strict=True)
-    assert not any((one == other).any() for one, other in pairs if one.size > 1)
-    assert again.progress() == (1500, 151)
-    assert all(np.isfinite(weights).all() for weights in again.weights())
-    event = again.directory.read_lineage()[-1]
-    assert (event.fitness, event.copied, event.started_over) == (None, False, True)
-    drawn = pbt.draw(again.config.suite.search_space, [again.config.seed, 1, 1])
-    assert again.tuned() == pytest.approx(drawn)
-    # Nor is the next time the same.
-    again.member.on_divergence()
-    third = Run(tmp_path, 0)
-    kernels = [
-        small_learner.snapshot(each.learner.agent.trainable_variables) for each in (again, third)
-    ]
-    pairs = zip(*kernels, strict=True)
-    assert not any((one == other).all() for one, other in pairs if one.ndim > 1)
-    assert third.tuned() != again.tuned()
-
-
-def test_partner_that_is_always_gone_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(tmp_path, 1, 90.0)
-    run = Run(tmp_path, 0).learn(1500, seed=3).play(10.0)
-    mine = run.weights()
-    monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
-
-    def gone(self: MemberDirectory, published: Any) -> Any:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(MemberDirectory, "fetch", gone)
-    assert run.tune()
-    assert same(run.weights(), mine)
-    event = run.directory.read_lineage()[-1]
-    assert not event.copied
+def test_a_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:
+    runs = [_Run(tmp_path, 0).learn(1500)]
+    runs[0].checkpoints.save()
+    for number in (1, 2):  # Differently each time.
+        runs[-1].member.on_divergence()
+        runs.append(_Run(tmp_path, 0))
+        before, after = runs[-2:]
+        assert not _same(before.weights(), after.weights())
+        agents = [run.learner.agent.trainable_variables for run in (before, after)]
+        kernels = [small_learner.snapshot(own) for own in agents]
+        pairs = zip(*kernels, strict=True)
+        assert not any((one == other).any() for one, other in pairs if one.ndim > 1)
+        assert all(np.isfinite(weights).all() for weights in after.weights())
+        assert after.progress() == (1500, 150 + number)
+        event = after.event()
+        assert (event.fitness, event.copied, event.started_over) == (None, False, True)
+        sampled = pbt.sample(after.config.suite.search_space, [after.config.seed, number, 1])
+        assert after.tuned() == pytest.approx(sampled)
