@@ -176,6 +176,7 @@ def test_choice_that_does_not_exist_is_refused_with_those_that_do(name: str) -> 
         ("pixel_control_cost", 0.1, _POPART, "without --pixel_control"),
         ("pbt_episodes", 5, {}, "is for --mode=pbt"),
         ("pbt_places", 1, {}, "is for --mode=pbt"),
+        ("pbt_member", -1, {}, "is for --mode=pbt|test, not --mode=train"),
         ("test_num_episodes", 5, {}, "is for --mode=test"),
         ("record_video", True, _PBT, "is for --mode=test"),
         ("allow_changes", True, _PBT, "is for --mode=train"),
