@@ -11,7 +11,7 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
-from scalable_agent_popart.learning.pixel_control import QHead
+from scalable_agent_popart.learning.pixel_control import QHead, action_values
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,
     assert_close,
@@ -101,8 +101,11 @@ def test_maps_are_those_of_each_environment_by_itself(kind: str, use_lstm: bool)
             inputs = (tf.constant(actions[i][begin:end])[:, tf.newaxis],)
             inputs += (_of(outputs, i, slice(begin, end)), agent.initial_state(1))
             values = head(agent.unroll(*inputs).features)
-            tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
-            expected = np.max([values.of(action) for action in tasks], axis=0)[:, 0]
+            each = [
+                action_values(values, tf.fill([end - begin, 1], action))
+                for action in range(NUM_ACTIONS)
+            ]
+            expected = np.max(each, axis=0)[:, 0]
             for t, own in enumerate(maps[i][begin:end], start=begin):
                 assert list(own) == ["change", "max Q"]
                 assert_close(own["max Q"], expected[t - begin])
