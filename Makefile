@@ -24,7 +24,7 @@ test-slow: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow tests/slow
 
 docs: install
-	$(VENV)/bin/mkdocs build --strict --quiet --site-dir=build/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir=build/site
 
 lint: install
 	$(VENV)/bin/ruff check .

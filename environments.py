@@ -163,11 +163,8 @@ class EpisodeCounter:
 
     def start(self) -> StepOutputInfo:
         """Returns the info of a reset."""
-        self._return[:] = 0
-        self._step[:] = 0
-        return StepOutputInfo(
-            self._return.copy(), self._step.copy(), np.zeros(self._step.shape, bool)
-        )
+        self._return, self._step = np.zeros_like(self._return), np.zeros_like(self._step)
+        return StepOutputInfo(self._return.copy(), self._step.copy(), self._step > 0)
 
     def step(
         self,

@@ -4,15 +4,15 @@
   python tools/record_starts.py --level_name=pong,boxing --human_starts_dir=starts --random
   python tools/record_starts.py --level_name=pong --human_starts_dir=starts --states=recorded
 
-The player is the policy of a run's newest checkpoint (`--logdir`) or draws its actions uniformly
-(`--random`). Starts are drawn uniformly from all steps of the games it plays. Or the emulator's
-states were recorded elsewhere, from people perhaps: `--states` is a directory with files
+The player is the policy of a run's newest checkpoint (`--logdir`) or samples its actions uniformly
+(`--random`). Starts are sampled uniformly from all steps of the games it plays. `--states` takes
+the emulator's states from elsewhere, such as from people's games, instead: a directory with files
 `<game>/*`, each the bytes of ale-py's `ALEInterface.cloneSystemState().serialize()`, which are
 taken in the order of their names.
 
 Writes `<game>.npz` for each game, in place of an older one; the module
 `scalable_agent_popart.suites.atari.starts` describes the format. Scores from starts of another
-player than the papers' human are no human-starts scores of theirs; name the player.
+player cannot be compared with the papers' human-starts scores; name the player with them.
 """
 
 import sys
@@ -37,11 +37,11 @@ flags.DEFINE_integer("num_starts", 100, "Starts of each game.")
 flags.DEFINE_integer("num_games", 10, "Whole games played of each game.")
 flags.DEFINE_integer("seed", 1, "Random seed.")
 flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
-flags.DEFINE_boolean("random", False, "Whether actions are drawn uniformly.")
+flags.DEFINE_boolean("random", False, "Whether actions are sampled uniformly.")
 flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
 
-# Gives the player of one game, who is told the output of each step `[1, ...]`.
-_MakePlayer = Callable[[], Callable[[environments.StepOutput], int]]
+# Maps the output of each step `[1, ...]` to an action.
+_Player = Callable[[environments.StepOutput], int]
 
 _NUM_ACTIONS = atari57.SUITE.action_sets["full"]
 
@@ -78,7 +78,7 @@ def _check_flags() -> None:
 
 
 def _make_config() -> Config:
-    """What is played: as the run's agent does, or by the defaults."""
+    """Returns the configuration of the run in --logdir for a test, or else the defaults."""
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if not FLAGS.logdir:
         config = Config.from_flags(given)
@@ -96,7 +96,7 @@ def _make_config() -> Config:
 def _record(config: Config) -> None:
     games = config.suite.tasks
     if FLAGS.states:
-        # All are looked at before anything is written.
+        # All are checked before anything is written.
         for starts in [_collect(game, config) for game in games]:
             _write(starts, FLAGS.states)
         return
@@ -122,12 +122,12 @@ def _write(starts: atari_starts.Starts, origin: str) -> None:
     )
 
 
-def _random_player() -> Callable[[environments.StepOutput], int]:
+def _random_player() -> _Player:
     generator = np.random.default_rng([FLAGS.seed, 1])
     return lambda output: int(generator.integers(_NUM_ACTIONS))
 
 
-def _policy_player(config: Config) -> _MakePlayer:
+def _policy_player(config: Config) -> Callable[[], _Player]:
     tensorflow_import.import_quietly()
     from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
@@ -137,7 +137,7 @@ def _policy_player(config: Config) -> _MakePlayer:
     saved.restore()
     policy, only = saved.policy, np.array([0])
 
-    def make_player() -> Callable[[environments.StepOutput], int]:
+    def make_player() -> _Player:
         policy.forget(only)
         return lambda output: int(policy.act(only, output).action[0])
 
@@ -145,7 +145,7 @@ def _policy_player(config: Config) -> _MakePlayer:
 
 
 def _collect(game: str, config: Config) -> atari_starts.Starts:
-    """The starts of `--states`, each tried."""
+    """Reads the states of a game from --states and tries each."""
     folder = Path(FLAGS.states) / game
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     if not paths:

@@ -16,13 +16,13 @@ are not trained this way. Needs Linux.
 """
 
 import collections
+import contextlib
 import json
+import math
 import os
-import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 import run_records
 from absl import app, flags
+
+from scalable_agent_popart.system.supervisor import Group
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
@@ -47,8 +49,9 @@ flags.DEFINE_boolean("train", True, "Whether to train and test, or only report."
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Of a process that was asked to stop: once it has saved everything, or before it had begun.
-_STOPPED = (*(128 + number for number in _SIGNALS), *(-number for number in _SIGNALS))
+# Exit codes of a process that was asked to stop.
+_STOPPED = [128 + number for number in _SIGNALS]
+_POLL_SECONDS = 0.1
 
 
 class Run(NamedTuple):
@@ -72,124 +75,114 @@ class FailedError(Exception):
     """What a user can mend."""
 
 
-class Trainer:
-    """Threads that each train and test one run after the other, on cores of their own."""
+class Process:
+    """A process of the experiment that trains a run or tests it, on cores of its own.
 
-    def __init__(self, runs: Sequence[Run], places: int, more_flags: Sequence[str]):
-        # Those that are behind come first.
-        self._waiting = collections.deque(
-            sorted(runs, key=lambda run: run_records.frames(run.path))
-        )
-        self._more_flags = more_flags
-        self._processes: set[int] = set()  # Those that are not waited for yet.
-        self._lock = threading.Lock()
-        self._ended = threading.Semaphore(0)  # Of the threads.
-        self._stopped = False
-        self._error: BaseException | None = None
-        self._failures: list[str] = []  # A line for each run that cannot go on.
-        cores = sorted(os.sched_getaffinity(0))
-        shares = [cores[i::places] or cores for i in range(places)]
-        self._threads = [threading.Thread(target=self._work, args=[share]) for share in shares]
+    Attributes:
+      turn_ends: when the run is to wait, if it has got on by then, as `time.monotonic` counts.
+    """
 
-    def train(self) -> list[str]:
-        """Trains and tests all runs; returns a line for each that failed."""
-        try:
-            for thread in self._threads:
-                thread.start()
-            for _ in self._threads:
-                # A `join` that a signal interrupts takes its thread for dead.
-                self._ended.acquire()
-        finally:  # Also after a signal.
-            self._stop()
-            for thread in self._threads:
-                if thread.ident is not None:
-                    thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._failures
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in self._processes:
-                os.kill(process, signal.SIGTERM)
-
-    def _work(self, cores: Sequence[int]) -> None:
-        try:
-            os.sched_setaffinity(0, cores)  # Of this thread, and of the processes it starts.
-            while (run := self._next()) is not None:
-                try:
-                    if not self._train(run):
-                        self._waiting.append(run)
-                    elif not run_records.is_tested(run.path):
-                        self._test(run)
-                except FailedError as error:
-                    print(error, flush=True)
-                    self._failures.append(str(error))
-        except BaseException as error:
-            self._error = error
-            self._stop()
-        finally:
-            self._ended.release()
-
-    def _next(self) -> Run | None:
-        with self._lock:
-            return self._waiting.popleft() if self._waiting and not self._stopped else None
-
-    def _train(self, run: Run) -> bool:
-        """Trains for a turn; returns whether there is nothing left to train."""
-        arguments = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *self._more_flags]
-        before, frames = time.monotonic(), run_records.frames(run.path)
-        code, memory = self._call(run, [*arguments, f"--logdir={run.path}"], FLAGS.turn_minutes)
-        if run_records.frames(run.path) != frames:
-            run_records.note_process(run.path, time.monotonic() - before, memory)
-        _check(run, code)
-        return code == 0
-
-    def _test(self, run: Run) -> None:
-        episodes = FLAGS.test_num_episodes
-        more = [] if episodes is None else [f"--test_num_episodes={episodes}"]
-        code, _ = self._call(run, ["--mode=test", f"--logdir={run.path}", *more])
-        _check(run, code)
-
-    def _call(
-        self, run: Run, arguments: Sequence[str], minutes: float | None = None
-    ) -> tuple[int, int]:
-        """Runs a process, for so many minutes; returns its exit code and largest memory, in KiB."""
-        print(f"{run.path}: {' '.join(arguments)}", flush=True)
+    def __init__(
+        self,
+        run: Run,
+        cores: list[int],
+        group: Group,
+        arguments: Sequence[str],
+        turn_seconds: float = math.inf,
+    ):
+        self.run = run
+        self.cores = cores
+        self.trains = "--mode=test" not in arguments
+        self._frames = run_records.frames(run.path)  # When it began.
+        command = [*arguments, f"--logdir={run.path}"]
+        print(f"{run.path}: {' '.join(command)}", flush=True)
         run.output.parent.mkdir(parents=True, exist_ok=True)
         with open(run.output, "ab") as output:
-            with self._lock:
-                if self._stopped:
-                    return _STOPPED[0], 0
-                command = [sys.executable, _EXPERIMENT, *arguments]
-                process = subprocess.Popen(command, stdout=output, stderr=output)
-                self._processes.add(process.pid)
-            self._wait(process.pid, run, minutes)
-            with self._lock:  # Until here its number is nobody else's.
-                _, status, usage = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)
-                self._processes.remove(process.pid)
-        return process.returncode, usage.ru_maxrss
+            self.child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
+        os.sched_setaffinity(self.child.pid, cores)  # Threads that it starts inherit them.
+        self.turn_ends = self.child.began + turn_seconds
 
-    def _wait(self, process: int, run: Run, minutes: float | None) -> None:
-        """Waits for a process's end, which it is asked for after a turn that got the run on."""
-        frames = run_records.frames(run.path)
-        ends = os.pidfd_open(process)
+    @property
+    def has_trained(self) -> bool:
+        """Tells whether the run has got on."""
+        return run_records.frames(self.run.path) > self._frames
+
+    def handle_exit(self) -> int:
+        """Waits for the end and records it; returns the exit code.
+
+        Raises:
+          FailedError: if the process has failed.
+        """
+        code = self.child.wait()
+        assert code is not None
+        if self.has_trained:
+            seconds = time.monotonic() - self.child.began
+            run_records.note_process(self.run.path, seconds, self.child.max_memory_kib)
+        if code not in (0, *_STOPPED):
+            raise FailedError(f"{self.run.path} failed (exit code {code}); see {self.run.output}")
+        return code
+
+
+def _train(
+    runs: Sequence[Run], places: int, more_flags: Sequence[str], stops: Sequence[int]
+) -> list[str]:
+    """Trains and tests all runs, until there is a signal to stop.
+
+    Args:
+      runs: in any order; those that are behind come first.
+      places: number of runs at a time.
+      more_flags: for all of them.
+      stops: grows with signals.
+
+    Returns:
+      A line for each run that failed.
+    """
+    waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
+    cores = sorted(os.sched_getaffinity(0))
+    free = [cores[i::places] or cores for i in range(places)]
+    active: list[Process] = []
+    failures: list[str] = []
+    turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
+    test = ["--mode=test"]
+    if FLAGS.test_num_episodes is not None:
+        test.append(f"--test_num_episodes={FLAGS.test_num_episodes}")
+    with Group() as group:
         try:
-            timeout = None if minutes is None else minutes * 60
-            while not select.select([ends], [], [], timeout)[0]:
-                if run_records.frames(run.path) > frames:
-                    os.kill(process, signal.SIGTERM)  # Nobody else has its number yet.
-                    timeout = None
+            while (waiting or active) and not stops:
+                while waiting and free:
+                    run = waiting.popleft()
+                    train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
+                    active.append(Process(run, free.pop(0), group, train, turn_seconds))
+                time.sleep(_POLL_SECONDS)
+                for process in list(active):
+                    run = process.run
+                    if process.child.wait(0) is None:
+                        if time.monotonic() > process.turn_ends:
+                            process.turn_ends += turn_seconds
+                            if process.has_trained:
+                                process.child.send_signal(signal.SIGTERM)
+                                process.turn_ends = math.inf
+                        continue
+                    active.remove(process)
+                    try:
+                        code = process.handle_exit()
+                    except FailedError as error:
+                        print(error, flush=True)
+                        failures.append(str(error))
+                    else:
+                        if process.trains and code:
+                            waiting.append(run)
+                        elif not run_records.is_tested(run.path) and process.trains:
+                            active.append(Process(run, process.cores, group, test))
+                            continue
+                    free.append(process.cores)
         finally:
-            os.close(ends)
-
-
-def _check(run: Run, code: int) -> None:
-    """Raises FailedError if a process of the run ended so."""
-    if code not in (0, *_STOPPED):
-        raise FailedError(f"{run.path} failed (exit code {code}); see {run.output}")
+            for process in active:
+                process.child.send_signal(signal.SIGTERM)
+            for process in active:
+                with contextlib.suppress(FailedError):
+                    process.handle_exit()
+    return failures
 
 
 def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
@@ -226,29 +219,24 @@ def _report(runs: Sequence[Run]) -> None:
     run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
 
 
-def _leave(number: int, frame: object) -> None:
-    """Ends the program once, however often it is asked."""
-    del frame
-    for further in _SIGNALS:
-        # Not SIG_IGN, which a process that is just being started would inherit.
-        signal.signal(further, lambda number, frame: None)
-    sys.exit(128 + number)
-
-
 def main(argv: list[str]) -> None:
     """Runs everything; a failure is one line and exit code 1."""
+    stops: list[int] = []  # Signals. An exception in their place might be lost in a library.
     for number in _SIGNALS:
-        signal.signal(number, _leave)
+        signal.signal(number, lambda number, frame: stops.append(number))
     try:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []
         if FLAGS.train:
             places = FLAGS.places or len(os.sched_getaffinity(0))
-            failures = Trainer(runs, min(places, len(runs)), more_flags).train()
+            failures = _train(runs, min(places, len(runs)), more_flags, stops)
         try:
-            _report(runs)
+            if not stops:
+                _report(runs)
         except FailedError as error:
             failures.append(str(error))
+        if stops:
+            sys.exit(128 + stops[0])
         if failures:
             raise FailedError("; ".join(failures))
     except FailedError as error:

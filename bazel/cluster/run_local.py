@@ -19,38 +19,33 @@ that it holds: that one may still be writing to the run directory.
 """
 
 import argparse
-import asyncio
-import contextlib
+import math
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
-_LONG_PAUSE_SECONDS = 60.0
+from scalable_agent_popart.system.supervisor import Group, Restarts, describe_exit
+
+_MAX_PAUSE_SECONDS = 60.0
 # A process that lived so long did not fail at once.
 _HEALTHY_SECONDS = 60.0
-# Of the learner's, after which it is thought hopeless. Actors may have to wait for it for long.
-_MAX_QUICK_FAILURES = 5
+# Restarts in a row after which a learner that fails is thought hopeless. Actors may have to wait
+# for it for long.
+_MAX_LEARNER_RESTARTS = 4
 # What actors and evaluator have to end in, once the learner is gone.
 _GRACE_SECONDS = 5.0
-
+_POLL_SECONDS = 0.1
 _CANNOT_START = 126  # As shells say it.
-
-_GUARD = """\
-import os, signal, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print(flush=True)
-sys.stdin.read()
-os.killpg(0, signal.SIGKILL)
-"""
 
 
 @dataclass(frozen=True)
@@ -87,138 +82,136 @@ class Job:
         return {name: [*start, *own] for name, own in commands.items()}
 
 
-class Group:
-    """The process group of all that is started; use as a context manager."""
+class Process:
+    """One of a job's processes, started again whenever it fails.
 
-    def __enter__(self) -> "Group":
-        self._guard = subprocess.Popen(
-            [sys.executable, "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,
-        )
-        assert self._guard.stdout
-        self._guard.stdout.readline()  # From now on it outlives TERM.
-        return self
+    Attributes:
+      file: descriptor to read from or wait for while it runs: its output, and after that its end.
+      exit_code: of its last life; 1 before the first has ended.
+      over: whether it is not to be started any more.
+    """
 
-    def __exit__(self, *exception: object) -> None:
-        """Kills whatever is left."""
-        self._guard.communicate()
+    def __init__(self, name: str, command: Sequence[str], group: Group, first_pause: float):
+        self._name = name
+        self._command = command
+        self._group = group
+        self._environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        max_restarts = math.inf
+        if name == "learner":
+            max_restarts = _MAX_LEARNER_RESTARTS
+        else:
+            self._environment["CUDA_VISIBLE_DEVICES"] = "-1"  # GPUs are the learner's.
+        self._restarts = Restarts(first_pause, _MAX_PAUSE_SECONDS, max_restarts)
+        self._due = 0.0
+        self._unfinished_line = b""
+        self.file: int | None = None
+        self.exit_code = 1
+        self.over = False
 
-    async def start(self, command: Sequence[str], environment: dict[str, str]) -> Process:
-        """Starts a process in the group."""
-        supervisor = os.getpid()
+    def start_if_due(self) -> None:
+        """Starts it, unless it runs, is over or pauses."""
+        if self.file is not None or self.over or time.monotonic() < self._due:
+            return
+        try:
+            self._child = self._group.start(
+                self._command, output=subprocess.PIPE, environment=self._environment
+            )
+        except OSError as error:
+            _say(self._name, f"cannot be started: {error}")
+            self._handle_exit(_CANNOT_START, healthy=False)
+            return
+        assert self._child.output
+        self.file = self._child.output.fileno()
+        if self.over:  # A signal came meanwhile, too early for this process to be asked.
+            self._child.send_signal(signal.SIGTERM)
 
-        def leave_if_alone() -> None:
-            # In the group by now: dead before this, it is seen here, dead later, by the guard.
-            if os.getppid() != supervisor:
-                os._exit(1)
+    def attend(self) -> None:
+        """Prints the lines that it has printed, or handles its end.
 
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            env=environment,
-            process_group=self._guard.pid,
-            preexec_fn=leave_if_alone,
-        )
+        What a progress bar writes over itself, after carriage returns, are lines as well.
+        """
+        if self.file == self._child.ends:
+            code = self._child.wait()
+            assert code is not None
+            self.file = None
+            self._handle_exit(code, time.monotonic() - self._child.began >= _HEALTHY_SECONDS)
+            return
+        assert self.file is not None
+        chunk = os.read(self.file, 2**16)
+        *lines, rest = re.split(rb"[\r\n]+", self._unfinished_line + (chunk or b"\n"))
+        self._unfinished_line = rest
+        for line in filter(None, lines):
+            _say(self._name, line.decode(errors="replace"))
+        if not chunk:
+            self.file = self._child.ends
 
-    def terminate(self) -> None:
-        """Asks all processes to end."""
-        os.killpg(self._guard.pid, signal.SIGTERM)
+    def _handle_exit(self, code: int, healthy: bool) -> None:
+        self.exit_code = code
+        if self.over or code == 0:
+            self.over = True
+            return
+        pause = self._restarts.pause(healthy)
+        if pause is None:
+            _say(self._name, f"failed {self._restarts.deaths} times at once; giving up")
+            self.over = True
+        else:
+            _say(self._name, f"{describe_exit(code)}; starts again in {pause:g} s")
+            self._due = time.monotonic() + pause
 
-    def kill(self) -> None:
-        """Ends all processes; the group can start no more."""
-        os.killpg(self._guard.pid, signal.SIGKILL)
 
-
-class Supervisor:
+class LocalRun:
     """Keeps a job's processes running until the learner is done."""
 
     def __init__(self, job: Job, group: Group):
-        self._job = job
         self._group = group
-        self._stopping = asyncio.Event()
-        self._learner_exit_code = 1
-
-    async def run(self) -> int:
-        """Returns the learner's last exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stop, number)
-        tasks = {
-            name: asyncio.create_task(self._keep_running(name, command))
-            for name, command in self._job.commands().items()
+        self._processes = {
+            name: Process(name, command, group, job.pause_seconds)
+            for name, command in job.commands().items()
         }
-        await tasks.pop("learner")
-        through = self._learner_exit_code == 0 and not self._stopping.is_set()
-        self._stopping.set()  # Nothing is started any more.
-        if through and "evaluator" in tasks:
+        self._stopping = False
+
+    def run(self) -> int:
+        """Returns the learner's last exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        learner, evaluator = self._processes["learner"], self._processes.get("evaluator")
+        while not learner.over or learner.file is not None:
+            self._attend()
+        through = learner.exit_code == 0 and not self._stopping
+        self._start_no_more()
+        if through and evaluator and evaluator.file is not None:
             _say("learner", "is through; the evaluator is waited for, until a signal comes")
-            await tasks["evaluator"]
-        self._group.terminate()
-        _, alive = await asyncio.wait(tasks.values(), timeout=_GRACE_SECONDS)
-        if alive:
-            self._group.kill()
-            await asyncio.wait(alive)
-        return self._learner_exit_code
+            while evaluator.file is not None:
+                self._attend()
+        self._group.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._attend() and time.monotonic() < deadline:
+            pass
+        return learner.exit_code
 
-    def _stop(self, number: int) -> None:
+    def _start_no_more(self) -> None:
+        self._stopping = True
+        for process in self._processes.values():
+            process.over = True
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ends the run, the learner's way first and then any way."""
-        if self._stopping.is_set():
+        if self._stopping:
             sys.exit(128 + number)
-        self._stopping.set()
-        self._group.terminate()
+        self._start_no_more()
+        self._group.send_signal(signal.SIGTERM)
 
-    async def _keep_running(self, name: str, command: list[str]) -> None:
-        is_learner = name == "learner"
-        # GPUs are the learner's.
-        environment = os.environ | ({} if is_learner else {"CUDA_VISIBLE_DEVICES": "-1"})
-        environment["PYTHONUNBUFFERED"] = "1"
-        failures = 0  # Quick ones, in a row.
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            exit_code = await self._run_once(name, command, environment)
-            if is_learner:
-                self._learner_exit_code = exit_code
-            if exit_code == 0 or self._stopping.is_set():
-                return
-            failures = failures + 1 if time.monotonic() - began < _HEALTHY_SECONDS else 1
-            if is_learner and failures == _MAX_QUICK_FAILURES:
-                _say(name, f"failed {failures} times at once; giving up")
-                return
-            pause = min(self._job.pause_seconds * 2 ** (failures - 1), _LONG_PAUSE_SECONDS)
-            _say(name, f"ended with exit code {exit_code}; starts again in {pause:g} s")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
-
-    async def _run_once(self, name: str, command: list[str], environment: dict[str, str]) -> int:
-        try:
-            process = await self._group.start(command, environment)
-        except OSError as error:
-            _say(name, f"cannot be started: {error}")
-            return _CANNOT_START
-        assert process.stdout
-        if self._stopping.is_set():  # Too late to have been asked with the others.
-            process.terminate()
-        await _pass_on(name, process.stdout)
-        exit_code = await process.wait()
-        return exit_code if exit_code >= 0 else 128 - exit_code
-
-
-async def _pass_on(name: str, output: asyncio.StreamReader) -> None:
-    """Prints lines as they come, until the last process that may write them is gone.
-
-    What a progress bar writes over itself, after carriage returns, are lines as well.
-    """
-    rest = b""
-    while chunk := await output.read(2**16):
-        *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
-        for line in filter(None, lines):
-            _say(name, line.decode(errors="replace"))
-    if rest:
-        _say(name, rest.decode(errors="replace"))
+    def _attend(self) -> bool:
+        """Starts what is due and passes on what is printed; returns whether anything ran."""
+        for process in self._processes.values():
+            process.start_if_due()
+        running = {p.file: p for p in self._processes.values() if p.file is not None}
+        poll = select.poll()
+        for file in running:
+            poll.register(file, select.POLLIN)
+        for file, _ in poll.poll(1000 * _POLL_SECONDS):
+            running[file].attend()
+        return bool(running)
 
 
 def _say(name: str, line: str) -> None:
@@ -282,11 +275,8 @@ def main(arguments: Sequence[str]) -> int:
         flush=True,
     )
 
-    async def run() -> int:
-        return await Supervisor(job, group).run()
-
     with Group() as group:
-        return asyncio.run(run())
+        return LocalRun(job, group).run()
 
 
 if __name__ == "__main__":

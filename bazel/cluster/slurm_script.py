@@ -2,8 +2,8 @@
 
 The learner's part comes first, so that the script itself runs on the learner's node: if that node
 is lost the whole job is queued again, and if another one is, the job goes on. What the script
-does is in the files `slurm_*.sh`; here are put the lines of `sbatch` and the job's settings before
-them. A population is one script as well, which is told the member's number.
+does is in `slurm_job.sh`, before which the lines of `sbatch` and the job's settings are put here. A
+population is one script as well, which is told the member's number.
 """
 
 import shlex
@@ -42,17 +42,12 @@ _POPULATION_USAGE = """\
 
 
 def script(job: Job) -> str:
-    """The script's text."""
-    members = job.members
+    """Returns the script's text."""
     usage = _POPULATION_USAGE if job.population_size else _USAGE
-    usage = usage.format(name=job.name, last=len(members) - 1)
+    usage = usage.format(name=job.name, last=len(job.members) - 1)
     header = _HEADER.format(name=job.name, processes=job.processes, usage=usage)
-    run = "member" if job.population_size else "run"
-    parts = [
-        Path(__file__).with_name(f"slurm_{part}.sh").read_text() for part in ("places", run, "body")
-    ]
-    lines = [header.rstrip(), *_directives(job), "", *_settings(job), "", parts[0]]
-    return "\n".join(lines) + "\n" + "".join(parts[1:])
+    body = Path(__file__).with_name("slurm_job.sh").read_text()
+    return "\n".join([header.rstrip(), *_directives(job), "", *_settings(job), "", body])
 
 
 def _directives(job: Job) -> list[str]:
@@ -90,7 +85,7 @@ def _settings(job: Job) -> list[str]:
     settings = {
         "name": job.name,
         "executable_name": PurePosixPath(job.executable).name,
-        **({"population_size": str(job.population_size)} if job.population_size else {}),
+        "population_size": str(job.population_size or 0),
         "first_port": str(job.port),
         "actor_jobs": str(job.num_actor_jobs),
         "learner_cpus": str(job.learner_resources.cpus),

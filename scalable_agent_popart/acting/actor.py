@@ -61,12 +61,8 @@ def run_actor(
     capacity of their own, so that the learner sees every environment equally often. Whole rollouts
     of one task take turns with those of the others, so that batches mix the tasks.
 
-    Args:
-      environments: closed on return.
-      policy: used by this actor alone.
-      sink: takes the rollouts, one for each environment, every T steps.
-      spec: of one environment's rollout.
-      clock: measures the stages `environment`, `queue`, `refresh` and `policy`.
+    The policy is this actor's alone, and the environments are closed on return. The clock measures
+    the stages `environment`, `queue`, `refresh` and `policy`.
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
@@ -128,9 +124,7 @@ def _hand_over(
 
     `waiting` is sorted by the rollouts taken of each environment, `num_taken` `[N]`. Only if all
     environments wait does it wait for the sink to take one; or all, if they step in lockstep.
-
-    Returns:
-      The first of `waiting`, whose rollouts were put.
+    Returns the first of `waiting`, whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
     # An environment is behind if others are ahead by two, as some are always ahead by one.

@@ -73,12 +73,11 @@ class BatchFeed(Threads):
         return batch
 
     def load(self) -> dict[str, float]:
-        """Measures who waits for whom, since the last call.
+        """Measures who waits for whom.
 
-        Returns:
-          `learner_wait`: share of the learner's time without a batch, near 0 if it is the
-          bottleneck; `queue_fill`: rollouts in the queue now as a share of its capacity, near 1
-          if it is.
+        `learner_wait` is the share of the learner's time since the last call that it was without a
+        batch, near 0 if it is the bottleneck; `queue_fill`, near 1 if it is, the rollouts in the
+        queue now as a share of its capacity.
         """
         waiting = shares([self.clock]).get("wait", 0.0)
         self.clock.restart()

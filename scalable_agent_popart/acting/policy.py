@@ -19,13 +19,9 @@ class Policy:
     """
 
     def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
-        """Wraps an agent of its own.
+        """Wraps an agent that is used nowhere else, since `refresh` overwrites its variables.
 
-        Args:
-          agent: not used elsewhere, since `refresh` overwrites its variables.
-          source: of weights.
-          seed: of the sampled actions.
-          num_environments: N.
+        The seed is that of the sampled actions.
         """
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
@@ -77,10 +73,7 @@ class Policy:
     def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
         """Acts in the environments `ids` `[M]`, which have returned `env_output` `[M, ...]`.
 
-        Remembers the output and the state.
-
-        Returns:
-          Actions and logits as NumPy arrays `[M, ...]`.
+        Remembers the state and the output, and returns the latter as NumPy arrays `[M, ...]`.
         """
         self._seed[1] += 1
         in_all = len(ids) == len(self._output.action)

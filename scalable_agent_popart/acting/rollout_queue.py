@@ -34,13 +34,7 @@ class RolloutQueue:
         self.closed = False
 
     def reserve(self, count: int, seconds: float, behind: bool = False) -> int:
-        """Reserves capacity for up to `count` rollouts, and returns for how many.
-
-        Args:
-          count: of rollouts.
-          seconds: to wait at most for capacity for the first.
-          behind: whether they are of environments that are behind others.
-        """
+        """See `RolloutSink`; returns 0 once the queue is closed."""
         capacity = self._capacity + (self._extra_capacity if behind else 0)
         with self._changed:
             self._changed.wait_for(lambda: self._reserved < capacity or self.closed, seconds)

@@ -1,8 +1,7 @@
 """The learner: batches of rollouts in, one gradient step and one PopArt update each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
@@ -16,13 +15,6 @@ from scalable_agent_popart.learning import losses, pixel_control
 from scalable_agent_popart.learning.hyperparameters import Hyperparameters
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
-
-
-class Gradients(NamedTuple):
-    """Gradients of a batch's losses to the agent's weights, a tensor a trainable variable."""
-
-    policy: Sequence[tf.Tensor]  # of the policy's loss alone
-    total: Sequence[tf.Tensor]  # of what an update minimises
 
 
 @dataclass(frozen=True)
@@ -105,24 +97,28 @@ class Learner(snt.Module):
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
             jit_compile=xla or None,
         )
-        self._compiled_gradients = tf.function(
-            self._gradients, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
+        self._compiled_norms = tf.function(
+            self._norms, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
 
-    def gradients(self, batch: Rollout) -> Gradients:
-        """Computes what moves the agent's weights, before it is clipped; changes nothing.
+    def gradient_norms(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
+        """Measures what would move the agent's weights, before it is clipped; changes nothing.
 
         Advantages and values are scaled by the statistics as they are, also where an update would
         change those first.
 
         Args:
           batch: `[T + 1, B, ...]`, of any size B.
+
+        Returns:
+          The lengths of the gradients to the agent's weights: `policy_gradient_norm` of the
+          policy's loss alone, `total_gradient_norm` of what an update minimises.
         """
-        return self._compiled_gradients(batch)
+        return self._compiled_norms(batch)
 
     @property
     def num_traces(self) -> int:
@@ -165,16 +161,17 @@ class Learner(snt.Module):
             "policy_lag": lag,
         }
 
-    def _gradients(self, batch: Rollout) -> Gradients:
+    def _norms(self, batch: Rollout) -> dict[str, tf.Tensor]:
         weights = self.agent.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
             parts, _ = self._losses(batch, update_statistics=False)
             total_loss = tf.add_n(list(parts.values()))
-        return Gradients(
-            policy=tape.gradient(parts["policy_gradient_loss"], weights),
-            total=tape.gradient(total_loss, weights),
-        )
+        named = {"policy_gradient": parts["policy_gradient_loss"], "total_gradient": total_loss}
+        return {
+            f"{name}_norm": tf.linalg.global_norm(tape.gradient(loss, weights))
+            for name, loss in named.items()
+        }
 
     def _losses(
         self, batch: Rollout, update_statistics: bool

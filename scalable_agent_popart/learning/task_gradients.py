@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
@@ -24,19 +23,13 @@ def norms_by_task(
       batch: `[T + 1, B, ...]`.
 
     Returns:
-      |g_k| before any clipping, by the names of the tasks that have rollouts in the batch:
-      `policy_gradient_norm` of the policy's loss, `total_gradient_norm` of the total.
+      |g_k| before any clipping: each norm of `Learner.gradient_norms` by the names of the tasks
+      that have rollouts in the batch.
     """
     task_ids = batch.task_id.numpy()  # [B]
-    norms: dict[str, dict[str, float]] = {"policy_gradient_norm": {}, "total_gradient_norm": {}}
+    norms: dict[str, dict[str, float]] = {}
     for i in np.unique(task_ids):
-        own = learner.gradients(select(batch, np.flatnonzero(task_ids == i)))
-        norms["policy_gradient_norm"][tasks[i]] = _norm(own.policy)
-        norms["total_gradient_norm"][tasks[i]] = _norm(own.total)
+        own = learner.gradient_norms(select(batch, np.flatnonzero(task_ids == i)))
+        for name, norm in own.items():
+            norms.setdefault(name, {})[tasks[i]] = float(norm)
     return norms
-
-
-def _norm(gradient: Sequence[tf.Tensor]) -> float:
-    """Computes, in float64, the length of a gradient given as a tensor for each variable."""
-    flat = np.concatenate([np.ravel(tensor) for tensor in gradient])
-    return float(np.linalg.norm(flat.astype(np.float64)))

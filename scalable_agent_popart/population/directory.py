@@ -189,7 +189,7 @@ class PopulationDirectory:
 
         def parse(text: str) -> Config:
             given = json.loads(text)["flags"]
-            return Config.from_flags({"level_name": given["level_name"], **given})
+            return Config.from_record({"level_name": given["level_name"], **given})
 
         return _read(self._settings, parse, "give another --logdir")
 

@@ -1,22 +1,19 @@
-"""All members of a population on this machine, as many at a time as it has places.
+"""Trains all members of a population on this machine, as many at a time as there are workers.
 
-A place is a process that trains members in turns (`Worker.take_turns`). This process starts
-the places, starts those again that are killed, and shows how far the population is. Nothing
-depends on it: places save and end when it does, and the same command goes on.
+A worker is a process that trains members in turns (`Worker.take_turns`). This process starts the
+workers, starts those again that are killed, and shows how far the population is. Nothing depends
+on it: workers save and end when it does, and the same command goes on.
 """
 
 import contextlib
-import ctypes
 import json
 import os
-import pickle
 import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import tqdm
 
@@ -24,38 +21,19 @@ from scalable_agent_popart import errors
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.system import tensorflow_import
+from scalable_agent_popart.system import supervisor, tensorflow_import
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
+from scalable_agent_popart.system.supervisor import Child, Restarts
 
-_PLACE = "from scalable_agent_popart.population.workers import take_place; take_place()"
+_COMMAND = "from scalable_agent_popart.population.workers import work; work()"
 _POLL_SECONDS = 0.5
-# Deaths of a place in a row, each before it was so old or before any member came further.
-_MOST_DEATHS = 8
+_MAX_RESTARTS_IN_A_ROW = 7
+# A death begins a new row if the worker was so old, and members had come further.
 _HEALTHY_SECONDS = 60.0
-# How long places may take to save and end when they are asked to.
+# How long workers may take to save and end when they are asked to.
 _GRACE_SECONDS = 120.0
-_PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
 # Bytes at the end of a log that are sure to hold its last line.
-_TAIL = 2**17
-
-
-class _Task(NamedTuple):
-    """What a place is told through its standard input."""
-
-    config: Config
-    start: Mapping[str, float]
-    parent: int  # process
-    last_words: int  # file descriptor
-
-
-class _Place(NamedTuple):
-    """A place as its parent sees it."""
-
-    process: subprocess.Popen
-    last_words: int  # file descriptor
-    since: float
-    frames: int  # Of all members together, when it was started.
-    quick_deaths: int  # Of the processes before it, in a row.
+_MAX_LINE_BYTES = 2**17
 
 
 def train(config: Config, start: Mapping[str, float]) -> int | None:
@@ -63,158 +41,121 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
 
     Args:
       config: the population's.
-      start: flag to value of hyperparameters that are not to be drawn at the start.
+      start: flag to value of hyperparameters that are not to be sampled at the start.
 
     Returns:
       None at the end, or the number of the signal that asked to stop; all is saved either way.
 
     Raises:
-      UserError: if a place fails, or is killed again and again.
+      UserError: if a worker fails, or is killed again and again.
     """
     population = PopulationDirectory(config.logdir)
-    with StopOnSignal() as stop, _View(config, population) as view:
-        with _Places(config, start) as places:
-            while places.taken and stop.signal_number is None:
+    workers: list[_Worker] = []
+    with StopOnSignal() as stop, _Progress(config, population) as progress:
+        try:
+            for _ in range(min(config.pbt_places, config.population_size)):
+                workers.append(_Worker(config, start))
+            while workers and stop.signal_number is None:
                 time.sleep(_POLL_SECONDS)
-                view.refresh()
-                places.look_after(view.frames)
-        view.refresh()
+                progress.refresh()
+                workers = [worker for worker in workers if not worker.is_done(progress.frames)]
+        finally:
+            for worker in workers:
+                worker.child.send_signal(signal.SIGTERM)
+            supervisor.end([worker.child for worker in workers], _GRACE_SECONDS)
+        progress.refresh()
     if stop.signal_number is not None:
-        show_saved(view.frames, population.path)
+        show_saved(progress.frames, population.path)
     return stop.signal_number
 
 
-class _Places:
-    """The processes; all of them have ended when it is left."""
+class _Worker:
+    """A process that trains members, started again where it is killed."""
 
     def __init__(self, config: Config, start: Mapping[str, float]):
         self._config = config
         self._start = start
-        self._places: list[_Place] = []
+        self._restarts = Restarts(max_in_a_row=_MAX_RESTARTS_IN_A_ROW)
+        self._open(frames=0)
 
-    def __enter__(self) -> "_Places":
-        try:
-            for _ in range(min(self._config.pbt_places, self._config.population_size)):
-                self._places.append(self._open())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def _open(self, frames: int) -> None:
+        self._frames = frames  # Of all members, when this process was started.
+        self.child = Child(
+            [sys.executable, "-c", _COMMAND],
+            (self._config, self._start),
+            environment=supervisor.python_environment(),
+        )
 
-    def __exit__(self, *exception: object) -> None:
-        for place in self._places:
-            place.process.terminate()
-        end = time.monotonic() + _GRACE_SECONDS
-        try:
-            for place in self._places:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    place.process.wait(max(0.0, end - time.monotonic()))
-        finally:  # Also at a second Ctrl-C, which does not wait.
-            for place in self._places:
-                place.process.kill()
-                place.process.wait()
-                os.close(place.last_words)
-
-    @property
-    def taken(self) -> bool:
-        """Whether anyone trains."""
-        return bool(self._places)
-
-    def look_after(self, frames: int) -> None:
-        """Takes leave of places that are done, and starts those again that were killed.
+    def is_done(self, frames: int) -> bool:
+        """Tells whether no member is left to train; starts the process again if it was killed.
 
         Args:
-          frames: how far all members together are.
+          frames: environment frames of all members.
         """
-        for place in list(self._places):
-            code = place.process.poll()
-            if code is None:
-                continue
-            self._places.remove(place)
-            with open(place.last_words, encoding="utf-8") as words:
-                message = words.read()
-            if message:
-                raise UserError(message)
-            if code == 0:
-                continue
-            if code < 0 or code > 128:
-                young = time.monotonic() - place.since < _HEALTHY_SECONDS
-                in_vain = young or frames <= place.frames
-                self._places.append(self._open(frames, place.quick_deaths + 1 if in_vain else 0))
-            else:
-                raise UserError(f"a process that trains members ended with exit code {code}")
-
-    def _open(self, frames: int = 0, quick_deaths: int = 0) -> _Place:
-        if quick_deaths == _MOST_DEATHS:
+        code = self.child.wait(0)
+        if self.child.message:
+            raise UserError(self.child.message)
+        if not code:
+            return code == 0
+        if code <= 128:
+            raise UserError(f"a process that trains members {supervisor.describe_exit(code)}")
+        age = time.monotonic() - self.child.began
+        if self._restarts.pause(age >= _HEALTHY_SECONDS and frames > self._frames) is None:
             raise UserError(
-                f"a process that trains members was killed {_MOST_DEATHS} times in a row soon "
-                "after its start: is there too little memory for --pbt_places="
+                f"a process that trains members was killed {self._restarts.deaths} times in a row "
+                "soon after its start: is there too little memory for --pbt_places="
                 f"{self._config.pbt_places}?"
             )
-        ours, theirs = os.pipe()
-        path = os.pathsep.join(filter(None, sys.path))
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PLACE],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=(theirs,),
-            start_new_session=True,  # Ctrl-C is for this process, which asks the others.
-        )
-        os.close(theirs)
-        assert process.stdin
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            pickle.dump(_Task(self._config, self._start, os.getpid(), theirs), process.stdin)
-        return _Place(process, ours, time.monotonic(), frames, quick_deaths)
+        self._open(frames)
+        return False
 
 
-def take_place() -> None:
-    """A place's life: trains members until none is left, a signal comes or its parent is gone."""
-    task: _Task = pickle.load(sys.stdin.buffer)
-    os.set_inheritable(task.last_words, False)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != task.parent:  # Gone already.
-        sys.exit(128 + signal.SIGTERM)
-    tensorflow_import.import_quietly()
+def work() -> None:
+    """Trains members until none is left, a signal comes or the parent is gone: a worker's all."""
+    connection, (config, start) = supervisor.begin()
+
+    def end_with_parent() -> None:
+        connection.recv(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    tensorflow_import.import_quietly()  # It forks, which threads would not survive.
+    threading.Thread(target=end_with_parent, daemon=True).start()
     from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
     try:
-        for signal_number in Worker(task.config, task.start).take_turns():
+        for signal_number in Worker(config, start).take_turns():
             if signal_number is not None:
                 sys.exit(128 + signal_number)
     except Exception as error:
         line = errors.explain(error)
         if line is None:
             raise
-        os.write(task.last_words, line.encode())
+        connection.sendall(line.encode())
         sys.exit(1)
 
 
-class _View:
+class _Progress:
     """How far the population is, on the terminal.
 
     Attributes:
-      frames: of all members together.
+      frames: environment frames of all members, by their logs.
     """
 
     def __init__(self, config: Config, population: PopulationDirectory):
         numbers = range(config.population_size)
-        self._total = config.population_size * config.total_environment_frames
         self._members = {number: population.member(number) for number in numbers}
         self._frames = dict.fromkeys(numbers, 0)
-        self._seen = dict.fromkeys(numbers, 0)
+        self._seen = dict.fromkeys(numbers, 0)  # Events of the lineage.
+        self._fitness: dict[int, float] = {}
         for number, member in self._members.items():
             with contextlib.suppress(UserError, OSError):
                 self._seen[number] = len(member.read_lineage())
-        self._fitness: dict[int, float] = {}
-        self.frames = 0
-
-    def __enter__(self) -> "_View":
-        terminal = sys.stderr.isatty()
         self._count()
-        self._progress = tqdm.tqdm(
-            total=self._total,
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm.tqdm(
+            total=config.population_size * config.total_environment_frames,
             initial=self.frames,
             desc="members start",
             unit=" frames",
@@ -223,10 +164,12 @@ class _View:
             dynamic_ncols=terminal,
             smoothing=0.05,
         )
+
+    def __enter__(self) -> "_Progress":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._progress.close()
+        self._bar.close()
 
     def refresh(self) -> None:
         """Looks what is new in the members' directories, and passes over what cannot be read."""
@@ -235,17 +178,16 @@ class _View:
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
                 for event in events[self._seen[number] :]:
-                    self._progress.write(event.describe(number), file=sys.stderr)
+                    self._bar.write(event.describe(number), file=sys.stderr)
                 self._seen[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness
         if self._fitness:
             best = f"{max(self._fitness.values()):.1f}"
-            shown = {"best fitness": best, "of": len(self._fitness)}
-            self._progress.set_postfix(shown, refresh=False)
-        if self.frames > self._progress.n:
-            self._progress.set_description(refresh=False)
-        self._progress.update(self.frames - self._progress.n)
+            self._bar.set_postfix({"best fitness": best, "of": len(self._fitness)}, refresh=False)
+        if self.frames > self._bar.n:
+            self._bar.set_description(refresh=False)
+        self._bar.update(self.frames - self._bar.n)
 
     def _count(self) -> None:
         for number, member in self._members.items():
@@ -254,11 +196,9 @@ class _View:
 
 
 def _last_frames(metrics: Path) -> int | None:
-    """Environment frames in the last whole line of a log; None if there is none to be read."""
+    """Returns the environment frames in the last whole line of a log; None if there is none."""
     try:
-        with open(metrics, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            *lines, _ = file.read().split(b"\n")
+        *lines, _ = supervisor.tail(metrics, _MAX_LINE_BYTES).split("\n")
         return int(json.loads(lines[-1])["frames"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return None

@@ -22,29 +22,18 @@ _IN_NAMES = (*_VARIANTS, "use_popart", "multi_head", "pixel_control", "populatio
 
 @dataclass(frozen=True)
 class Agent:
-    """Runs of one agent, which differ by their seeds.
+    """Runs of one agent, at least one, which differ by their seeds."""
 
-    Attributes:
-      name: the paper's, such as `PopArt-IMPALA`.
-      label: the name, and what else tells it from the other agents of the comparison.
-      runs: at least one.
-    """
-
-    name: str
-    label: str
+    name: str  # The paper's, such as `PopArt-IMPALA`.
+    label: str  # The name, and what else tells it from the other agents of the comparison.
     runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Agents that were trained on the same tasks, all or some, of a benchmark.
+    """Agents, at least one, that were trained on the same tasks, all or some, of a benchmark."""
 
-    Attributes:
-      suite: the benchmark with the tasks to compare in play.
-      agents: at least one.
-    """
-
-    suite: Suite
+    suite: Suite  # With the tasks to compare in play.
     agents: tuple[Agent, ...]
 
     @property

@@ -297,13 +297,13 @@ def population(shown: Population) -> Figure:
     member's checkpoint was taken to those at which another went on from it.
     """
     members, segments = shown.members, shown.segments
-    titles = ["fitness at comparisons (%)", *shown.config.tuned]
+    titles = ["fitness at comparisons (%)", *shown.shown.config.tuned]
     curves = [{number: _fitness(member) for number, member in members.items()}]
     curves += [{n: _steps(member, flag) for n, member in members.items()} for flag in titles[1:]]
     if not any(len(curve.frames) for curve in curves[0].values()):
         titles, curves = titles[1:], curves[1:]
     # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = len(titles) > len(shown.config.tuned) and len(titles) % 2
+    wide = len(titles) > len(shown.shown.config.tuned) and len(titles) % 2
     rows = (len(titles) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
@@ -315,7 +315,7 @@ def population(shown: Population) -> Figure:
     for i, (title, of_members) in enumerate(zip(titles, curves, strict=True)):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
         axes.set_title(title, fontsize=10)
-        steps = title in shown.config.tuned
+        steps = title in shown.shown.config.tuned
         draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
         for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
             frames, values, copied = of_members[member.number]

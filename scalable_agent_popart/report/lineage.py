@@ -14,19 +14,12 @@ from scalable_agent_popart.population.directory import Event
 
 
 class Segment(NamedTuple):
-    """Frames of one member that an ancestry passes through.
-
-    Attributes:
-      member: its number.
-      first: the last of the member's frames that is not in it, or 0 if it begins with the run.
-      last: the last that is; None if it goes on to the present.
-      offset: the member's frames and this make the frames that the weights have learned from.
-    """
+    """Frames of one member that an ancestry passes through."""
 
     member: int
-    first: int
-    last: int | None
-    offset: int
+    first: int  # The last of the member's frames before it, or 0 if it begins with the run.
+    last: int | None  # The last in it; None if it goes on to the present.
+    offset: int  # With the member's frames, the frames that the weights have learned from.
 
     def holds(self, frames: np.ndarray) -> np.ndarray:
         """Tells which of a member's frames lie in the segment."""
@@ -35,16 +28,14 @@ class Segment(NamedTuple):
 
 
 class Ancestry(NamedTuple):
-    """The segments of one line of descent.
+    """The segments of one line of descent, without gap or overlap in frames learned from.
 
-    Attributes:
-      segments: oldest first, without gap or overlap in frames learned from. Where it is not known
-        whose weights the oldest one went on from, frames are counted as its member counts them.
-      unknown: the reason why older ones are not known; None if they reach back to a start.
+    Where it is not known whose weights the oldest one went on from, frames are counted as its
+    member counts them.
     """
 
-    segments: tuple[Segment, ...]
-    unknown: str | None
+    segments: tuple[Segment, ...]  # Oldest first.
+    unknown: str | None  # The reason why older ones are not known; None if they reach a start.
 
 
 def in_effect(events: Sequence[Event]) -> list[Event]:

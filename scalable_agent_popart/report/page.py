@@ -121,7 +121,7 @@ def _members(population: Population | None) -> str:
     """Tells what there is to know of a run beside its path if it is of a population."""
     if population is None:
         return ""
-    size = population.config.population_size
+    size = population.shown.config.population_size
     if not population.whole:
         best = ", now its best" if population.shown is population.best else ""
         return f", of a population of {size}{best}"
@@ -429,7 +429,7 @@ def _standings(population: Population) -> list[dict[str, str]]:
                 "Copies": str(sum(event.copied for event in member.lineage)),
                 **{
                     name: f"{values[name]:.3g}" if name in values else ""
-                    for name in population.config.tuned
+                    for name in population.shown.config.tuned
                 },
             }
         )

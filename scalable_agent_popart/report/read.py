@@ -25,26 +25,16 @@ _Logs = tuple[dict[str, pd.DataFrame], tuple[Evaluation, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a population that has begun to train.
-
-    Attributes:
-      number: in the population.
-      config: its run's.
-      lineage: its events, in order.
-      frames: of its own run that it is known to have reached.
-      num_tasks: with a known score, of which it has finished an episode.
-      score: mean capped human-normalised score of these tasks' latest training episodes, in
-        percent; None if there are none.
-      complete: whether these are all of the tasks with a known score.
-    """
+    """A member of a population that has begun to train."""
 
     number: int
     config: Config
     lineage: tuple[Event, ...]
-    frames: int
-    num_tasks: int
+    frames: int  # Of its own run, that it is known to have reached.
+    num_tasks: int  # With a known score, of which it has finished an episode.
+    # Mean capped human-normalised score of these tasks' latest training episodes, in percent.
     score: float | None
-    complete: bool
+    complete: bool  # Whether these are all of the tasks with a known score.
 
     @property
     def name(self) -> str:
@@ -60,28 +50,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Population:
-    """Members that learn side by side, and the line of descent that stands for them in a report.
-
-    Attributes:
-      path: of the population's directory.
-      members: those that have begun, by number.
-      best: of those that have finished episodes of the most tasks, the one with the highest score.
-      shown: the one whose ancestry it is: the best, unless another was asked for.
-      whole: whether none was asked for.
-      segments: the ancestry, oldest first.
-    """
+    """Members that learn side by side, and the line of descent that stands for them in a report."""
 
     path: Path
-    members: Mapping[int, Member]
-    best: Member
-    shown: Member
-    whole: bool
-    segments: tuple[Segment, ...]
-
-    @property
-    def config(self) -> Config:
-        """The configuration of the member that is shown."""
-        return self.shown.config
+    members: Mapping[int, Member]  # Those that have begun, by number.
+    best: Member  # Of those with episodes of the most tasks, the one with the highest score.
+    shown: Member  # The one whose ancestry it is: the best, unless another was asked for.
+    whole: bool  # Whether none was asked for.
+    segments: tuple[Segment, ...]  # The ancestry, oldest first.
 
     def directory(self, member: int) -> MemberDirectory:
         """Gives a member's directory."""
@@ -96,27 +72,18 @@ class Population:
 class Run:
     """The content of a run directory, or of a population's.
 
-    Attributes:
-      path: of the directory.
-      config: the run's.
-      logs: tables by name: `episodes`, a row an episode of training with its task, frames (of the
-        run, at its end) and raw episode_return; and those of `records.read_metrics`.
-      evaluations: all results of `--mode=test`.
-      problems: a line for each thing that could not be read.
-      population: the one that the run is the best of, or a member of. Frames are then those that
-        the weights have learned from, in whatever member.
-      history: the flags that the run was resumed with and that were others, oldest first.
-      device: what the run was trained on; empty if that is not known.
+    Where there is a `population`, which the run is the best of or a member of, frames are those
+    that the weights have learned from, in whatever member.
     """
 
     path: Path
     config: Config
-    logs: Mapping[str, pd.DataFrame]
-    evaluations: tuple[Evaluation, ...]
-    problems: list[str]
+    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `records.read_metrics`.
+    evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
+    problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
-    history: tuple[Change, ...]
-    device: str
+    history: tuple[Change, ...]  # Flags that it was resumed with and were others, oldest first.
+    device: str  # That it was trained on; empty if that is not known.
 
     @property
     def seed(self) -> int:
@@ -165,7 +132,7 @@ def read_run(path: str) -> Run:
         logs, evaluations = _read_logs(directory, config, problems)
     else:
         directory = population.directory(population.shown.number)
-        config = population.config
+        config = population.shown.config
         logs, evaluations = _read_ancestry(population, problems)
     if not len(logs["episodes"]) and not len(logs["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
@@ -195,7 +162,7 @@ def _read_ancestry(population: Population, problems: list[str]) -> _Logs:
     tests: dict[int, tuple[Evaluation, ...]] = {}
     for number in dict.fromkeys(segment.member for segment in segments):
         directory = population.directory(number)
-        logs[number], tests[number] = _read_logs(directory, population.config, problems)
+        logs[number], tests[number] = _read_logs(directory, population.shown.config, problems)
     for number in tests:
         tests[number] = _of_known_weights(population, number, tests[number], problems)
     of_weights = tuple(

@@ -456,7 +456,9 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(name for *_, population in found for name in population.config.tuned)
+    tuned = dict.fromkeys(
+        name for *_, population in found for name in population.shown.config.tuned
+    )
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 

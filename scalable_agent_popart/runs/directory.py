@@ -85,7 +85,7 @@ class RunDirectory:
         try:
             record = json.loads(self._config_path.read_text())
             # A flag that did not exist when the run was made takes its default.
-            config = Config.from_flags(
+            config = Config.from_record(
                 {"level_name": record["flags"]["level_name"], **record["flags"]}
             )
             history = tuple(
@@ -177,10 +177,7 @@ class RunDirectory:
     ) -> None:
         """Writes `config.json`; flags that shape learning and have changed go to its history.
 
-        Args:
-          config: of the run from now on.
-          frames: learned from so far.
-          device: of the run from now on, see `hardware.device`.
+        Configuration and device (see `hardware.device`) are the run's after `frames`.
         """
         before = self._read_record()
         history: list[Change] = []

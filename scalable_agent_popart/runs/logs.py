@@ -120,7 +120,7 @@ class RunLog:
           num_action_repeats: environment frames per agent step.
           on_episode: called with the task, the raw return and the run's frames at the end of each
             finished game, those in the log included once that is opened.
-          constants: name to value, for every line of metrics.
+          constants: values for every line of metrics.
         """
         self._constants = constants or {}
         self.metrics = JsonLines(directory.metrics)
@@ -167,10 +167,7 @@ class RunLog:
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
         """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
 
-        Args:
-          frames: of the run.
-          task_ids: `[B]`.
-          info: `[T + 1, B]`; step 0 belongs to earlier rollouts.
+        The task ids are `[B]`, the info `[T + 1, B]`, of which step 0 belongs to earlier rollouts.
         """
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):
@@ -200,11 +197,7 @@ class RunLog:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
         Adds speed, scores, memory, and each task's share of the rollouts since the last line.
-
-        Args:
-          frames: of the run.
-          learner_metrics: name to value.
-          by_task: name (`shift`, `scale`, `restarts`) to values by task.
+        `by_task` has values by task under names such as `shift`, `scale` and `restarts`.
         """
         if frames == self._since[1]:
             return  # Already recorded.

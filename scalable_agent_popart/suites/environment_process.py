@@ -1,11 +1,10 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
 Parent and children share a block of memory in which each environment has its rows. A byte over
-a socket gives a child the turn; the child fills its rows and gives the turn back by writing its
-number to a pipe that all children share. Both pass through the kernel, whose locks order what
-is written to the rows before it is read, on processors of every kind. An end of file on the
-socket means that the other is gone. A child whose parent is gone closes its environment and ends,
-and the last of them removes the files of all.
+the connection gives a child the turn; the child fills its rows and gives the turn back by writing
+its number to a pipe that all children share. Both pass through the kernel, whose locks order what
+is written to the rows before it is read, on processors of every kind. A child whose parent is gone
+closes its environment and ends, and the last of them removes the files of all.
 
 No TensorFlow here, as in all that the children import.
 """
@@ -14,7 +13,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-import pickle
 import shutil
 import socket
 import sys
@@ -23,12 +21,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tree
 
 from environments import ArraySpec, Environment
+from scalable_agent_popart.system import supervisor
 
 # Makes an environment, in its process. Given how often it was made before, so that it need not
 # repeat what ended it, and a directory for its files, which is removed after it.
@@ -36,8 +35,8 @@ MakeEnvironment = Callable[[int, Path], Environment]
 
 # Exit codes where an environment raises, before its first episode or later; engines use others.
 REFUSED, RAISED = 77, 78
+ANSWER = np.dtype(np.int32)  # Type of the numbers in the pipe.
 _MAX_OUTPUT_BYTES = 2**20
-ANSWER = np.dtype(np.int32)  # Of the numbers in the pipe.
 
 
 class Rows:
@@ -68,40 +67,42 @@ class Rows:
         ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
         os.ftruncate(memory, ends[-1])
         buffer = mmap.mmap(memory, ends[-1])
-        arrays = [
+        self.action, self.reward, self.done, *self._observations = (
             np.ndarray(shape, spec.dtype, buffer, offset)
             for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
-        ]
-        self.action, self.reward, self.done = arrays[:3]
-        self.observation = tree.unflatten_as(observation, arrays[3:])
+        )
+        self.observation = tree.unflatten_as(observation, self._observations)
 
-    def writer(self, row: int) -> Callable[[float, bool, Any], None]:
-        """Of one environment's steps: takes reward, done and observation."""
-        rewards, dones = self.reward[row : row + 1], self.done[row : row + 1]
-        rooms = [array[row, ...] for array in tree.flatten(self.observation)]
-
-        def write(reward: float, done: bool, observation: Any) -> None:
-            rewards[0] = reward
-            dones[0] = done
-            for room, value in zip(rooms, tree.flatten(observation), strict=True):
-                room[...] = value
-
-        return write
+    def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
+        """Writes a step of one environment."""
+        self.reward[row] = reward
+        self.done[row] = done
+        for array, value in zip(self._observations, tree.flatten(observation), strict=True):
+            array[row] = value
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Copies of reward, done and observation of some environments, `[M, ...]`."""
+        """Copies reward, done and observation of some environments, `[M, ...]`."""
         observation = tree.map_structure(lambda array: array[rows], self.observation)
         return self.reward[rows], self.done[rows], observation
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a child is told through its standard input."""
+class EnvironmentTask:
+    """What a child is told: the environment to make, and where to write its steps.
+
+    Attributes:
+      make: makes the environment.
+      attempt: how often it was made before.
+      row: its number.
+      answers: file descriptor of the pipe in which the turn is given back.
+      memory: file descriptor of the rows.
+      num_environments: N.
+      observation: nested `ArraySpec`s of one environment.
+    """
 
     make: MakeEnvironment
     attempt: int
     row: int
-    connection: int  # file descriptors
     answers: int
     memory: int
     num_environments: int
@@ -109,58 +110,44 @@ class Task:
 
 
 def play() -> None:
-    """A child's life: makes its environment and steps it until its parent is gone."""
+    """Makes an environment and steps it until the parent is gone: all that a child does."""
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
-        task: Task = pickle.load(sys.stdin.buffer)
-        for file in (task.connection, task.answers, task.memory):
+        connection, task = supervisor.begin()
+        for file in (task.answers, task.memory):
             os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
-        connection = socket.socket(fileno=task.connection)
+        refused_or_raised = REFUSED
         try:
             environment = task.make(task.attempt, directory)
             first = environment.reset()
-        except Exception:
-            _leave(hold, REFUSED)
-        try:
+            refused_or_raised = RAISED
             _take_turns(task, connection, environment, first)
         except Exception:
-            _leave(hold, RAISED)
+            # Ends with its last words, and without asking the engine, which has failed.
+            traceback.print_exc()
+            hold.release()
+            os._exit(refused_or_raised)
         environment.close()
 
 
-def _leave(hold: "Hold", code: int) -> NoReturn:
-    """Ends the process with its last words, without asking the engine, which has failed."""
-    traceback.print_exc()
-    hold.release()
-    os._exit(code)
-
-
 def _take_turns(
-    task: Task, connection: socket.socket, environment: Environment, first: Any
+    task: EnvironmentTask, connection: socket.socket, environment: Environment, first: Any
 ) -> None:
     rows = Rows(task.memory, task.num_environments, task.observation)
-    write, action = rows.writer(task.row), rows.action[task.row : task.row + 1]
     number = np.array(task.row, ANSWER).tobytes()
-
-    def give_turn_back(reward: float, done: bool, observation: Any) -> None:
-        write(reward, done, observation)
-        with contextlib.suppress(BrokenPipeError):  # The parent is gone, as the socket tells.
+    reward, done, observation = 0.0, True, first
+    while True:
+        rows.write(task.row, reward, done, observation)
+        with contextlib.suppress(BrokenPipeError):  # The connection's end tells the same.
             os.write(task.answers, number)
-
-    give_turn_back(0.0, True, first)
-    while _has_turn(connection):
-        reward, done, observation = environment.step(int(action[0]))
-        give_turn_back(reward, done, observation)
         if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
             os.ftruncate(sys.stderr.fileno(), 0)
-
-
-def _has_turn(connection: socket.socket) -> bool:
-    """Waits for the turn; False if the parent is gone."""
-    try:
-        return bool(connection.recv(1))
-    except ConnectionResetError:
-        return False
+        try:
+            if not connection.recv(1):
+                return
+        except ConnectionResetError:
+            return
+        reward, done, observation = environment.step(int(rows.action[task.row]))
 
 
 class Hold:
@@ -191,5 +178,5 @@ class Hold:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A parent that is killed closes its sockets some time before it lets go.
+        # A parent that is killed closes its connections some time before it lets go.
         self.release(tries=20)

@@ -28,14 +28,7 @@ class GymnasiumEnvironment:
         attempt: int = 0,
         directory: Path | None = None,
     ):
-        """Makes the environment.
-
-        Args:
-          make: returns it.
-          seed: of its episodes.
-          attempt: how often it was made before with this seed.
-          directory: not used.
-        """
+        """Calls `make`; `attempt` says how often that was done before with this seed."""
         self._environment = make()
         self._seed: int | None = int(np.random.default_rng([seed, attempt]).integers(2**31))
 
@@ -85,13 +78,13 @@ def make_suite(
         seeds: Sequence[int],
         options: EnvironmentOptions,
     ) -> environments.EnvironmentPool:
-        make = [
+        makers = [
             functools.partial(GymnasiumEnvironment, tasks[task], seed)
             for task, seed in zip(names, seeds, strict=True)
         ]
         if processes:
-            return ProcessPool(names, make, task_ids, suite.observation_spec(options))
-        members = [make_one() for make_one in make]
+            return ProcessPool(names, makers, task_ids, suite.observation_spec(options))
+        members = [make() for make in makers]
         return environments.Lockstep(environments.SerialEnvironments(members, task_ids))
 
     def check(names: Sequence[str], options: EnvironmentOptions) -> None:

@@ -35,14 +35,7 @@ class LocalActors:
         learner: Learner,
         policies: dict[int, Policy] | None = None,
     ):
-        """Prepares the threads, which start on entering.
-
-        Args:
-          config: of the run.
-          spec: of one environment's rollout.
-          learner: whose weights act.
-          policies: see `ActorThreads`.
-        """
+        """Prepares the threads, which start on entering; for `policies` see `ActorThreads`."""
         self._config = config
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
@@ -109,10 +102,10 @@ class ActorThreads(Threads):
         Args:
           config: of the run.
           spec: of one environment's rollout.
-          ends: of each thread, where its weights come from and its rollouts go.
+          ends: source of the weights and sink of the rollouts of each thread.
           seed: of everything random.
-          policies: those of ended threads with the same agent and tasks, by thread number, to be
-            used again; missing ones are added.
+          policies: of ended threads with the same agent and tasks, by thread number, to be used
+            again; missing ones are added.
         """
         super().__init__()
         self._config = config

@@ -27,17 +27,6 @@ from scalable_agent_popart.system.threads import Threads
 from scalable_agent_popart.training.local_actors import ActorThreads
 from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
 
-# What an actor job and its learner must have in common; shapes follow from it.
-_SHARED_FLAGS = (
-    "level_name",
-    "network",
-    "use_lstm",
-    "height",
-    "width",
-    "num_action_repeats",
-    "action_set",
-    "unroll_length",
-)
 # For how long a learner that has finished stays, so that actor jobs see that it has: longer than a
 # call that lost an earlier learner takes to fail, and they then back off.
 _FAREWELL_SECONDS = 30.0
@@ -198,10 +187,8 @@ class RemoteLearner:
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
         """Connects nowhere yet.
 
-        Args:
-          link: of this thread alone.
-          variables: of the shapes and types of the weights.
-          over: set when the job is to end, as when the learner has finished.
+        The weights have the variables' shapes and types. The event `over` is set when the job is
+        to end, as when the learner has finished.
         """
         self.newest: Weights | None = None
         self._link = link
@@ -296,7 +283,7 @@ def _may_differ(config: Config) -> dict[str, Any]:
 
 def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     """Returns the settings that a learner and its actors must agree on."""
-    shared = {f"--{flag}": getattr(config, flag) for flag in _SHARED_FLAGS}
+    shared = {f"--{flag}": value for flag, value in config.shared.items()}
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])

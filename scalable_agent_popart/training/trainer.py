@@ -87,13 +87,8 @@ def train(
 ) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
-    The process may be killed and started again at any time, as may actor jobs.
-
-    Args:
-      config: of the run.
-      tuner: changes hyperparameters on the way; by default they stay as they are.
-      parts: makes the learner and the actors.
-      show_progress: whether on the terminal.
+    The process may be killed and started again at any time, as may actor jobs. Without a tuner,
+    hyperparameters stay as they are.
 
     Returns:
       None at the end, or where the tuner stops; or the number of the signal that asked to stop.

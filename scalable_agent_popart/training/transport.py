@@ -107,11 +107,7 @@ class LearnerPort:
     def __init__(self, port: int, spec: Rollout, batch_size: int, handshake: Mapping[str, Any]):
         """Starts the server, which lets nobody in before the first `publish`.
 
-        Args:
-          port: to listen on, on all interfaces.
-          spec: of one environment's rollout.
-          batch_size: of rollouts, as many as may wait.
-          handshake: what actors must agree with, JSON.
+        As many rollouts as a batch has may wait. Actors must agree with the handshake.
 
         Raises:
           UserError: if the port is taken.
@@ -197,12 +193,8 @@ class LearnerLink:
     ):
         """Connects nowhere yet.
 
-        Args:
-          address: HOST:PORT of the learner.
-          spec: of one environment's rollout.
-          handshake: what must be the same on both sides, flag to value.
-          name: of the actor job, for the learner's log.
-          may_differ: what is logged on both sides if it is not the same, flag to value.
+        Values of the handshake must be the same on both sides; those of `may_differ` are logged on
+        both sides, under the actor job's name, if they are not.
         """
         self._address = address
         self._spec = spec

@@ -1,7 +1,6 @@
 """Environments for processes of their own, which work, wait, fail and die as tests want it."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,55 +53,20 @@ class Waiting(Counting):
         return super().reset()
 
 
-class Compiling(Counting):
-    """Runs another program before it begins, and waits for it."""
-
-    def __init__(self, file: Path, attempt: int, directory: Path):
-        super().__init__(attempt, directory)
-        self._file = file
-
-    def reset(self) -> Any:
-        program = subprocess.Popen(["sleep", "1000"])
-        written = self._file.with_suffix(".new")
-        written.write_text(str(program.pid))
-        written.rename(self._file)
-        program.wait()
-        return super().reset()
-
-
 class Dying(Counting):
-    """Ends its process after some steps, without a farewell to Python."""
+    """Ends its process after some steps, without a farewell to Python; or raises (code 0)."""
 
-    def __init__(
-        self,
-        after: int,
-        attempt: int,
-        directory: Path,
-        code: int = 7,
-        words: str = "the engine has no map",
-    ):
+    def __init__(self, after: int, code: int, attempt: int, directory: Path):
         super().__init__(attempt, directory)
         self._after = after
         self._code = code
-        self._words = words
 
     def step(self, action: int) -> tuple[float, bool, Any]:
         if self._steps == self._after:
-            print(self._words, flush=True)
+            print("no such file: map.zip\n" + 1000 * "entering common.shader\n", flush=True)
+            if not self._code:
+                raise RuntimeError("wrong status")
             os._exit(self._code)
-        return super().step(action)
-
-
-class Raising(Counting):
-    """Raises after some steps."""
-
-    def __init__(self, after: int, attempt: int, directory: Path):
-        super().__init__(attempt, directory)
-        self._after = after
-
-    def step(self, action: int) -> tuple[float, bool, Any]:
-        if self._steps == self._after:
-            raise RuntimeError("wrong status")
         return super().step(action)
 
 

@@ -1,6 +1,7 @@
 """The launch script in processes of its own: started, waited for, and killed after a test."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,13 @@ class Programs:
             process.communicate()
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
 def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:
     """Waits for a condition that the living processes are to bring about."""
     end = time.monotonic() + DEADLINE_SECONDS
@@ -40,6 +48,15 @@ def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> 
             assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end, "the condition did not come about"
         time.sleep(0.02)
+
+
+def is_alive(process: int) -> bool:
+    """Tells whether there is such a process, and not only its exit code that nobody asked for."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def metrics(logdir: Path) -> list[dict[str, Any]]:

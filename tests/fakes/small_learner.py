@@ -1,4 +1,4 @@
-"""Small learners and batches for the learner's tests, with what to expect of them."""
+"""Small learners and batches for tests, and what to expect of an update."""
 
 import dataclasses
 import functools
@@ -12,14 +12,16 @@ import popart
 from environments import ArraySpec, StepOutput, StepOutputInfo
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.learning.learner import Learner, LearnerSettings
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
+from tests.fakes import oracles
 
 UNROLL_LENGTH = 5
 BATCH_SIZE = 4
 NUM_ACTIONS = 3
 SHAPE = (10, 5, 3)
-EPS = float(np.finfo(np.float32).eps)
+PIXEL_CONTROL_SHAPE = (32, 35, 1)  # One column of pixels is cut off at the left, two at the right.
 
 SETTINGS = LearnerSettings(
     total_environment_frames=1000,
@@ -28,8 +30,8 @@ SETTINGS = LearnerSettings(
     reward_clipping="none",
     entropy_cost=0.01,
     baseline_cost=0.5,
-    pixel_control_cost=0.01,
-    pixel_control_discount=0.9,
+    pixel_control_cost=0.25,
+    pixel_control_discount=0.8,
     learning_rate=0.01,
     learning_rate_schedule="linear",
     decay=0.99,
@@ -38,10 +40,12 @@ SETTINGS = LearnerSettings(
     max_grad_norm=0.0,
     popart_order="gradient_first",
 )
+# With decay 1 the mean square stays at one, so that an update is minus the gradient.
+PLAIN_GRADIENT = {"decay": 1.0, "epsilon": 3.0, "learning_rate": 2.0}
 
 
 def snapshot(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
-    """Copies of variables' values."""
+    """Copies variables' values."""
     return [variable.numpy().copy() for variable in variables]
 
 
@@ -52,20 +56,26 @@ def restore(variables: Sequence[tf.Variable], values: list[np.ndarray]) -> None:
 
 
 def build_learner(
-    num_tasks: int = 5, normalise: bool = True, use_lstm: bool = False, **settings: Any
+    num_tasks: int = 5,
+    normalise: bool = True,
+    use_lstm: bool = False,
+    controls_pixels: bool = False,
+    xla: bool = False,
+    **settings: Any,
 ) -> Learner:
-    """A learner with a small network and random weights; with PopArt, also statistics."""
+    """Builds a learner with a small network and random weights; with PopArt, also statistics."""
     tf.random.set_seed(0)
+    shape = PIXEL_CONTROL_SHAPE if controls_pixels else SHAPE
     agent = Agent(NUM_ACTIONS, "shallow", use_lstm)
     spec = rollouts.rollout_spec(
-        ArraySpec(SHAPE, np.uint8), agent.initial_state(1), NUM_ACTIONS, UNROLL_LENGTH
+        ArraySpec(shape, np.uint8), agent.initial_state(1), NUM_ACTIONS, UNROLL_LENGTH
     )
     example = rollouts.example_batch(spec)
     agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
     head = popart.ValueHead(num_tasks, normalise=normalise, step_size=0.1)
-    learner = Learner(
-        agent, head, dataclasses.replace(SETTINGS, **settings), spec, batch_size=BATCH_SIZE
-    )
+    q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
+    chosen = dataclasses.replace(SETTINGS, **settings)
+    learner = Learner(agent, head, chosen, spec, BATCH_SIZE, q_head, xla)
     rng = np.random.default_rng(0)
     head.weights.assign(rng.normal(scale=0.1, size=head.weights.shape))
     head.bias.assign(rng.normal(size=num_tasks))
@@ -83,22 +93,23 @@ def _built(arguments: tuple[tuple[str, Any], ...]) -> tuple[Learner, list[np.nda
 
 
 def make_learner(**arguments: Any) -> Learner:
-    """As `build_learner`, but traces an update once for all tests that ask for the same one."""
-    defaults = {"normalise": True, "use_lstm": False, **dataclasses.asdict(SETTINGS)}
-    chosen = {name: v for name, v in arguments.items() if defaults.get(name) != v}
-    learner, initial = _built(tuple(sorted(chosen.items())))
+    """Builds a learner, but traces an update once for all tests that ask for the same one."""
+    learner, initial = _built(tuple(sorted(arguments.items())))
     restore(learner.variables, initial)
     return learner
 
 
 def make_batch(
-    task_ids: tuple[int, ...] = (0, 2, 2, 4), use_lstm: bool = False, seed: int = 0
+    task_ids: tuple[int, ...] = (0, 2, 2, 4),
+    use_lstm: bool = False,
+    seed: int = 0,
+    shape: tuple[int, ...] = SHAPE,
 ) -> Rollout:
-    """A random batch with one episode's end in it, rewards of at least one in size."""
+    """Makes a random batch with a lost life and a game's end; rewards are at least one in size."""
     rng = np.random.default_rng(seed)
     leading = (UNROLL_LENGTH + 1, BATCH_SIZE)
-    done = np.zeros(leading, bool)
-    done[3, 1] = True
+    done, episode_end = np.zeros((2, *leading), bool)
+    done[[3, 2], [1, 3]] = episode_end[2, 3] = True
     rewards = rng.uniform(1.0, 3.0, leading) * rng.choice([-1.0, 1.0], leading)
     states = rng.normal(size=(2, BATCH_SIZE, 256)) if use_lstm else ()
     return Rollout(
@@ -109,10 +120,10 @@ def make_batch(
             info=StepOutputInfo(
                 episode_return=tf.zeros(leading),
                 episode_step=tf.zeros(leading, tf.int32),
-                episode_end=tf.zeros(leading, tf.bool),
+                episode_end=tf.constant(episode_end),
             ),
             done=tf.constant(done),
-            observation=tf.constant(rng.integers(256, size=(*leading, *SHAPE)), tf.uint8),
+            observation=tf.constant(rng.integers(256, size=(*leading, *shape)), tf.uint8),
         ),
         agent_outputs=AgentOutput(
             action=tf.constant(rng.integers(NUM_ACTIONS, size=leading), tf.int32),
@@ -123,67 +134,48 @@ def make_batch(
 
 
 def with_rewards(batch: Rollout, rewards: np.ndarray) -> Rollout:
-    """The same batch with other rewards, and the same input to the agent if clipped alike."""
+    """Replaces the rewards; the agent's input is the same if they are clipped alike."""
     reward = tf.constant(rewards, tf.float32)
     return batch._replace(env_outputs=batch.env_outputs._replace(reward=reward))
 
 
-def unroll(learner: Learner, batch: Rollout) -> Any:
-    """The agent's features and logits `[T + 1, B, ...]` for a batch."""
-    return learner.agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
+def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tensor], np.ndarray]:
+    """The weighted losses as scalars with the gradients they should have, and targets `[T, B]`.
 
-
-def values(learner: Learner, batch: Rollout) -> popart.Value:
-    """The head's values `[T + 1, B]` for a batch, each rollout under its own task."""
-    task_ids = tf.tile(batch.task_id[tf.newaxis], [UNROLL_LENGTH + 1, 1])
-    return learner.head(unroll(learner, batch).features, task_ids)
-
-
-def on_policy(learner: Learner, batch: Rollout) -> Rollout:
-    """The same batch, as if the learner's present policy had acted."""
-    logits = unroll(learner, batch).policy_logits  # [T + 1, B, num_actions]
-    # The answer to step t stands in row t + 1; what stands in row 0 is nobody's business.
-    acted = tf.concat([batch.agent_outputs.policy_logits[:1], logits[:-1]], axis=0)
-    return batch._replace(agent_outputs=batch.agent_outputs._replace(policy_logits=acted))
-
-
-def bellman_returns(learner: Learner, batch: Rollout, unnormalised: np.ndarray) -> np.ndarray:
-    """n-step returns `[T, B]` in float64: what V-trace gives on policy."""
-    following = np.float64(unnormalised[-1])
-    result = np.zeros((UNROLL_LENGTH, BATCH_SIZE))
-    for t in reversed(range(UNROLL_LENGTH)):
-        # Row t + 1 holds the reward and the end that followed the action taken at step t.
-        alive = ~batch.env_outputs.done.numpy()[t + 1]
-        following = batch.env_outputs.reward.numpy()[t + 1] + 0.9 * alive * following
-        result[t] = following
-    return result
-
-
-def bits(array: Any) -> bytes:
-    """What is compared bit for bit."""
-    return np.asarray(array).tobytes()
-
-
-def float64_softmax(logits: Any) -> np.ndarray:
-    """Over the last axis."""
-    exponentials = np.exp(np.float64(logits))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
-def expected_parts(
-    learner: Learner, batch: Rollout, shift: np.ndarray, scale: np.ndarray
-) -> dict[str, float]:
-    """The weighted losses of an on-policy batch, for statistics `[num_tasks]`, in float64."""
-    value = np.float64(values(learner, batch).unnormalised)
-    targets = bellman_returns(learner, batch, value)
-    shift, scale = shift[batch.task_id], scale[batch.task_id]  # [B]
-    advantages = (targets - value[:-1]) / scale
-    probabilities = float64_softmax(unroll(learner, batch).policy_logits[:-1])
-    taken = batch.agent_outputs.action.numpy()[1:]
-    log_probs = np.log((probabilities * np.eye(NUM_ACTIONS)[taken]).sum(axis=-1))
-    errors = (targets - shift) / scale - (value[:-1] - shift) / scale
-    return {
-        "policy_gradient_loss": -(advantages * log_probs).sum(),
-        "value_loss": 0.5 * 0.5 * (errors**2).sum(),
-        "entropy_loss": 0.01 * (probabilities * np.log(probabilities)).sum(),
+    Written apart from the learner: rewards are not clipped, targets are slow NumPy in float64,
+    and whatever must have no gradient is NumPy.
+    """
+    settings, env, acted = learner._settings, batch.env_outputs, batch.agent_outputs
+    ids = batch.task_id.numpy() * (learner.head.num_tasks > 1)  # [B]
+    unroll = learner.agent.unroll(acted.action, env, batch.agent_state)
+    value = learner.head(unroll.features, np.tile(ids, [len(env.reward), 1]))
+    # What step t's action led to stands in row t + 1, as does the action itself.
+    ends, actions = env.done.numpy()[1:], acted.action.numpy()[1:]
+    taken = np.eye(NUM_ACTIONS, dtype=np.float32)[actions]  # [T, B, num_actions]
+    log_policy = tf.nn.log_softmax(unroll.policy_logits[:-1])
+    log_probs = tf.reduce_sum(taken * log_policy, axis=-1)
+    behaviour = (taken * oracles.log_softmax(acted.policy_logits[1:])).sum(axis=-1)
+    targets, advantages = oracles.vtrace(
+        log_probs - behaviour,
+        settings.discounting * ~ends,
+        env.reward.numpy()[1:],
+        value.unnormalised.numpy()[:-1],
+        value.unnormalised.numpy()[-1],
+    )
+    shift, scale = learner.head.shift.numpy()[ids], learner.head.scale.numpy()[ids]
+    errors = np.float32((targets - shift) / scale) - value.normalised[:-1]
+    negative_entropy = tf.reduce_sum(tf.exp(log_policy) * log_policy)
+    losses = {
+        "policy_gradient_loss": -tf.reduce_sum(np.float32(advantages / scale) * log_probs),
+        "value_loss": settings.baseline_cost * 0.5 * tf.reduce_sum(errors**2),
+        "entropy_loss": settings.entropy_cost * negative_entropy,
     }
+    if learner.q_head is not None:
+        q_last = oracles.q_values(learner.q_head, unroll.features.numpy())[-1]
+        images, game_ends = env.observation.numpy(), env.info.episode_end.numpy()
+        rewards = oracles.cell_rewards(images[:, :, :, 1:33], game_ends, 0, 0)
+        q_targets = oracles.q_targets(rewards, settings.pixel_control_discount * ~ends, q_last)
+        chosen = pixel_control.action_values(learner.q_head(unroll.features[:-1]), actions)
+        squares = tf.reduce_sum((np.float32(q_targets) - chosen) ** 2)
+        losses["pixel_control_loss"] = settings.pixel_control_cost * 0.5 * squares
+    return losses, targets

@@ -1,5 +1,6 @@
 """Run directories as training and testing leave them, made up in an instant."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,20 +15,13 @@ from scalable_agent_popart.population.directory import (
     MemberDirectory,
     PopulationDirectory,
 )
-from scalable_agent_popart.report.comparison import Comparison, compare
-from scalable_agent_popart.report.runs import read_run
+from scalable_agent_popart.report.compare import Comparison, compare
+from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 
 FRAMES_PER_EPISODE = 1000
 # Of members whose lineages are told.
 HYPERPARAMETERS = {"learning_rate": 1e-3, "entropy_cost": 1e-2, "epsilon": 0.1}
-# That made-up members draw their hyperparameters from.
-_RANGES = {
-    "learning_rate": (5e-6, 5e-3),
-    "entropy_cost": (5e-5, 1e-2),
-    "epsilon": (1e-7, 1e-1),
-    "max_grad_norm": (10.0, 100.0),
-}
 
 
 def make_run(
@@ -53,39 +47,36 @@ def make_run(
     directory = RunDirectory(str(path))
     directory.record(config)
     total = episodes * len(tasks) * FRAMES_PER_EPISODE
-    with open(directory.episodes, "w") as file:
-        for i in range(episodes * len(tasks)):
-            task, done = tasks[i % len(tasks)], (i + 1) / (episodes * len(tasks))
-            low, high = references[task]
-            percent = final_percent * done * random.uniform(0.9, 1.1)
-            record = {
-                "task": task,
-                "episode_return": low + (high - low) * percent / 100,
-                "episode_frames": FRAMES_PER_EPISODE,
-                "frames": (i + 1) * FRAMES_PER_EPISODE,
-            }
-            file.write(json.dumps(record) + "\n")
-    with open(directory.metrics, "w") as file:
-        for i in range(1, 51):
-            record = {"frames": total * i // 50, "frames_per_second": 1000.0, "total_loss": 1.0}
-            record["memory_mib"] = 500.0 + i
-            record["entropy_cost"] = config.entropy_cost
-            steps = config.unroll_length * config.batch_size
-            record["entropy_loss"] = -config.entropy_cost * steps * 0.5
-            wobble = (-1) ** i / 10 / len(tasks)  # Between the first task and the last.
-            shares = np.full(len(tasks), 1 / len(tasks))
-            shares[0] += wobble
-            shares[-1] -= wobble
-            record["batch_share"] = dict(zip(tasks, shares.tolist(), strict=True))
-            if config.use_popart:
-                spans = {task: references[task].human - references[task].random for task in tasks}
-                record["shift"] = {t: s * i / 100 for t, s in spans.items()}
-                record["scale"] = {t: abs(s) * (0.1 + i / 300) for t, s in spans.items()}
-            if config.log_task_gradients and i < 50:  # Not in the last line of a program.
-                sizes = {task: place * i / 10 for place, task in enumerate(tasks, start=1)}
-                record["policy_gradient_norm"] = sizes
-                record["total_gradient_norm"] = {task: s**2 for task, s in sizes.items()}
-            file.write(json.dumps(record) + "\n")
+    records = []
+    for i in range(episodes * len(tasks)):
+        task, done = tasks[i % len(tasks)], (i + 1) / (episodes * len(tasks))
+        low, high = references[task]
+        score = low + (high - low) * final_percent * done * random.uniform(0.9, 1.1) / 100
+        record = {"task": task, "episode_return": score, "episode_frames": FRAMES_PER_EPISODE}
+        records.append({**record, "frames": (i + 1) * FRAMES_PER_EPISODE})
+    append(directory.episodes, *records)
+    for i in range(1, 51):
+        steps, wobble = config.unroll_length * config.batch_size, (-1) ** i / 10 / len(tasks)
+        shares = np.full(len(tasks), 1 / len(tasks))
+        shares[[0, -1]] += (wobble, -wobble)  # Between the first task and the last.
+        record = {
+            "frames": total * i // 50,
+            "frames_per_second": 1000.0,
+            "total_loss": 1.0,
+            "memory_mib": 500.0 + i,
+            "entropy_cost": config.entropy_cost,
+            "entropy_loss": -config.entropy_cost * steps * 0.5,
+            "batch_share": dict(zip(tasks, shares.tolist(), strict=True)),
+        }
+        if config.use_popart:
+            spans = {task: references[task].human - references[task].random for task in tasks}
+            record["shift"] = {t: s * i / 100 for t, s in spans.items()}
+            record["scale"] = {t: abs(s) * (0.1 + i / 300) for t, s in spans.items()}
+        if config.log_task_gradients and i < 50:  # Not in the last line of a program.
+            sizes = {task: k * i / 10 for k, task in enumerate(tasks, start=1)}
+            record["policy_gradient_norm"] = sizes
+            record["total_gradient_norm"] = {task: s**2 for task, s in sizes.items()}
+        append(directory.metrics, record)
     for starts, count in tests.items():
         given = {"mode": "test", "starts": starts}
         if starts == "human":
@@ -123,111 +114,66 @@ def make_population(
     level_name: str = "catch5",
     **flags: Any,
 ) -> PopulationDirectory:
-    """Writes a population whose members learn well if they lower a high learning rate in time.
+    """Writes a population whose members learn at different speeds.
 
-    Members are of different speeds. After each round, of eight episodes a task, a member is
-    compared with another's latest fitness, as in training, and copies it if that is five points
-    better.
-
-    Args:
-      path: of the population's directory.
-      size: number of members.
-      rounds: that each of them trains for; after the last nothing is compared.
-      seed: the population's.
-      level_name: of its members' runs.
-      **flags: likewise.
+    In each round a member plays eight episodes a task and, but for the last round, is compared
+    with another's latest fitness, as in training: it copies it if that is five points better.
     """
     given = {"mode": "pbt", "population_size": size, "seed": seed, "level_name": level_name}
     config = Config.from_flags({"logdir": str(path), "pbt_burn_in_frames": 0, **given, **flags})
     population = PopulationDirectory(str(path))
     population.join(config, config.precision)
     random = np.random.default_rng(seed)
-    members = [_Member(population, config, number, random) for number in range(size)]
-    for number in range(1, rounds + 1):
-        for member in members:
-            member.train()
-            others = [other for other in members if other is not member and other.published]
-            if number < rounds:
-                member.compare(number, others)
+    percents, frames = np.zeros(size), np.zeros(size, int)
+    published: dict[int, tuple[int, float]] = {}
+    values = [
+        {n: HYPERPARAMETERS.get(n, 40.0) * random.uniform(1, 5) for n in config.tuned}
+        for _ in percents
+    ]
+    for i in range(size):
+        population.member(i).path.mkdir()
+        population.member(i).record(population.member_config(config, i, values[i]))
+        start = make_event(0, 0, hyperparameters=values[i])
+        append(population.member(i).lineage, start._asdict())
+    for number, i in itertools.product(range(1, rounds + 1), range(size)):
+        directory, suite = population.member(i), config.suite
+        for _ in range(8):
+            percents[i] += random.uniform(0, i / rounds)
+            for task in suite.tasks:
+                frames[i] += 600 + 50 * i
+                low, high = suite.reference_scores[task]
+                score = low + (high - low) * percents[i] / 100
+                record = {"task": task, "frames": int(frames[i]), "episode_return": score}
+                append(directory.episodes, record)
+            by_task = dict.fromkeys(suite.tasks, 1.0)
+            record = {"frames": int(frames[i]), "shift": by_task, "scale": by_task}
+            append(directory.metrics, record)
+        if number == rounds:
+            continue
+        published[i] = int(frames[i]), float(percents[i])
+        partner = int(random.choice([j for j in range(size) if j != i]))
+        found = published.get(partner)
+        copied = bool(found and found[1] > percents[i] + 5)
+        event = make_event(
+            number,
+            int(frames[i]),
+            fitness=float(percents[i]),
+            partner=partner if found else None,
+            partner_fitness=found[1] if found else None,
+            copied=copied,
+            source_frames=found[0] if found and copied else None,
+            hyperparameters=values[partner if copied else i],
+        )
+        if copied:
+            percents[i], values[i] = percents[partner], values[partner]
+        append(directory.lineage, event._asdict())
     return population
 
 
-class _Member:
-    """A member of a made-up population."""
-
-    def __init__(
-        self,
-        population: PopulationDirectory,
-        config: Config,
-        number: int,
-        random: np.random.Generator,
-    ):
-        self.number, self._random = number, random
-        self._values = {
-            name: float(np.exp(random.uniform(*np.log((low, high)))))
-            for name, (low, high) in _RANGES.items()
-            if name in config.tuned
-        }
-        self._config = population.member_config(config, number, self._values)
-        self._directory = population.member(number)
-        self._directory.path.mkdir()
-        self._directory.record(self._config)
-        self._speed = int(FRAMES_PER_EPISODE * random.uniform(0.6, 1.4))
-        self._frames, self._percent = 0, 0.0
-        self.published: tuple[int, float, dict[str, float]] | None = None
-        self._note(Event(0, 0, None, None, None, False, None, self._values))
-
-    def train(self) -> None:
-        best = -2.5 - self._percent / 60  # The smaller the better, later on.
-        quality = np.exp(-3 * (np.log10(self._values["learning_rate"]) - best) ** 2)
-        suite = self._config.suite
-        for _ in range(8):
-            gain = quality * self._random.uniform(0, 1.5)
-            self._percent += (100 - self._percent) / 120 * gain
-            for task in suite.tasks:
-                low, high = suite.reference_scores[task]
-                self._frames += self._speed
-                record = {"task": task, "frames": self._frames}
-                record["episode_return"] = low + (high - low) * self._percent / 100
-                _append(self._directory.episodes, record)
-            _append(
-                self._directory.metrics,
-                {
-                    "frames": self._frames,
-                    "shift": dict.fromkeys(suite.tasks, self._percent),
-                    "scale": dict.fromkeys(suite.tasks, 1.0),
-                },
-            )
-
-    def compare(self, number: int, others: Sequence["_Member"]) -> None:
-        self.published = (self._frames, self._percent, dict(self._values))
-        fitness, partner = self._percent, None
-        frames: int | None = None
-        score: float | None = None
-        if others:
-            partner = others[self._random.integers(len(others))]
-            assert partner.published
-            frames, score, values = partner.published
-            if score > fitness + 5:
-                self._percent, self._values = score, dict(values)
-            else:
-                frames = None
-        for name in self._values:
-            if self._random.random() < 0.33:
-                self._values[name] *= self._random.choice((1.2, 1 / 1.2))
-        at = None if partner is None else partner.number
-        copied = frames is not None
-        self._note(
-            Event(number, self._frames, fitness, at, score, copied, frames, dict(self._values))
-        )
-
-    def _note(self, event: Event) -> None:
-        _append(self._directory.lineage, event._asdict())
-
-
-def _append(path: Path, record: Mapping[str, Any]) -> None:
+def append(path: Path, *records: Mapping[str, Any]) -> None:
+    """Adds lines to a log."""
     with open(path, "a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def make_event(
@@ -293,6 +239,6 @@ def make_population_of_lineages(path: Path, best: int = 3, **flags: Any) -> Popu
             episodes.append({"task": task, "frames": frames, "episode_return": value * scale})
             by_task = dict.fromkeys(config.suite.tasks, float(number))
             metrics.append({"frames": frames, "shift": by_task, "scale": by_task})
-        directory.episodes.write_text("".join(json.dumps(line) + "\n" for line in episodes))
-        directory.metrics.write_text("".join(json.dumps(line) + "\n" for line in metrics))
+        append(directory.episodes, *episodes)
+        append(directory.metrics, *metrics)
     return population

@@ -20,7 +20,7 @@ StandIn = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
     assert not engine_files(tmp_path), "processes and engines leave nothing behind"
 
@@ -85,7 +85,7 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     restarts: int,
     message: str,
 ) -> None:
-    monkeypatch.setattr(process_pool, "_MOST_DEATHS_IN_A_ROW", restarts)
+    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", restarts)
     stand_in(lt_chasm=behaviour)
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
     assert message in fails(capsys, **settings, checkpoint_seconds=1e9, log_seconds=1e9)

@@ -49,7 +49,7 @@ def test_every_level_takes_part_though_one_is_slow_to_reset(stand_in: StandIn) -
 def test_training_goes_on_when_a_level_dies_again_and_again(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_DELAY_SECONDS", 1e-3)
+    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     stand_in(lt_chasm={"exit_after_steps": 40, "exit_exactly": True})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm,rooms_watermaze"}
     frames = 4 * 30 * 80

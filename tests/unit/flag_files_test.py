@@ -12,137 +12,112 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.config import Config
 
-_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-_FILES = sorted(_CONFIGS.rglob("*.flags"))
-_PATHS = {path.stem: path for path in _FILES}
-_AGENTS: dict[str, dict[str, Any]] = {
-    "impala": {},
-    "multihead": {"multi_head": True},
-    "popart": {"use_popart": True},
-}
+_FILES = {path.stem: path for path in Path(__file__).parents[2].glob("configs/**/*.flags")}
+_AGENTS = ("impala", "multihead", "popart")
 _PAPER = ("atari57-clipped", "atari57-unclipped", "dmlab30", "dmlab30-pixel", "dmlab30-original")
-# The tables of fixed hyperparameters, and what the text says beside them.
+# The paper's tables of fixed hyperparameters, and what the text says beside them.
 _FIXED = {
-    "discounting": 0.99,
-    "baseline_cost": 0.5,
-    "batch_size": 32,
-    "momentum": 0.0,
-    "num_action_repeats": 4,
-    "network": "deep",
-    "popart_step_size": 3e-4,
-    "popart_scale_lower_bound": 1e-4,
-    "popart_scale_upper_bound": 1e6,
+    **{"discounting": 0.99, "baseline_cost": 0.5, "batch_size": 32, "momentum": 0.0},
+    **{"num_action_repeats": 4, "network": "deep", "popart_step_size": 3e-4},
+    **{"popart_scale_lower_bound": 1e-4, "popart_scale_upper_bound": 1e6},
 }
-_TUNED = {"learning_rate", "entropy_cost", "epsilon", "max_grad_norm"}
-_OF_SUITE = {
-    "atari57": {
-        "unroll_length": 20,
-        "height": 84,
-        "width": 84,
-        "use_lstm": False,
-        "total_environment_frames": 57 * 200_000_000,
-    },
+_OF_SUITE: dict[str, dict[str, Any]] = {
+    "atari57": {"unroll_length": 20, "height": 84, "width": 84, "use_lstm": False},
     "dmlab30": {"unroll_length": 100, "height": 72, "width": 96, "use_lstm": True},
 }
 
 
-def _given(path: Path) -> dict[str, Any]:
+def _given(name: str) -> dict[str, Any]:
     """The flags that a file sets, as `experiment.py` understands them."""
     with flagsaver.flagsaver():
-        assert flags.FLAGS(["experiment.py", f"--flagfile={path}"]) == ["experiment.py"]
+        assert flags.FLAGS(["experiment.py", f"--flagfile={_FILES[name]}"]) == ["experiment.py"]
         given = experiment.given_flags()
     # What everyone has elsewhere.
     return given | ({"dataset_path": "dummy"} if given["level_name"] == "dmlab30" else {})
 
 
-def _config(path: Path) -> Config:
-    return Config.from_flags(_given(path))
+def _config(name: str) -> Config:
+    return Config.from_flags(_given(name))
 
 
-def _parts(path: Path) -> tuple[str, str]:
+def _parts(name: str) -> tuple[str, str]:
     """The experiment's and the agent's part of a file's name; a population's ends the first."""
-    found = re.fullmatch(r"(.+)-(impala|multihead|popart)((?:-large)?(?:-pbt)?)\.flags", path.name)
-    assert found, path.name
+    found = re.fullmatch(r"(.+)-(impala|multihead|popart)((?:-large)?(?:-pbt)?)", name)
+    assert found, name
     return found[1] + found[3], found[2]
 
 
-@pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
-def test_a_flag_file_can_be_run_and_says_what_it_is(path: Path) -> None:
-    config = _config(path)
-    _, agent = _parts(path)
-    for name in ("multi_head", "use_popart"):
-        assert getattr(config, name) == (name in _AGENTS[agent])
-    first, *lines = path.read_text().splitlines()
-    assert first.startswith("# ")
-    assert re.search(rf"(?<![\w-]){config.agent_name} (on|with) ", first)
+@pytest.mark.parametrize("name", _FILES)
+def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
+    config, given = _config(name), _given(name)
+    agent = _parts(name)[1]
+    assert (config.multi_head, config.use_popart) == (agent == "multihead", agent == "popart")
+    first, *lines = _FILES[name].read_text().splitlines()
+    assert re.match(rf"# (.*[^\w-])?{config.agent_name} (on|with) ", first)
     assert all(re.fullmatch(r"# .+|--\w+(=[\w.,+-]+)?", line) for line in lines)
-    given = _given(path)
     assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
-    assert not set(config.tuned) & given.keys(), "drawn by each member"
+    assert not set(config.tuned) & given.keys(), "sampled by each member"
     assert not any(line.startswith("--dataset_path") for line in lines)
 
 
 def test_agents_of_an_experiment_differ_in_nothing_else() -> None:
     """No hyperparameter is tuned for one agent only."""
-    experiments: dict[str, list[dict[str, Any]]] = {}
-    for path in _FILES:
-        own = {**dataclasses.asdict(_config(path)), "multi_head": None, "use_popart": None}
-        experiments.setdefault(_parts(path)[0], []).append(own)
+    experiments: dict[str, list[Config]] = {}
+    for name in _FILES:
+        alike = dataclasses.replace(_config(name), multi_head=False, use_popart=False)
+        experiments.setdefault(_parts(name)[0], []).append(alike)
     for name, configs in experiments.items():
         assert all(config == configs[0] for config in configs), name
     for name in ("catch5-raw", "catch5-clipped", "atari4", "atari57-unclipped", "dmlab30-pbt"):
-        assert len(experiments[name]) == 3
+        assert len(experiments[name]) == len(_AGENTS)
 
 
 @pytest.mark.parametrize("name", _PAPER)
 @pytest.mark.parametrize("population", ["", "-pbt"])
 def test_the_papers_experiments_have_its_hyperparameters(name: str, population: str) -> None:
-    agents = {"dmlab30-pixel": ["impala", "popart"], "dmlab30-original": ["impala"]}
-    suite = name.partition("-")[0]
+    agents = {"dmlab30-pixel": ("impala", "popart"), "dmlab30-original": ("impala",)}
+    suite, size = name.partition("-")[0], 24 if name.startswith("atari") else 8
+    clippings = {"atari57-clipped": "abs_one", "atari57-unclipped": "none"}
+    frames = 57 * 200_000_000 if suite == "atari57" else 10 * 10**9
+    expected = {
+        **_FIXED,
+        **_OF_SUITE[suite],
+        "level_name": suite,
+        "reward_clipping": clippings.get(name, "oar"),
+        "pixel_control": name == "dmlab30-pixel",
+        "total_environment_frames": 2 * 10**9 if name == "dmlab30-pixel" else frames,
+        "mode": "pbt" if population else "train",
+        "population_size": size if population else 0,
+    }
+    if suite == "dmlab30":
+        expected["action_set"] = "impala" if name == "dmlab30-original" else "popart"
     for agent in agents.get(name, _AGENTS):
-        path = _PATHS[f"{name}-{agent}{population}"]
-        config = _config(path)
-        assert not _TUNED & _given(path).keys(), "the suite's, or drawn"
-        assert config.level_name == suite
-        for flag, value in {**_FIXED, **_OF_SUITE[suite]}.items():
-            assert getattr(config, flag) == value, flag
-        clippings = {"atari57-clipped": "abs_one", "atari57-unclipped": "none"}
-        assert config.reward_clipping == clippings.get(name, "oar")
-        assert config.pixel_control == (name == "dmlab30-pixel")
-        if suite == "dmlab30":
-            assert config.action_set == ("impala" if name == "dmlab30-original" else "popart")
-            billions = 2 if config.pixel_control else 10
-            assert config.total_environment_frames == billions * 10**9
-        size = {"atari57": 24, "dmlab30": 8}[suite]
-        assert (config.mode, config.population_size) == (
-            ("pbt", size) if population else ("train", 0)
-        )
+        config = dataclasses.asdict(_config(f"{name}-{agent}{population}"))
+        assert config | expected == config
+        tuned = {"learning_rate", "entropy_cost", "epsilon", "max_grad_norm"}
+        assert not tuned & _given(f"{name}-{agent}{population}").keys(), "the suite's, or sampled"
 
 
-def test_own_experiments_clip_rewards_as_they_say() -> None:
-    clippings = {"catch5-raw": "none", "catch5-clipped": "abs_one", "atari4": "none"}
-    for name, clipping in clippings.items():
-        for agent in _AGENTS:
-            assert _config(_PATHS[f"{name}-{agent}"]).reward_clipping == clipping
+_FOUR_GAMES = {"epsilon": 1e-5, "num_actors": 32, "actor_threads": 1}
+_LARGE = ("impala", "popart", "original-impala")
 
 
-@pytest.mark.parametrize("agent", _AGENTS)
-def test_epsilon_and_the_actors_are_all_that_was_changed_on_four_games(agent: str) -> None:
-    ours = _config(_PATHS[f"atari4-{agent}"])
-    suites = _config(_PATHS[f"suite-epsilon-atari4-{agent}"])
-    assert suites.epsilon == _config(_PATHS[f"atari57-unclipped-{agent}"]).epsilon
-    changed = {"epsilon": 1e-5, "num_actors": 32, "actor_threads": 1}
-    assert ours == dataclasses.replace(suites, **changed)
+@pytest.mark.parametrize(
+    ("name", "other", "changed"),
+    [
+        *((f"atari4-{a}", f"suite-epsilon-atari4-{a}", _FOUR_GAMES) for a in _AGENTS),
+        ("catch5-raw-paper-step-size-popart", "catch5-raw-popart", {"popart_step_size": 3e-4}),
+        ("catch5-clipped-popart", "catch5-raw-popart", {"reward_clipping": "abs_one"}),
+        *((f"dmlab30-{a}-large-pbt", f"dmlab30-{a}-pbt", {"population_size": 24}) for a in _LARGE),
+    ],
+)
+def test_experiments_differ_in_what_they_compare_alone(
+    name: str, other: str, changed: dict[str, Any]
+) -> None:
+    assert _config(name) == dataclasses.replace(_config(other), **changed)
 
 
-def test_the_papers_step_size_differs_in_nothing_else() -> None:
-    usual = _config(_PATHS["catch5-raw-popart"])
-    papers = _config(_PATHS["catch5-raw-paper-step-size-popart"])
-    assert papers == dataclasses.replace(usual, popart_step_size=_FIXED["popart_step_size"])
-
-
-@pytest.mark.parametrize("agent", ["impala", "popart", "original-impala"])
-def test_larger_populations_differ_from_the_others_in_their_size_alone(agent: str) -> None:
-    large = _config(_PATHS[f"dmlab30-{agent}-large-pbt"])
-    usual = _config(_PATHS[f"dmlab30-{agent}-pbt"])
-    assert large == dataclasses.replace(usual, population_size=24)
+def test_own_experiments_have_raw_rewards_and_the_suites_epsilon() -> None:
+    for name in ("catch5-raw-popart", "suite-epsilon-atari4-popart"):
+        assert _config(name).reward_clipping == "none"
+    assert _config("suite-epsilon-atari4-popart").epsilon == 0.01

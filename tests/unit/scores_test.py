@@ -1,79 +1,111 @@
-"""Normalised scores and their aggregates, against hand values and a published table."""
+"""Normalised scores, aggregates and intervals: by hand, by slow resampling, over simulated runs."""
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
-from scalable_agent_popart import scores, suites
-from scalable_agent_popart.report import published
+from scalable_agent_popart import scores
+from scalable_agent_popart.scores import ReferenceScore
+
+_UNIT = ReferenceScore(random=0.0, human=1.0)
+
+
+def _episodes(size: int, seed: int = 1, mean: float = 0.5) -> np.ndarray:
+    return np.random.default_rng(seed).normal(mean, 0.2, size)
 
 
 @pytest.mark.parametrize(
-    ("score", "percent"),
-    [(10.0, 0.0), (60.0, 100.0), (35.0, 50.0), (0.0, -20.0), (110.0, 200.0)],
+    ("score", "random", "human", "percent"),
+    [(10, 10, 60, 0), (60, 10, 60, 100), (0, 10, 60, -20), (110, 10, 60, 200), (-15, -20, -10, 50)],
 )
-def test_random_is_0_percent_and_human_100(score: float, percent: float) -> None:
-    assert scores.normalise(score, scores.ReferenceScore(random=10.0, human=60.0)) == percent
+def test_random_is_0_percent_and_human_100(
+    score: float, random: float, human: float, percent: float
+) -> None:
+    assert scores.normalise(score, ReferenceScore(random, human)) == percent
 
 
-def test_normalise_where_scores_are_negative() -> None:
-    reference = scores.ReferenceScore(random=-20.0, human=-10.0)
-    assert scores.normalise(-15.0, reference) == 50.0
-    assert scores.normalise(-30.0, reference) == -100.0
-
-
-def test_aggregate_of_an_even_number_of_scores() -> None:
+def test_aggregates_are_mean_median_and_mean_capped_from_above_only() -> None:
     result = scores.aggregate([300.0, -40.0, 20.0, 60.0])
     assert result == (85.0, 40.0, 35.0)
     assert result._fields == ("mean", "median", "mean_capped")
-
-
-def test_aggregate_of_an_odd_number_of_scores() -> None:
     assert scores.aggregate([150.0, 90.0, 0.0]) == pytest.approx((80.0, 90.0, 190 / 3))
-
-
-def test_cap_is_at_100_and_from_above_only() -> None:
-    assert scores.aggregate([100.0, 101.0]).mean_capped == 100.0
     assert scores.aggregate([-1000.0]).mean_capped == -1000.0
-
-
-def test_aggregate_of_nothing_is_an_error() -> None:
+    several = scores.aggregate([[300.0, 150.0], [-40.0, 90.0], [20.0, 0.0]])
+    np.testing.assert_allclose(several, [[280 / 3, 80], [20, 90], [80 / 3, 190 / 3]])
     with pytest.raises(ValueError, match="no scores"):
         scores.aggregate([])
 
 
-def test_aggregate_of_returns_normalises_each_tasks_mean() -> None:
-    references = {
-        "easy": scores.ReferenceScore(0.0, 10.0),
-        "hard": scores.ReferenceScore(100.0, 200.0),
-        "not_played": scores.ReferenceScore(0.0, 1.0),
-    }
+def test_aggregates_of_returns_are_of_the_means_of_tasks_that_have_a_reference_score() -> None:
+    references = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(100.0, 200.0)}
     # Means 20 and 110: 200% and 10%, however many episodes each has.
-    returns = {"easy": [10.0, 20.0, 30.0], "hard": [110.0]}
+    returns = {"easy": [10.0, 20.0, 30.0], "hard": [110.0], "unknown": [1000.0]}
     assert scores.aggregate_returns(returns, references) == pytest.approx((105.0, 105.0, 55.0))
-
-
-def test_tasks_without_a_reference_score_are_left_out() -> None:
-    references = {"known": scores.ReferenceScore(0.0, 10.0)}
-    returns = {"known": [5.0], "unknown": [1000.0]}
-    assert scores.aggregate_returns(returns, references) == pytest.approx((50.0, 50.0, 50.0))
     assert scores.aggregate_returns({"unknown": [1.0]}, references) is None
-    assert scores.aggregate_returns({}, references) is None
 
 
-def test_impalas_published_table_gives_its_published_median() -> None:
-    references = suites.resolve("atari57").reference_scores
-    raw = published.impala_by_level("atari57", "noop")
-    assert set(raw) == set(references)
-    result = scores.aggregate([scores.normalise(raw[game], references[game]) for game in raw])
-    assert round(result.median, 1) == 59.7
-    by_returns = scores.aggregate_returns({game: [raw[game]] for game in raw}, references)
-    assert by_returns == pytest.approx(result)
+def test_interval_of_a_mean_is_that_of_resampled_means() -> None:
+    returns = _episodes(40)
+    means = np.random.default_rng(5).choice(returns, size=(20_000, 40)).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    # The ends of 2,000 resamples stray by some hundredths of the width.
+    assert scores.interval_of_mean(returns) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert scores.interval_of_mean([3.0, 3.0, 3.0]) == (3.0, 3.0)
+    assert scores.interval_of_mean([3.0]) is None
+    low, high = scores.interval_of_mean(_episodes(300_000)) or (0, 0)
+    assert low < 0.5 < high < low + 0.005
 
 
-def test_impalas_published_table_gives_its_published_mean_capped() -> None:
-    suite = suites.resolve("dmlab30")
-    raw = published.impala_by_level("dmlab30", "test")
-    assert set(raw) == {suite.test_version(task) for task in suite.tasks}
-    of_task = {task: [raw[suite.test_version(task)]] for task in suite.tasks}
-    result = scores.aggregate_returns(of_task, suite.reference_scores)
-    assert result is not None
-    assert round(result.mean_capped, 1) == 49.4
+def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
+    returns = {"a": _episodes(30, 1, 0.2), "b": _episodes(60, 2, 0.9), "c": _episodes(20, 3, 1.0)}
+    references = {"a": _UNIT, "b": _UNIT, "c": ReferenceScore(0.5, 1.0), "not played": _UNIT}
+    random = np.random.default_rng(6)
+    means = [random.choice(own, size=(10_000, len(own))).mean(axis=1) for own in returns.values()]
+    percent = 100 * np.stack([means[0], means[1], (means[2] - 0.5) / 0.5])
+    expected = {
+        "mean": percent.mean(axis=0),
+        "median": np.median(percent, axis=0),
+        "mean_capped": np.minimum(percent, 100).mean(axis=0),
+    }
+    found = scores.intervals_of_aggregates({**returns, "unknown": [1e9, -1e9]}, references)
+    assert found is not None
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        low, high = np.quantile(values, [0.025, 0.975])
+        assert found[name] == pytest.approx((low, high), abs=0.1 * (high - low)), name
+    assert scores.intervals_of_aggregates(returns, {}) is None
+    assert scores.intervals_of_aggregates({"a": [1.0, 2.0], "b": [1.0]}, references) is None
+
+
+@pytest.mark.parametrize(("count", "of_rerun"), [(3, False), (5, False), (5, True)])
+def test_intervals_over_seeds_hold_the_truth_as_often_as_they_say(
+    count: int, of_rerun: bool
+) -> None:
+    random = np.random.default_rng(count)
+    runs = random.normal(3.0, 7.0, (2000, count))
+    truths = random.normal(3.0, 7.0, (2000, count)).mean(axis=1) if of_rerun else np.full(2000, 3)
+    ends = [scores.interval_over_seeds(own, of_rerun) or (0, 0) for own in runs]
+    held = sum(low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True))
+    # Three standard errors of 2,000 trials are 1.5%.
+    assert 0.935 * 2000 <= held <= 0.965 * 2000
+
+
+def test_intervals_over_seeds_are_students_t() -> None:
+    # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it), with
+    # one within 12.706.
+    runs, deviation = [1.0, 2.0, 3.0, 4.0, 5.0], 2.5**0.5
+    width = 2.776 * deviation / 5**0.5
+    assert scores.interval_over_seeds(runs) == pytest.approx((3 - width, 3 + width), abs=2e-3)
+    wider = width * 2**0.5
+    found = scores.interval_over_seeds(runs, of_rerun=True)
+    assert found == pytest.approx((3 - wider, 3 + wider), abs=2e-3)
+    assert scores.interval_over_seeds([0.0, 2.0]) == pytest.approx((-11.706, 13.706), abs=1e-3)
+    assert scores.interval_over_seeds([5.0, 5.0]) == (5.0, 5.0)
+    assert scores.interval_over_seeds([5.0]) is scores.interval_over_seeds([5.0], True) is None
+
+
+def test_reference_scores_come_without_scipy() -> None:
+    code = "import sys, scalable_agent_popart.scores; sys.exit('scipy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

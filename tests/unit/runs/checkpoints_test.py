@@ -1,4 +1,4 @@
-"""A checkpoint brings back every variable, and a tester reads the policy out of it."""
+"""Checkpoints bring back every variable; missing and damaged ones are told from a new run."""
 
 from pathlib import Path
 
@@ -24,6 +24,11 @@ def make_learner(**given: object) -> Learner:
     return learner
 
 
+@pytest.fixture(scope="module")
+def learner() -> Learner:
+    return make_learner()
+
+
 def spoil(learner: Learner) -> None:
     for variable in learner.variables:
         variable.assign(tf.zeros_like(variable))
@@ -35,23 +40,25 @@ def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> No
     for part in ("shift", "second_moment", "mean_square", "momentum", "frames", "num_updates"):
         assert any(part in name for name in names), part
     before = [variable.numpy() for variable in learner.variables]
-    Checkpoints(tmp_path, learner=learner).save()
+    assert not Checkpoints(tmp_path / "here", learner=learner).restore(), "there is none yet"
+    Checkpoints(tmp_path / "here", learner=learner).save()
+    (tmp_path / "here").rename(tmp_path / "moved")
     spoil(learner)
-    assert Checkpoints(tmp_path, learner=learner).restore()
+    # A tester reads the policy alone.
+    saved = tf.train.Checkpoint(agent=learner.agent)
+    assert Checkpoints(tmp_path / "moved", learner=saved).restore()
+    assert not np.any(learner.head.weights)
+    assert np.any(learner.agent.trainable_variables[0])
+    assert Checkpoints(tmp_path / "moved", learner=learner).restore()
     for variable, value in zip(learner.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
 
 
-def with_float32_statistics(learner: Learner) -> Learner:
-    """The learner as older versions saved it; with statistics that float32 rounds."""
-    for name, values in (("shift", [1 / 3] * 5), ("second_moment", [4 / 3] * 5)):
-        older = tf.Variable(values, trainable=False, dtype=tf.float32, name=name)
-        setattr(learner.head, name, older)
-    return learner
-
-
 def test_statistics_of_older_versions_come_back_and_are_kept_in_float64(tmp_path: Path) -> None:
-    older = with_float32_statistics(make_learner(use_popart=True))
+    older = make_learner(use_popart=True)
+    for name, values in (("shift", [1 / 3] * 5), ("second_moment", [4 / 3] * 5)):
+        variable = tf.Variable(values, trainable=False, dtype=tf.float32, name=name)
+        setattr(older.head, name, variable)
     path = Checkpoints(tmp_path, learner=older, length=tf.Variable(3)).save()
     learner, length = make_learner(use_popart=True), tf.Variable(0)
     spoil(learner)
@@ -72,20 +79,7 @@ def test_statistics_of_older_versions_come_back_and_are_kept_in_float64(tmp_path
     np.testing.assert_array_equal(learner.head.shift, older.head.shift)
 
 
-def test_a_tester_reads_the_policy_alone(tmp_path: Path) -> None:
-    learner = make_learner()
-    before = [variable.numpy() for variable in learner.agent.variables]
-    Checkpoints(tmp_path, learner=learner).save()
-    spoil(learner)
-    saved = tf.train.Checkpoint(agent=learner.agent)
-    assert Checkpoints(tmp_path, learner=saved).restore()
-    for variable, value in zip(learner.agent.variables, before, strict=True):
-        np.testing.assert_array_equal(variable, value)
-    assert not np.any(learner.head.weights)  # Not asked for.
-
-
-def test_the_newest_few_are_kept(tmp_path: Path) -> None:
-    learner = make_learner()
+def test_the_newest_few_are_kept(tmp_path: Path, learner: Learner) -> None:
     checkpoints = Checkpoints(tmp_path, learner=learner)
     for frames in range(5):
         learner.frames.assign(frames)
@@ -96,23 +90,12 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     assert int(learner.frames) == 4
 
 
-def test_a_moved_run_is_still_readable(tmp_path: Path) -> None:
-    learner = make_learner()
-    Checkpoints(tmp_path / "here", learner=learner).save()
-    (tmp_path / "here").rename(tmp_path / "there")
-    assert Checkpoints(tmp_path / "there", learner=learner).restore()
-
-
-def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
-    assert not Checkpoints(tmp_path / "none", learner=make_learner()).restore()
-
-
-def test_an_interrupted_write_leaves_the_one_before_it_in_force(tmp_path: Path) -> None:
-    """What a killed process leaves: parts of the next checkpoint, not yet named."""
-    learner = make_learner()
-    checkpoints = Checkpoints(tmp_path, learner=learner)
+def test_an_interrupted_write_leaves_the_one_before_it_in_force(
+    tmp_path: Path, learner: Learner
+) -> None:
+    """A killed process leaves parts of the next checkpoint, not yet named."""
     learner.frames.assign(7)
-    checkpoints.save()
+    Checkpoints(tmp_path, learner=learner).save()
     for name in (
         "ckpt-2.data-00000-of-00001.tempstate123",
         "ckpt-2.data-00000-of-00001",
@@ -131,41 +114,36 @@ def test_an_interrupted_write_leaves_the_one_before_it_in_force(tmp_path: Path) 
     assert int(learner.frames) == 8
 
 
-def test_losing_the_file_that_names_the_newest_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
-    learner = make_learner()
+def test_lost_checkpoints_are_not_taken_for_a_new_run(tmp_path: Path, learner: Learner) -> None:
     checkpoints = Checkpoints(tmp_path, learner=learner)
     checkpoints.save()
     checkpoints.save()
+    state = (tmp_path / "checkpoint").read_bytes()
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(UserError, match="names the newest checkpoint"):
         Checkpoints(tmp_path, learner=learner).restore()
-
-
-def test_variables_of_another_shape_are_refused(tmp_path: Path) -> None:
-    Checkpoints(tmp_path, learner=make_learner()).save()
-    with pytest.raises(UserError, match="another program or version"):
-        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
-
-
-def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="no checkpoint could be written"):
-        Checkpoints(tmp_path / "file", learner=make_learner()).save()
-
-
-def test_losing_every_checkpoint_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
-    learner = make_learner()
-    Checkpoints(tmp_path, learner=learner).save()
+    (tmp_path / "checkpoint").write_bytes(state)
     for path in tmp_path.glob("ckpt-*"):
         path.unlink()
     with pytest.raises(UserError, match="are gone"):
         Checkpoints(tmp_path, learner=learner).restore()
 
 
-def test_only_a_checkpoint_that_has_another_before_it_is_said_to_be_dispensable(
-    tmp_path: Path,
+def test_variables_of_another_shape_are_refused(tmp_path: Path, learner: Learner) -> None:
+    Checkpoints(tmp_path, learner=learner).save()
+    with pytest.raises(UserError, match="another program or version"):
+        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, learner: Learner) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="no checkpoint could be written"):
+        Checkpoints(tmp_path / "file", learner=learner).save()
+
+
+def test_only_a_damaged_checkpoint_that_has_another_before_it_may_be_deleted(
+    tmp_path: Path, learner: Learner
 ) -> None:
-    learner = make_learner()
     checkpoints = Checkpoints(tmp_path, learner=learner)
     checkpoints.save()
     (tmp_path / "ckpt-1.index").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Log files survive what happens to runs."""
+"""Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
 import threading
@@ -34,7 +34,7 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_goes_on(tmp_path: Path) -> None
     assert list(resumed.read()) == [{"n": 1}, {"n": 3}]
 
 
-def test_a_log_shorter_than_the_checkpoint_says_is_cut_to_whole_lines(tmp_path: Path) -> None:
+def test_a_log_shorter_than_its_checkpoint_is_cut_to_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"n": 1}\n{"n": 2}\n{"n"')
     log = JsonLines(path)
@@ -43,12 +43,7 @@ def test_a_log_shorter_than_the_checkpoint_says_is_cut_to_whole_lines(tmp_path: 
     log.write({"n": 3})
     log.close()
     assert list(log.read()) == [{"n": 1}, {"n": 2}, {"n": 3}]
-
-
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
     path.write_text('{"n": 1}\nnonsense\n')
-    log = JsonLines(path)
     with pytest.raises(UserError, match="line 2"):
         list(log.read())
 
@@ -67,7 +62,7 @@ def _info(steps: int, batch_size: int) -> StepOutputInfo:
     )
 
 
-def test_what_is_awaited_is_shown_with_a_clock_that_moves_until_the_first_batch(
+def test_the_start_is_shown_with_a_clock_that_moves_until_the_first_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = _Terminal()
@@ -95,7 +90,7 @@ def _curves(directory: Path) -> dict[str, list[int]]:
     return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
 
 
-def test_a_run_that_was_killed_and_resumes_has_one_course_in_tensorboard(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path: Path) -> None:
     def record(log: RunLog, frames: int) -> None:
         log.record_batch(frames, np.array([0, 1]), _info(3, 2))
         log.record_metrics(frames, {"total_loss": 1.0}, {})
@@ -117,37 +112,27 @@ def test_a_run_that_was_killed_and_resumes_has_one_course_in_tensorboard(tmp_pat
     assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
 
 
-def test_tensorboard_shows_scalars_in_groups(tmp_path: Path) -> None:
-    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_1,catch_10"), 1)
+def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
+    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_0.1,catch_1,catch_10"), 1)
     log.open(0, 1000, show_progress=False)
-    info = _info(3, 2)
+    info, measured = _info(3, 4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
+    log.record_batch(8, np.array([0, 0, 2, 2]), info)
+    log.record_batch(16, np.array([0, 0, 0, 0]), info)
+    log.record_metrics(16, dict.fromkeys(measured, 1.0), {})
     info.episode_end[1] = True
-    log.record_batch(40, np.array([0, 1]), info)
-    measured = dict.fromkeys(("total_loss", "entropy_loss", "learning_rate", "queue_fill"), 1.0)
-    log.record_metrics(40, measured, {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}})
+    log.record_batch(24, np.array([1, 1, 1, 2]), info)
+    by_task = {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}}
+    log.record_metrics(24, dict.fromkeys(measured, 1.0), by_task)
     log.close()
-    tags = set(_curves(tmp_path))
+    first, second = log.metrics.read()
+    assert first["batch_share"] == {"catch_0.1": 0.75, "catch_1": 0, "catch_10": 0.25}
+    assert second["batch_share"] == {"catch_0.1": 0, "catch_1": 0.75, "catch_10": 0.25}
+    # Memory of a process that has loaded TensorFlow.
+    assert all(100 < record["memory_mib"] < 100_000 for record in (first, second))
+    assert second.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
+    tags = set(_curves(tmp_path))  # In groups.
     assert tags >= {"losses/total_loss", "losses/entropy_loss", "learning/learning_rate"}
     assert tags >= {"speed/queue_fill", "speed/frames_per_second", "speed/memory_mib"}
     assert tags >= {"scores/mean_capped", "scores/tasks_scored", "episode_return/catch_10"}
     assert tags >= {"popart_shift/catch_1", "popart_scale/catch_1", "batch_share/catch_1"}
     assert all(tag.count("/") == 1 for tag in tags)
-    (line,) = log.metrics.read()
-    assert line.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
-
-
-def test_a_record_says_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
-    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_0.1,catch_1,catch_10"), 1)
-    log.open(0, 1000, show_progress=False)
-    info = _info(3, 4)
-    for frames, task_ids in ((8, [0, 0, 2, 2]), (16, [0, 0, 0, 0])):
-        log.record_batch(frames, np.array(task_ids), info)
-    log.record_metrics(16, {"total_loss": 1.0}, {})
-    log.record_batch(24, np.array([1, 1, 1, 2]), info)
-    log.record_metrics(24, {"total_loss": 1.0}, {})
-    log.close()
-    first, second = (record["batch_share"] for record in log.metrics.read())
-    assert first == {"catch_0.1": 0.75, "catch_1": 0, "catch_10": 0.25}
-    assert second == {"catch_0.1": 0, "catch_1": 0.75, "catch_10": 0.25}
-    # Of a process that has loaded TensorFlow.
-    assert all(100 < record["memory_mib"] < 100_000 for record in log.metrics.read())

@@ -1,15 +1,44 @@
-"""What `--level_name` may say, and the suite it stands for."""
+"""Names that `--level_name` may give, and the suites they stand for."""
 
+import importlib
 import importlib.util
+import itertools
 import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalable_agent_popart import suites
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 
+_OWN_SUITE = """
+import gymnasium
+import numpy as np
+from scalable_agent_popart.suites.gymnasium_suite import make_suite
 
-def _message(level_name: str) -> str:
+class Counter(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self.draw(), {}
+    def step(self, action):
+        self.count += 1
+        return self.draw(), action, False, self.count == 3, {}
+    def draw(self):
+        return np.full((12, 8, 3), self.count, np.uint8)
+
+def make(name="own", tasks=("left", "right"), **given):
+    shape, num_actions = (12, 8, 3), given.pop("num_actions", 2)
+    return make_suite(name, dict.fromkeys(tasks, Counter), shape, num_actions, 1000, **given)
+"""
+
+
+def _refusal(level_name: str) -> str:
     with pytest.raises(UserError) as error:
         suites.resolve(level_name)
     message = str(error.value)
@@ -18,123 +47,172 @@ def _message(level_name: str) -> str:
     return message
 
 
-@pytest.mark.parametrize(("name", "num_tasks"), [("atari57", 57), ("catch5", 5), ("dmlab30", 30)])
-def test_name_of_a_suite_stands_for_all_its_tasks(name: str, num_tasks: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "suite_name", "num_tasks"),
+    [
+        ("atari57", "atari57", 57),
+        ("dmlab30", "dmlab30", 30),
+        ("catch_0.1", "catch5", 1),
+        (" pong , boxing,crazy_climber ", "atari57", 3),
+        ("clutter", "cluttered_catch", 1),  # In records of old runs.
+    ],
+)
+def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks: int) -> None:
     suite = suites.resolve(name)
-    assert suite.name == name
-    assert len(suite.tasks) == num_tasks
-    assert suite in suites.ALL
+    assert (suite.name, len(suite.tasks)) == (suite_name, num_tasks)
+    assert suites.resolve(suite.level_name) == suite
+    if "pong" in name:
+        assert suite.tasks == ("pong", "boxing", "crazy_climber")
+        assert len(suites.resolve("atari57").tasks) == 57, "which is not changed"
 
 
-@pytest.mark.parametrize(("name", "suite_name"), [("pong", "atari57"), ("catch_0.1", "catch5")])
-def test_name_of_a_task_stands_for_it_alone(name: str, suite_name: str) -> None:
-    suite = suites.resolve(name)
-    assert suite.name == suite_name
-    assert suite.tasks == (name,)
-
-
-def test_list_keeps_its_order_and_may_hold_spaces() -> None:
-    suite = suites.resolve(" pong , boxing,crazy_climber ")
-    assert suite.name == "atari57"
-    assert suite.tasks == ("pong", "boxing", "crazy_climber")
-
-
-def test_some_tasks_share_all_else_with_their_suite() -> None:
-    whole, some = suites.resolve("atari57"), suites.resolve("pong,boxing")
-    for name in ("action_sets", "num_channels", "scalable", "total_frames", "defaults"):
-        assert getattr(some, name) == getattr(whole, name)
-    assert some.reference_scores == whole.reference_scores
-    assert len(whole.tasks) == 57, "selecting must not change the suite itself"
-
-
-def test_every_task_has_a_reference_score() -> None:
+def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() -> None:
+    # A suite of a single task is that task.
+    several = [suite.name for suite in suites.ALL if len(suite.tasks) > 1]
+    names = [*several, *(task for suite in suites.ALL for task in suite.tasks)]
+    assert len(set(names)) == len(names)
     for suite in suites.ALL:
         assert set(suite.reference_scores) == set(suite.tasks)
+        assert suite.normalised
 
 
-def _options(level_name: str) -> suites.EnvironmentOptions:
-    defaults = suites.resolve(level_name).defaults
-    names = ("num_action_repeats", "height", "width", "action_set")
-    return suites.EnvironmentOptions(**{name: defaults[name] for name in names})
+def test_missing_emulator_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = suites.EnvironmentOptions(4, 84, 84, "full")
+    suites.resolve("pong").check(options)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    suites.resolve("catch5").check(options)
+    with pytest.raises(UserError, match="atari57 needs the module ale_py: pip install ale-py"):
+        suites.resolve("pong").check(options)
 
 
 @pytest.mark.parametrize(
     ("level_name", "message"),
     [
-        ("pong", "atari57 needs the module ale_py: pip install ale-py"),
-        ("rooms_watermaze", "dmlab30 needs the module deepmind_lab: .* build and install it as"),
+        ("pongg", r"'pongg'.*did you mean .*\bpong\b.*\?"),
+        ("atari75", r"did you mean .*\batari57\b.*\?"),
+        ("pong,boxxing", r"'boxxing'; did you mean boxing"),
+        ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30"),
+        ("pong,,boxing", "there is no level ''"),
+        ("pong, ", "there is no level ''"),
+        ("pong,boxing, pong", "names pong more than once"),
+        ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
+        ("catch5,catch_1", "catch5 is a whole suite"),
     ],
 )
-def test_missing_emulator_is_named_with_what_installs_it(
-    monkeypatch: pytest.MonkeyPatch, level_name: str, message: str
+def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message: str) -> None:
+    assert re.search(message, _refusal(level_name))
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Writes a module to the current directory and returns its name, each time another one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names = (f"own_suite_{i}" for i in itertools.count())
+
+    def write(source: str) -> str:
+        name = next(names)
+        (tmp_path / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        return name
+
+    yield write
+    for name in [name for name in sys.modules if name.startswith("own_suite_")]:
+        del sys.modules[name]
+
+
+def test_a_module_gives_a_suite_whose_name_resolves_again(
+    write_module: Callable[[str], str],
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=message):
-        suites.resolve(level_name).check(_options(level_name))
+    module = write_module(f"{_OWN_SUITE}\nSUITE = make(defaults={{'unroll_length': 7}})")
+    for names, tasks in (("own", ("left", "right")), ("right, left", ("right", "left"))):
+        config = Config.from_flags({"level_name": f"{module}:{names}"})
+        config.check_playable()
+        assert config.suite.tasks == tasks
+        assert config.level_name == f"{module}:{names.replace(' ', '')}"
+        assert suites.resolve(config.level_name) == config.suite
+    assert (config.height, config.width, config.num_actions, config.unroll_length) == (12, 8, 2, 7)
+    assert not config.suite.normalised
+    with pytest.raises(UserError, match="--mode=pbt compares human-normalised scores"):
+        Config.from_flags({"level_name": f"{module}:left", "mode": "pbt", "population_size": 2})
 
 
-def test_suites_that_need_nothing_more_pass_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    for level_name in ("pong", "catch5"):
-        suites.resolve(level_name).check(_options(level_name))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    suites.resolve("catch5").check(_options("catch5"))
-
-
-def test_no_name_stands_for_two_things() -> None:
-    # A suite of a single task is that task.
-    several = [suite.name for suite in suites.ALL if len(suite.tasks) > 1]
-    names = [*several, *(task for suite in suites.ALL for task in suite.tasks)]
-    assert len(set(names)) == len(names)
+@pytest.mark.parametrize("processes", [False, True])
+def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
+    write_module: Callable[[str], str], processes: bool
+) -> None:
+    module = write_module(f"{_OWN_SUITE}\nSUITE = make(processes={processes})")
+    suite = suites.resolve(f"{module}:right")
+    options = Config.from_flags({"level_name": suite.level_name}).environment_options(True)
+    pool = suite.make_environments([0, 0], [1, 2], options)
+    pool.start()
+    seen: list[tuple[int, float, bool]] = []
+    while len(seen) < 5:
+        ids, output, _ = pool.receive(0.2)
+        assert output.observation.shape == (len(ids), 12, 8, 3)
+        counts = output.observation[:, 0, 0, 0].tolist()
+        rows = zip(ids, counts, output.reward.tolist(), output.done.tolist(), strict=True)
+        seen += [row for i, *row in rows if i == 1]
+        pool.send(ids, np.ones(len(ids), np.int32))
+    pool.close()
+    assert seen == [[0, 0, True], [1, 1, False], [2, 1, False], [0, 1, True], [1, 1, False]]
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [("pongg", "pong"), ("atari75", "atari57"), ("crazyclimber", "crazy_climber")],
+    ("source", "message"),
+    [
+        ("x = 1", "has no attribute 'SUITE'"),
+        ("SUITE = 1", "must be a .*Suite, not int"),
+        ("import nothing_like_it", "No module named 'nothing_like_it'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("SUITE = make('catch5')", "must not be named catch5"),
+        ("SUITE = make(tasks=('a,b', 'c'))", "without commas, colons and spaces"),
+        ("SUITE = make(reference_scores={'left': (0, 1)})", "of all its tasks, or of none"),
+        ("SUITE = make(tasks=('lefty', 'right'))", "did you mean lefty"),
+    ],
 )
-def test_unknown_level_is_answered_with_near_matches(written: str, meant: str) -> None:
-    message = _message(written)
-    assert repr(written) in message
-    assert re.search(rf"did you mean .*\b{meant}\b.*\?", message)
+def test_modules_without_a_usable_suite_are_refused_with_the_cause(
+    write_module: Callable[[str], str], source: str, message: str
+) -> None:
+    module = write_module(f"{_OWN_SUITE}\n{source}")
+    assert re.search(message, _refusal(f"{module}:left"))
+    assert "No module named 'own_nowhere'" in _refusal("own_nowhere:left")
 
 
-def test_level_like_no_other_is_answered_with_the_suites() -> None:
-    message = _message("zzzzzz")
-    assert "'zzzzzz'" in message
-    assert "atari57, catch5, cluttered_catch, dmlab30" in message
+def test_environments_that_do_not_fit_the_suite_are_refused(
+    write_module: Callable[[str], str],
+) -> None:
+    for source, message in (
+        (
+            "SUITE = make(num_actions=3)",
+            r"has the spaces .* but its suite is made for .*Discrete\(3\)",
+        ),
+        (
+            "Counter.__init__ = lambda self: 1 / 0\nSUITE = make()",
+            "cannot be made .*ZeroDivisionErr",
+        ),
+    ):
+        config = Config.from_flags({"level_name": f"{write_module(_OWN_SUITE + source)}:own"})
+        with pytest.raises(UserError, match=message):
+            config.check_playable()
 
 
-def test_suite_of_one_task_has_its_name_and_the_one_that_old_runs_recorded() -> None:
-    for level_name in ("cluttered_catch", "clutter"):
-        suite = suites.resolve(level_name)
-        assert (suite.name, suite.level_name) == ("cluttered_catch", "cluttered_catch")
-        assert suite.tasks == ("cluttered_catch",)
-    assert "did you mean cluttered_catch?" in _message("cluttered_catc")
-
-
-def test_unknown_level_in_a_list_is_named() -> None:
-    message = _message("pong,boxxing")
-    assert "'boxxing'" in message
-    assert "boxing" in message.split(";")[1]
-
-
-@pytest.mark.parametrize("level_name", ["pong,", ",pong", "pong,,boxing", "pong, ,boxing", ","])
-def test_empty_part_of_a_list_is_refused(level_name: str) -> None:
-    assert "there is no level ''" in _message(level_name)
-
-
-@pytest.mark.parametrize("level_name", ["pong,boxing,pong", "pong, pong"])
-def test_task_named_twice_is_refused_by_name(level_name: str) -> None:
-    message = _message(level_name)
-    assert "pong more than once" in message
-    assert "boxing" not in message
-
-
-def test_tasks_of_different_suites_are_refused_with_their_suites() -> None:
-    message = _message("pong,catch_1")
-    assert "pong (atari57)" in message
-    assert "catch_1 (catch5)" in message
-
-
-@pytest.mark.parametrize("level_name", ["atari57,pong", "catch5,catch_1"])
-def test_whole_suite_in_a_list_is_named_as_such(level_name: str) -> None:
-    assert "whole suite" in _message(level_name)
+def test_installed_packages_register_suites(
+    write_module: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = write_module(f"{_OWN_SUITE}\nSUITE = make()")
+    entries = f"own = {module}:SUITE\nbroken = own_nowhere:SUITE\nother = {module}:SUITE"
+    package = tmp_path / "own-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: own\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[scalable_agent_popart.suites]\n{entries}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert suites.resolve("own").level_name == "own"
+    assert suites.resolve("pong").name == "atari57", "which no broken package keeps from playing"
+    assert "No module named 'own_nowhere'" in _refusal("broken")
+    assert "must have that name, not own" in _refusal("other")
+    (package / "entry_points.txt").write_text(
+        f"[scalable_agent_popart.suites]\nown = {module}:SUITE\n"
+    )
+    assert suites.resolve("right,left").level_name == "right,left"
+    assert "did you mean right" in _refusal("righ")

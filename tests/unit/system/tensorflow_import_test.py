@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = """
 import os
 from pathlib import Path
-from scalable_agent_popart import tensorflow_import
+from scalable_agent_popart.system import tensorflow_import
 tensorflow_import.NVIDIA_DRIVER = Path(os.environ.get("DRIVER", "/nowhere"))
 tensorflow_import.import_quietly()
 import tensorflow
@@ -21,17 +21,14 @@ os.write(2, b"afterwards\\n")
 _MESSAGE = 'import os; os.write(2, b"oneDNN custom operations are on\\n")\n'
 
 
-def _environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-
-
 def _run(tmp_path: Path, tensorflow: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the program with a module `tensorflow` of this content."""
     (tmp_path / "tensorflow.py").write_text(_MESSAGE + tensorflow)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, "-c", _PROGRAM],
-        env={**_environment(), "PYTHONPATH": path, **environment},
+        env={**inherited, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -70,20 +67,3 @@ def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path, end: str, sh
     assert result.returncode != 0
     assert "oneDNN custom operations are on" in result.stderr
     assert shown in result.stderr
-
-
-def test_training_shows_its_progress_and_nothing_else(tmp_path: Path) -> None:
-    flags = "--level_name=catch5 --num_actors=10 --batch_size=4 --total_environment_frames=800"
-    result = subprocess.run(
-        [sys.executable, "experiment.py", *flags.split(), f"--logdir={tmp_path}"],
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert result.returncode == 0
-    shown = [line for line in result.stderr.splitlines() if line]
-    assert shown
-    assert [line for line in shown if "frames" not in line] == []
-    assert "oneDNN" not in result.stderr

@@ -27,18 +27,16 @@ def test_tool_records_games_played_at_random(tmp_path: Path) -> None:
 
 def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
     emulator = Emulator("breakout", suites.EnvironmentOptions(4, 84, 84, "full", training=False))
-    states = []
-    for _ in range(3):
-        emulator.step(1)
-        states.append(emulator.state)
-    folder = tmp_path / "breakout"
+    folder, states = tmp_path / "breakout", {}
     folder.mkdir()
-    for name, state in zip("cab", states, strict=True):
-        (folder / name).write_bytes(state)
+    for name in "cab":
+        emulator.step(1)
+        states[name] = emulator.state
+        (folder / name).write_bytes(emulator.state)
     given = ("--level_name=breakout", f"--states={tmp_path}")
     result = _run_tool(tmp_path, *given)
     assert result.stdout.startswith("breakout: 3 starts of"), result.stderr
-    in_order = tuple(states[i] for i in (1, 2, 0))
+    in_order = tuple(states[name] for name in "abc")
     assert atari_starts.read_starts(tmp_path, "breakout").states == in_order
     (folder / "d").write_bytes(b"of no use")
     result = _run_tool(tmp_path / "other", *given)
@@ -50,14 +48,10 @@ def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ("--random", "--level_name is missing"),
-        ("--level_name=pong", "give one of --logdir, --random and --states, got none"),
         ("--level_name=pong --random --logdir=x", "got --logdir and --random"),
-        ("--level_name=pong --random --num_starts=0", "--num_starts must be above 0"),
         ("--level_name=pong --states=x --num_games=3", "--num_games means nothing to --states"),
         ("--level_name=pong --states=nowhere", "there are no files nowhere/pong"),
-        ("--level_name=pung --random", "did you mean pong"),
         ("--level_name=catch5 --random", "is not of Atari"),
-        ("--level_name=pong --logdir=nowhere", "there is no run in nowhere"),
     ],
 )
 def test_tool_answers_wrong_flags_in_one_line(given: str, message: str, tmp_path: Path) -> None:

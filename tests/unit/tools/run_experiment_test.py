@@ -1,12 +1,15 @@
-"""tools/run_experiment.py, as a program: agents and seeds trained, tested and reported on."""
+"""The tool that runs experiments: in which turns runs train, what fails, and what signals do.
+
+A stand-in takes the launch script's place; `tests/runs` and `tests/slow` have whole experiments.
+"""
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,208 +17,164 @@ from typing import Any
 import pytest
 
 from tests.fakes.programs import ROOT, metrics, wait_until
-from tests.fakes.synthetic_runs import make_run
 
-_SETTINGS = [
-    "--level_name=catch_1,catch_10",
-    "--total_environment_frames=4000",
-    "--num_actors=4",
-    "--batch_size=4",
-    "--log_seconds=0.1",
-    "--log_task_gradients",
-]
-_AGENTS = {"small-impala": [], "small-popart": ["--use_popart"]}
+_ENDLESS = 10**9
 
 
-def _config(run: Path) -> dict[str, Any]:
-    return json.loads((run / "config.json").read_text())
+class Experiment:
+    """The tool in a folder in which its launch script is the stand-in."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        shutil.copytree(ROOT / "tools", folder / "tools")
+        shutil.copy(ROOT / "tests" / "fakes" / "fake_experiment.py", folder / "experiment.py")
+
+    def flag_file(self, name: str, frames: int = 300, *more: str) -> str:
+        path = self.folder / f"{name}.flags"
+        path.write_text("\n".join([f"--total_environment_frames={frames}", *more]))
+        return str(path)
+
+    def run_path(self, name: str) -> Path:
+        return self.folder / "runs" / f"{name}-1"
+
+    def frames(self, name: str) -> int:
+        lines = metrics(self.run_path(name))
+        return lines[-1]["frames"] if lines else 0
+
+    def processes(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.run_path(name) / "processes.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    @contextlib.contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Starts the tool; whatever becomes of the test, nothing of it is left."""
+        command = [sys.executable, str(self.folder / "tools" / "run_experiment.py")]
+        command += [f"--logdir={self.folder / 'runs'}", f"--report_dir={self.folder / 'report'}"]
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Returns the exit code, and what was written to standard error."""
+        with self.running(*arguments) as process:
+            _, error = process.communicate(timeout=60)
+        return process.returncode, error
+
+    def any_alive(self) -> bool:
+        """Tells whether a process still runs that was told of the folder."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if str(self.folder).encode() in path.read_bytes():
+                    return True
+        return False
 
 
-def _flag_files(folder: Path, *more: str) -> list[str]:
-    paths = [folder / f"{name}.flags" for name in _AGENTS]
-    for path in paths:
-        lines = [f"# {path.stem}", *_SETTINGS, *_AGENTS[path.stem], *more]
-        path.write_text("\n".join(lines) + "\n")
-    return [str(path) for path in paths]
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return Experiment(tmp_path)
 
 
-@contextlib.contextmanager
-def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The program; whatever becomes of the test, nothing of it is left."""
-    command = [sys.executable, "tools/run_experiment.py", f"--logdir={folder / 'runs'}"]
-    command += [f"--report_dir={folder / 'report'}", "--test_num_episodes=2", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) -> None:
+    files = [experiment.flag_file(name) for name in ("first", "second")]
+    for _ in range(2):
+        code, error = experiment.run("--test_num_episodes=2", *files, "--", "--entropy_cost=0.007")
+        assert code == 0, error
+    for name in ("first", "second"):
+        path = experiment.run_path(name)
+        assert [line["frames"] for line in metrics(path)] == [100, 200, 300]
+        assert (path / "tests").read_text() == "tested\n"
+        (process,) = experiment.processes(name)
+        assert process["memory_kib"] > 1000
+    runs = json.loads((experiment.folder / "report" / "runs.json").read_text())["runs"]
+    assert [run["flag_file"] for run in runs] == ["first.flags", "second.flags"]
+    assert runs[0]["flags"]["entropy_cost"] == "0.007"
+    assert runs[0]["test"]["frames"] == 300
+    assert runs[0]["largest_memory_mib"] == experiment.processes("first")[0]["memory_kib"] // 1024
 
 
-def _run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    with _running(folder, *arguments) as process:
-        out, err = process.communicate()
-    return process.returncode, out, err
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which two agents were trained, tested and reported on."""
-    folder = tmp_path_factory.mktemp("experiment")
-    code, _, err = _run(folder, *_flag_files(folder), "--", "--entropy_cost=0.007")
-    assert code == 0, err
-    return folder
-
-
-def test_every_agent_is_trained_tested_and_reported_on(done: Path) -> None:
-    for name in _AGENTS:
-        run = done / "runs" / f"{name}-1"
-        assert metrics(run)[-1]["frames"] >= 4000
-        evaluation = json.loads((run / "evaluation.json").read_text())
-        assert evaluation["frames"] == metrics(run)[-1]["frames"]
-        assert len(evaluation["tasks"]["catch_10"]["returns"]) == 2
-    report = (done / "report" / "report.md").read_text()
-    assert "PopArt-IMPALA" in report
-    assert "### Gradients by task" in report
-
-
-def test_what_made_the_runs_stands_beside_the_report(done: Path) -> None:
-    record = json.loads((done / "report" / "runs.json").read_text())
-    assert record["reported_on"]["cores"] == os.cpu_count()
-    impala, popart = record["runs"]
-    assert impala["machines"] == [record["reported_on"]]
-    assert impala["git_revisions"] == [_config(done / "runs" / "small-impala-1")["git_revision"]]
-    assert (impala["agent"], popart["agent"]) == ("IMPALA", "PopArt-IMPALA")
-    assert impala["flag_file"] == "small-impala.flags"
-    assert impala["frames"] == metrics(done / "runs" / "small-impala-1")[-1]["frames"]
-    assert impala["seed"] == 1
-    assert impala["test"]["episodes"] == {"catch_1": 2, "catch_10": 2}
-    assert (impala["test"]["starts"], impala["test"]["frames"]) == ("noop", impala["frames"])
-    assert impala["flags"]["entropy_cost"] == 0.007
-    assert impala["seconds"] > 1
-    assert impala["largest_memory_mib"] > 100
-    assert impala["versions"]["tensorflow"]
-    assert impala["flags"]["total_environment_frames"] == 4000
-
-
-def test_from_the_logs_alone_the_same_report_is_made_again(done: Path, tmp_path: Path) -> None:
-    with tarfile.open(done / "report" / "logs.tar.xz") as archive:
-        archive.extractall(tmp_path / "runs", filter="data")
-    for name in _AGENTS:
-        left = {path.name for path in (tmp_path / "runs" / f"{name}-1").iterdir()}
-        assert {"metrics.jsonl", "episodes.jsonl", "evaluations"} <= left
-        assert "checkpoints" not in left
-    code, _, err = _run(tmp_path, "--notrain", *_flag_files(tmp_path))
-    assert code == 0, err
-    tables = sorted((done / "report" / "tables").iterdir())
-    assert tables
-    for table in tables:
-        again = tmp_path / "report" / "tables" / table.name
-        assert again.read_text().replace(str(tmp_path), str(done)) == table.read_text()
-
-
-def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "small-impala-1", level_name="catch5", tests={}).path
+def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experiment) -> None:
+    path = experiment.run_path("first")
+    path.mkdir(parents=True)
+    config = {"agent": "IMPALA", "git_revision": "two", "versions": {}, "flags": {"seed": 1}}
+    (path / "config.json").write_text(json.dumps(config))
     process = {"seconds": 1.0, "memory_kib": 2048, "git_revision": "one", "machine": "a"}
     older = {"seconds": 1.0, "memory_kib": 1024}
     lines = [older, process, {**process, "git_revision": "two"}, {**process, "machine": "b"}]
-    (run / "processes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    code, _, err = _run(tmp_path, "--notrain", *_flag_files(tmp_path))
-    assert code == 0, err
-    (found,) = json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]
+    (path / "processes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, error = experiment.run("--notrain", experiment.flag_file("first"))
+    assert code == 0, error
+    (found,) = json.loads((experiment.folder / "report" / "runs.json").read_text())["runs"]
     assert found["git_revisions"] == [None, "one", "two"]
     assert found["machines"] == [None, "a", "b"]
     assert (found["seconds"], found["largest_memory_mib"]) == (4, 2)
     assert found["test"] is None
 
 
-def test_what_is_finished_is_not_done_again(done: Path) -> None:
-    runs = [done / "runs" / f"{name}-1" for name in _AGENTS]
-    before = [len(metrics(run)) for run in runs]
-    code, _, err = _run(done, *_flag_files(done), "--", "--entropy_cost=0.007")
-    assert code == 0, err
-    assert [len(metrics(run)) for run in runs] == before
-    for run in runs:
-        assert len(list((run / "evaluations").glob("*.json"))) == 1
-
-
-def _endless(folder: Path) -> tuple[list[str], list[Path]]:
-    """Flag files of runs that do not end by themselves, and where they will be."""
-    files = _flag_files(folder, "--total_environment_frames=100000000")
-    return files, [folder / "runs" / f"{name}-1" for name in _AGENTS]
-
-
-def _left_behind(folder: Path) -> bool:
-    """Whether a process still runs that was told of the folder."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if str(folder).encode() in path.read_bytes():
-                return True
-    return False
-
-
-def test_a_signal_saves_what_trains_and_leaves_nothing(tmp_path: Path) -> None:
-    files, runs = _endless(tmp_path)
-    with _running(tmp_path, "--places=2", *files) as process:
-        wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        assert not _left_behind(tmp_path)
-    assert process.returncode == 128 + signal.SIGTERM
-    for run in runs:
-        assert list((run / "checkpoints").glob("*.index"))
-        assert len((run / "processes.jsonl").read_text().splitlines()) == 1
-    # Reported on as they are.
-    code, _, err = _run(tmp_path, "--notrain", *files)
-    assert code == 0, err
-    assert len(json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]) == 2
+def test_a_run_waits_after_its_turn_if_it_has_got_on(experiment: Experiment) -> None:
+    files = [
+        experiment.flag_file("slow", _ENDLESS, "--fake=slow"),
+        experiment.flag_file("fast", _ENDLESS),
+    ]
+    with experiment.running("--places=1", "--turn_minutes=0.01", *files) as process:
+        wait_until((experiment.run_path("slow") / "config.json").exists, process)
+        with pytest.raises(subprocess.TimeoutExpired):  # More than a turn.
+            process.wait(1.2)
+        assert experiment.frames("fast") == 0
+        (experiment.folder / "runs" / "go").touch()
+        wait_until(lambda: experiment.frames("fast") > 0, process)
+        frames = experiment.frames("slow")
+        assert frames > 0
+        wait_until(lambda: experiment.frames("slow") > frames, process)
+    assert len(experiment.processes("slow")) == 1
+    assert len(experiment.processes("fast")) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_programs_start_leaves_nothing(tmp_path: Path, number: int) -> None:
-    files, runs = _endless(tmp_path)
-    logs = [run.parent / f"{run.name}.log" for run in runs]
-    with _running(tmp_path, "--places=2", *files) as process:
-        wait_until(lambda: all(log.exists() for log in logs), process)
+def test_a_signal_saves_what_trains_and_leaves_nothing(experiment: Experiment, number: int) -> None:
+    files = [experiment.flag_file(name, _ENDLESS) for name in ("first", "second")]
+    with experiment.running("--places=2", *files) as process:
+        wait_until(lambda: all(experiment.frames(n) > 0 for n in ("first", "second")), process)
         process.send_signal(number)
-        _, err = process.communicate()
-        assert not _left_behind(tmp_path)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+        assert not experiment.any_alive()
     assert process.returncode == 128 + number
-    assert "Traceback" not in err
+    assert "Traceback" not in error
+    for name in ("first", "second"):
+        assert (experiment.run_path(name) / "saved").exists()
+        assert len(experiment.processes(name)) == 1
 
 
-def test_with_turns_each_run_gets_on_again_and_again(tmp_path: Path) -> None:
-    files, (first, second) = _endless(tmp_path)
-    with _running(tmp_path, "--places=1", "--turn_minutes=0.05", *files) as process:
-        wait_until(lambda: len(metrics(second)) > 1, process)
-        frames = metrics(first)[-1]["frames"]
-        assert frames > 0
-        wait_until(lambda: metrics(first)[-1]["frames"] > frames, process)
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-    assert len((first / "processes.jsonl").read_text().splitlines()) == 2
-    assert len((second / "processes.jsonl").read_text().splitlines()) == 1
+def test_a_killed_tool_leaves_nothing(experiment: Experiment) -> None:
+    with experiment.running(experiment.flag_file("first", _ENDLESS)) as process:
+        wait_until(lambda: experiment.frames("first") > 0, process)
+        process.kill()
+        wait_until(lambda: not experiment.any_alive())
 
 
-def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
-    bad, good = _flag_files(tmp_path)
-    with open(bad, "a") as file:  # Diverges in a few updates.
-        file.write("--learning_rate=1e30\n--total_environment_frames=1000000\n")
-    code, _, err = _run(tmp_path, "--places=1", bad, good)
+def test_a_run_that_fails_is_named_and_the_others_go_on(experiment: Experiment) -> None:
+    bad, good = experiment.flag_file("bad", 300, "--fake=fail"), experiment.flag_file("good")
+    code, error = experiment.run("--places=1", bad, good)
     assert code == 1
-    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
-    log = tmp_path / "runs" / "small-impala-1.log"
+    (line,) = error.splitlines()
+    log = experiment.folder / "runs" / "bad-1.log"
+    assert line.startswith("error: ")
     assert str(log) in line
     assert "diverged" in log.read_text()
-    assert (tmp_path / "runs" / "small-popart-1" / "evaluation.json").exists()
-    failed, fine = json.loads((tmp_path / "report" / "runs.json").read_text())["runs"]
-    assert (failed["agent"], fine["agent"]) == ("IMPALA", "PopArt-IMPALA")
-    assert failed["frames"] < 1_000_000
-    assert failed["seconds"] > 0
-    assert failed["machines"] == fine["machines"]
+    assert (experiment.run_path("good") / "evaluation.json").exists()
+    runs = json.loads((experiment.folder / "report" / "runs.json").read_text())["runs"]
+    assert [run["frames"] for run in runs] == [200, 300]
+    assert runs[0]["machines"] == runs[1]["machines"]
 
 
 @pytest.mark.parametrize(
@@ -223,18 +182,20 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     [
         (["no.flags"], "there is no flag file no.flags"),
         ([], "there is nothing to run"),
-        (["--seeds=1,1", "configs/catch5/catch5-raw-impala.flags"], "each file and each seed once"),
-        (["configs/atari57/atari57-clipped-impala-pbt.flags"], "is a population's"),
-        (["configs/catch5/catch5-raw-impala.flags", "--", "--seed=3"], "give --seeds"),
-        (["--notrain", "configs/catch5/catch5-raw-impala.flags"], "no run has begun"),
+        (["--seeds=1,1", "one.flags"], "each file and each seed once"),
+        (["population.flags"], "is a population's"),
+        (["one.flags", "--", "--seed=3"], "give --seeds"),
+        (["--notrain", "one.flags"], "no run has begun"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], complaint: str
+    experiment: Experiment, arguments: list[str], complaint: str
 ) -> None:
-    code, _, err = _run(tmp_path, *arguments)
+    experiment.flag_file("population", 300, "--mode=pbt")
+    experiment.flag_file("one")
+    code, error = experiment.run(*arguments)
     assert code == 1
-    (line,) = err.splitlines()
+    (line,) = error.splitlines()
     assert line.startswith("error: ")
     assert complaint in line
-    assert not (tmp_path / "runs").exists()
+    assert not (experiment.folder / "runs").exists()

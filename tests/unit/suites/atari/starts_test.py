@@ -1,5 +1,6 @@
 """Human starts on the real emulator: the file, playing on from a state, recording."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,6 @@ def _random_actions(num_steps: int, seed: int = 0) -> list[int]:
     actions = np.random.default_rng(seed).integers(0, 18, num_steps)
     actions[::8] = _FIRE
     return actions.tolist()
-
-
-def _random_player() -> Callable[[StepOutput], int]:
-    generator = np.random.default_rng(0)
-    return lambda output: int(generator.integers(18))
 
 
 def _starts(game: str, *num_steps: int) -> Starts:
@@ -69,10 +65,7 @@ def _ends(outputs: list[StepOutput]) -> list[int]:
     return [i for i, output in enumerate(outputs) if output.info.episode_end[0]]
 
 
-_GAMES = [("space_invaders", 4), ("seaquest", 4), ("skiing", 4), ("air_raid", 3), ("pong", 1)]
-
-
-@pytest.mark.parametrize(("game", "repeats"), _GAMES)
+@pytest.mark.parametrize(("game", "repeats"), [("seaquest", 4), ("skiing", 4), ("air_raid", 3)])
 def test_emulator_is_bit_equal_to_the_vector_environment(game: str, repeats: int) -> None:
     size = (84, 84) if repeats == 4 else (40, 50)
     settings: dict[str, Any] = {"frameskip": repeats, "img_height": size[0], "img_width": size[1]}
@@ -84,19 +77,16 @@ def test_emulator_is_bit_equal_to_the_vector_environment(game: str, repeats: int
     emulator = Emulator(game, _options(repeats, *size), seed=7)
     frames, _ = vector.reset(seed=np.array([7]))
     np.testing.assert_array_equal(emulator.begin(num_noops=0)[..., 0], frames[0, 0])
-    rewards, shown = set(), set()
-    for action in [*range(18), *_random_actions(250)]:
+    rewards = set()
+    for action in [*range(18), *_random_actions(150)]:
         frames, expected, terminated, truncated, _ = vector.step(np.array([places[action]]))
         reward, observation = emulator.step(action)
         np.testing.assert_array_equal(observation[..., 0], frames[0, 0])
-        assert reward == expected[0]
-        assert emulator.over == (terminated | truncated)[0]
+        assert (reward, emulator.over) == (expected[0], (terminated | truncated)[0])
         rewards.add(reward)
-        shown.add(observation.tobytes())
         if emulator.over:
             break
-    assert len(shown) > 20, "the game must go on"
-    assert len(rewards) > 1 or game == "pong"
+    assert len(rewards) > 1
 
 
 @pytest.mark.parametrize("game", ["space_invaders", "qbert"])
@@ -125,35 +115,25 @@ def test_foreign_states_are_refused_and_its_own_is_taken_afterwards(breakout: St
     (own,) = _starts("pong", 10).states
     emulator = Emulator("pong", _options())
     for foreign in (breakout.states[0], b"", b"nothing", own[: len(own) // 2]):
-        with pytest.raises(ValueError, match="no state of this game"):
-            emulator.restore(foreign)
+        assert emulator.fault(foreign) == "no state of this game"
     assert emulator.fault(own) is None
 
 
-def test_return_and_length_count_from_the_start_on() -> None:
-    emulator = Emulator("space_invaders", _options())
-    assert sum(emulator.step(action)[0] for action in _random_actions(150)) > 0
-    starts = Starts("space_invaders", (emulator.state,))
-    outputs = _play(_make(starts), _random_actions(1100))
-    first, second = _ends(outputs)[:2]
-    for begin, end in ((0, first), (first, second)):
-        played = outputs[begin + 1 : end + 1]
-        assert played[0].info.episode_return[0] == played[0].reward[0]
-        assert outputs[end].info.episode_return[0] == sum(o.reward[0] for o in played) > 0
-        assert outputs[end].info.episode_step[0] == end - begin
-
-
-def test_game_restarts_in_the_step_that_ends_it_not_with_a_life(breakout: Starts) -> None:
-    outputs = _play(_make(Starts("breakout", breakout.states[:1])), _random_actions(250))
+def test_game_restarts_in_the_step_that_ends_it_and_counts_from_the_start_on(
+    breakout: Starts,
+) -> None:
+    outputs = _play(_make(Starts("breakout", breakout.states[:1])), _random_actions(400, seed=1))
     assert outputs[0].done.all()
-    assert not outputs[0].info.episode_end.any()
     for output in outputs[1:]:
         np.testing.assert_array_equal(output.done, output.info.episode_end)
         assert (output.observation.shape, output.observation.dtype) == ((1, 84, 84, 1), np.uint8)
-    assert _ends(outputs)
-    for i in _ends(outputs):
-        np.testing.assert_array_equal(outputs[i].observation, outputs[0].observation)
-        assert outputs[i].info.episode_step[0] > 20, "five lives, not one"
+    ends, returns = _ends(outputs), []
+    for begin, end in itertools.pairwise([0, *ends]):
+        np.testing.assert_array_equal(outputs[end].observation, outputs[0].observation)
+        assert outputs[end].info.episode_step[0] == end - begin > 20, "five lives, not one"
+        returns.append(sum(output.reward[0] for output in outputs[begin + 1 : end + 1]))
+        assert outputs[end].info.episode_return[0] == returns[-1]
+    assert max(returns) > 0
 
 
 def test_copies_use_all_starts_equally(breakout: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +141,7 @@ def test_copies_use_all_starts_equally(breakout: Starts, monkeypatch: pytest.Mon
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", breakout.frames.max() + 9)
     emulator = Emulator("breakout", _options())
     number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout.states)}
-    outputs = _play(_make(breakout, num_copies=3), [0] * 250)
+    outputs = _play(_make(breakout, num_copies=3), [0] * 130)
     for copy in range(3):
         begun = [number[o.observation[copy].tobytes()] for o in outputs if o.done[copy]]
         assert len(begun) > 5
@@ -183,14 +163,6 @@ def test_frames_before_the_start_count_towards_the_games_frames(
     breakout.write(tmp_path)
     with pytest.raises(UserError, match=r"breakout\.npz: start 2 is a state in which the game is"):
         _make(atari_starts.read_starts(tmp_path, "breakout"))
-
-
-def test_failure_of_a_step_reaches_receive(breakout: Starts) -> None:
-    environment = _make(breakout, num_copies=2)
-    environment.send(np.array([0], np.int32))
-    with pytest.raises(ValueError, match="zip"):
-        environment.receive()
-    environment.close()
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -221,49 +193,29 @@ def test_documented_lines_write_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert atari_starts.read_starts("starts", "pong").states == recorded
 
 
-def test_file_is_replaced_whole_or_not_at_all(
-    breakout: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = (path := breakout.write(tmp_path)).read_bytes()
-
-    def fail(file: Any, **arrays: Any) -> None:
-        file.write(b"the first half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="No space"):
-        Starts("breakout", breakout.states[:2]).write(tmp_path)
-    assert path.read_bytes() == before
-
-
 def _change(path: Path, **changes: Any) -> None:
     """Puts other arrays in a file; None leaves one out."""
     arrays = {**_arrays(path), **changes}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
 
 
-def _spoil(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:3000] + b"spoilt" + path.read_bytes()[3006:])
-
-
 _DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (Path.unlink, "is missing"),
-    "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:3000]), "cannot be read"),
-    "a few bytes": (_spoil, "cannot be read"),
     "directory": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "left out": (lambda path: _change(path, frames=None), "cannot be read"),
     "pickled": (lambda path: _change(path, states=np.array([{}])), "cannot be read"),
     "format": (lambda path: _change(path, format="atari-starts-2"), "of the format 'atari-"),
     "game": (lambda path: _change(path, game="pong"), "holds starts of 'pong'"),
     "version": (lambda path: _change(path, emulator="ale-py 0.11.2"), "with ale-py 0.11.2, and"),
-    "emulator": (lambda path: _change(path, emulator="xitari"), "recorded with xitari"),
-    "no starts": (lambda path: _change(path, lengths=np.zeros(0, np.int64)), "is empty"),
-    "few bytes": (lambda path: _change(path, states=np.zeros(9, np.uint8)), "fit together"),
-    "few frames": (lambda path: _change(path, frames=np.zeros(1, np.int32)), "fit together"),
+    "no lengths": (lambda path: _change(path, lengths=np.zeros(0, np.int64)), "holds no state"),
+    "no starts": (lambda path: _change(path, **dict.fromkeys(_SIZED, np.zeros(0, int))), "cannot"),
+    "few bytes": (lambda path: _change(path, states=np.zeros(9, np.uint8)), "cannot be read"),
+    "few frames": (lambda path: _change(path, frames=np.zeros(1, np.int32)), "at a frame"),
     "no state": (lambda path: _change(path, states=_arrays(path)["states"] // 7), "no state"),
-    "frames": (lambda path: _change(path, frames=np.ones(5, np.int32)), "frame it names"),
+    "frames": (lambda path: _change(path, frames=np.ones(5, np.int32)), "at a frame"),
 }
+_SIZED = ("frames", "lengths", "states")
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
@@ -284,28 +236,26 @@ def test_check_names_what_is_missing(breakout: Starts, tmp_path: Path) -> None:
     atari_starts.check_starts(tmp_path, ["breakout"])
     with pytest.raises(UserError, match=r"for 4 of 5 games \(alien, pong, qbert, \.\.\.\); tools"):
         atari_starts.check_starts(tmp_path, ["alien", "breakout", "pong", "qbert", "zaxxon"])
-    with pytest.raises(UserError, match=r"no directory .*nowhere"):
-        atari_starts.check_starts(tmp_path / "nowhere", ["alien"])
 
 
-def test_recorded_starts_are_points_of_the_games_played() -> None:
+def test_recorded_starts_are_points_of_the_games_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 400)
     outputs: list[StepOutput] = []
-    player = _random_player()
+    generator = np.random.default_rng(0)
 
-    def record(act: Callable[[StepOutput], int], seed: int) -> Starts:
-        return atari_starts.record_starts("breakout", act, 12, 2, seed, _options())
+    def play(output: StepOutput) -> int:
+        outputs.append(output)
+        return int(generator.integers(18))
 
-    starts = record(lambda output: outputs.append(output) or player(output), 3)
+    starts = atari_starts.record_starts("breakout", play, 12, 2, 3, _options())
     assert len(starts.states) == len(set(starts.states)) == 12
     assert list(starts.frames) != sorted(starts.frames), "in random order"
     assert [i for i, output in enumerate(outputs) if output.done[0]] == [0, *_ends(outputs)]
     (second,) = _ends(outputs)
     longest = 4 * max(second, len(outputs) - second) + atari_emulator.MAX_NOOPS
     assert ((starts.frames >= 4) & (starts.frames <= longest)).all()
-    assert record(_random_player(), 3) == starts
-    assert not set(record(_random_player(), 4).states) & set(starts.states)
     with pytest.raises(UserError, match=r"breakout: the games had only \d+ points to start from"):
-        atari_starts.record_starts("breakout", player, 9999, 1, 0, _options())
+        atari_starts.record_starts("breakout", play, 9999, 1, 0, _options())
 
 
 class _Counting:
@@ -333,7 +283,7 @@ class _Counting:
 
 def test_every_step_is_as_likely_a_start_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari_starts, "Emulator", _Counting)
-    repetitions, counts, firsts = 3000, np.zeros(12, int), np.zeros(12, int)
+    repetitions, counts, firsts = 1000, np.zeros(12, int), np.zeros(12, int)
     for seed in range(repetitions):
         starts = atari_starts.record_starts("none", lambda output: 0, 3, 3, seed, _options())
         chosen = [state[0] for state in starts.states]

@@ -156,7 +156,11 @@ def test_datasets_are_asked_for_before_training(stand_in: StandIn, tmp_path: Pat
     (images / "2400.png").touch()
     for path in ("dummy", str(images)):
         assert _config(needs, dataset_path=path).dataset_path == path
-    cache = str(images / "0001.png" / "cache")
+    before = _config(needs, dataset_path=str(images))
+    moved = _config(needs, dataset_path=str(images.rename(tmp_path / "moved")))
+    assert moved.changes(before) == {}, "a run goes on where its images have moved"
+    moved.for_test({"mode": "test"}).check_playable()
+    cache = str(tmp_path / "moved" / "0001.png" / "cache")
     assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=cache)
     assert "means nothing to catch5" in _refusal("catch5", dataset_path="dummy")
     assert "one of popart, impala" in _refusal("rooms_watermaze", action_set="full")

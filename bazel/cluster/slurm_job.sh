@@ -1,3 +1,26 @@
+# The environment may set PYTHON, EXECUTABLE and LOGDIR to others, which all nodes see.
+python=${PYTHON:-python3}
+executable=${EXECUTABLE:-$SLURM_SUBMIT_DIR/$executable_name}
+logdir=${LOGDIR:-$SLURM_SUBMIT_DIR/runs/$name}
+pause=${RESTART_SECONDS:-10} # before something that failed is started again
+
+if ((population_size)); then
+  # Which member it is, the script's argument says; Slurm keeps it where it queues the job again.
+  if [[ $# != 1 || ! $1 =~ ^[0-9]{1,2}$ ]] || ((10#$1 >= population_size)); then
+    last=$((population_size - 1))
+    echo "error: give a member's number from 0 to $last, as in: sbatch $name.slurm.sh $last" >&2
+    exit 2
+  fi
+  member=$((10#$1))
+  flags+=(--mode=pbt --population_size="$population_size" --pbt_member="$member")
+  name+=$(printf -- -m%02d "$member") # of the logs; the run directory is for all members
+  echo "this is $name, job $SLURM_JOB_ID"
+  # No two members take the same port; two runs of different populations seldom do.
+  port=$((first_port + SLURM_JOB_ID % (1000 / population_size) * population_size + member))
+else
+  # Two runs whose learners share a node take different ports.
+  port=$((first_port + SLURM_JOB_ID % 1000))
+fi
 address=${SLURMD_NODENAME:-$(hostname)}:$port
 command=("$python" "$executable" "${flags[@]}")
 export PYTHONUNBUFFERED=1
@@ -13,8 +36,10 @@ ask_to_stop() {
 trap 'ask_to_stop requeue' USR1
 trap 'ask_to_stop end' TERM INT
 
-# Processes of part $1 of the job that are started again wherever they fail. Its other arguments:
-# their number, cores for each, the role, and flags of their own.
+# The shell itself starts again what fails, here and below: the executable may be a Python zip,
+# from which only the experiment can be run, not the package's supervisor.
+#
+# Arguments: part of the job, number of processes, cores for each, role, and flags of its own.
 keep_running() {
   local part=$1 number=$2 cpus=$3 role=$4
   shift 4
@@ -30,9 +55,17 @@ keep_running() {
     ' "$role" "$pause" "${command[@]}" --job_name="$role" "$@" &
 }
 
-# Once, until it ends. Nobody but the program itself is to hear TERM: were a zip's own launcher to
-# die of it, Slurm would kill what is left of the step, the program, while that saves.
-run_learner() {
+keep_running 1 "$actor_jobs" "$actor_cpus" actor --learner_address="$address"
+if ((evaluator_cpus)); then
+  keep_running 2 1 "$evaluator_cpus" evaluator --logdir="$logdir"
+fi
+
+status=1
+quick_failures=0
+while [[ -z $stop ]]; do
+  began=$SECONDS
+  # Nobody but the program itself is to hear TERM: were a zip's own launcher to die of it, Slurm
+  # would kill what is left of the step, the program, while that saves.
   # shellcheck disable=SC2016
   srun --het-group=0 --ntasks=1 --cpus-per-task="$learner_cpus" --kill-on-bad-exit=0 \
     bash -c 'trap "" TERM; exec "$@"' learner \
@@ -45,18 +78,6 @@ run_learner() {
     status=$?
   done
   learner=""
-}
-
-keep_running 1 "$actor_jobs" "$actor_cpus" actor --learner_address="$address"
-if ((evaluator_cpus)); then
-  keep_running 2 1 "$evaluator_cpus" evaluator --logdir="$logdir"
-fi
-
-status=1
-quick_failures=0
-while [[ -z $stop ]]; do
-  began=$SECONDS
-  run_learner
   # 143: it was sent TERM, saved, and ended.
   [[ $status != 0 && $status != 143 ]] || break
   quick_failures=$((SECONDS - began < 120 ? quick_failures + 1 : 0))

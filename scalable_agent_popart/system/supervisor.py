@@ -1,0 +1,277 @@
+"""Owner of child processes: how they are started, watched, ended and started again.
+
+`Child` is a process with a connection to its parent, `Restarts` says when one that died is started
+again, and `Group` holds programs that must not outlive this process, however it ends. Only the
+standard library is used, since processes of environments and the tools of clusters import this.
+"""
+
+import contextlib
+import math
+import os
+import pickle
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_MAX_MESSAGE_BYTES = 2**16
+_MAX_LINES = 5
+_MAX_REASONS = 3
+# Stack traces of Python, Lua and abseil: the message stands above Lua's and below Python's.
+_STACK_TRACE = re.compile(
+    r"^\s*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
+    r".*\n(?:[ \t]+.*(?:\n|$))*",
+    re.MULTILINE,
+)
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+# A line that says why, among others that say what was done. Warnings of map compilers do not.
+_REASON = re.compile(
+    r"(?!WARNING).*(\bfatal\b|\berror\b|fail|\bcannot\b|could ?n[o']t|unable to|no space"
+    r"|no such file|out of memory|permission denied|(command|:) not found)",
+    re.IGNORECASE,
+)
+
+# Leads a group of processes. It stops at nothing but the end of its parent, and then kills all.
+_GUARD = """\
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(0, b"+")
+os.read(0, 1)
+os.killpg(0, signal.SIGKILL)
+"""
+
+
+class Child:
+    """A process that this one has started.
+
+    It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group
+    when the process has ended is killed.
+
+    Attributes:
+      pid: its number.
+      ends: file descriptor that can be read from once the process has ended, while `exit_code` is
+        None.
+      began: when it was started, as `time.monotonic` counts.
+      connection: socket to its standard input. Its end tells the child that the parent is gone.
+      output: the pipe that it prints to, if `output` was `subprocess.PIPE`.
+      exit_code: as shells count, 128 and more for signals; None until the end was waited for.
+      message: all that it has written to the connection, once its end was waited for.
+      max_memory_kib: largest memory, once its end was waited for.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        payload: Any = None,
+        files: Sequence[int] = (),
+        output: IO[bytes] | int | None = None,
+        environment: Mapping[str, str] | None = None,
+        group: int | None = None,
+    ):
+        """Starts the process.
+
+        Args:
+          command: its arguments, beginning with the program.
+          payload: is pickled and sent over the connection, for `begin`.
+          files: descriptors that it inherits.
+          output: file for all that it prints, or `subprocess.PIPE`; by default this process's.
+          environment: variables; by default those of this process.
+          group: the process group that it joins instead of leading one of its own.
+
+        Raises:
+          OSError: if the command cannot be executed.
+        """
+        owner = os.getpid()
+
+        def leave_if_orphaned() -> None:
+            # The process is in the group by now: a parent that died before this is noticed here,
+            # one that dies later by the guard.
+            if os.getppid() != owner:
+                os._exit(1)
+
+        self._leads = group is None
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                env=environment,
+                pass_fds=files,
+                process_group=group or 0,
+                preexec_fn=None if self._leads else leave_if_orphaned,
+            )
+        self.pid = self._process.pid
+        self.ends = os.pidfd_open(self.pid)
+        self.began = time.monotonic()
+        self.output = self._process.stdout
+        self.exit_code: int | None = None
+        self.message = ""
+        self.max_memory_kib = 0
+        if payload is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.connection.sendall(pickle.dumps(payload))
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Waits for the end, at most so long; returns the exit code, or None if it still runs."""
+        if self.exit_code is None:
+            poll = select.poll()
+            poll.register(self.ends, select.POLLIN)
+            if poll.poll(None if seconds is None else 1000 * seconds):
+                self._handle_exit()
+        return self.exit_code
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to this process alone, unless it has ended."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.ends, number)
+
+    def kill(self) -> None:
+        """Ends it at once, with all of its group, if it leads one."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def _handle_exit(self) -> None:
+        if self._leads:  # The group's number is nobody else's before this process is waited for.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        code = self._process.returncode
+        self.exit_code = code if code >= 0 else 128 - code
+        self.max_memory_kib = usage.ru_maxrss
+        with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
+            self.connection.setblocking(False)
+            self.message = self.connection.recv(_MAX_MESSAGE_BYTES).decode()
+        self.connection.close()
+        os.close(self.ends)
+
+
+def begin() -> tuple[socket.socket, Any]:
+    """Returns, in a `Child`, the connection to its parent and the payload.
+
+    Programs that it starts find nothing in their standard input.
+    """
+    connection = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    with connection.makefile("rb") as payload:
+        return connection, pickle.load(payload)
+
+
+def end(children: Iterable[Child], seconds: float) -> None:
+    """Waits for children that were asked to end, at most so long, and kills those that do not."""
+    deadline = time.monotonic() + seconds
+    try:
+        for child in children:
+            child.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # Also at a second Ctrl-C, which does not wait.
+        for child in children:
+            child.kill()
+
+
+class Group:
+    """A process group that is killed as soon as this process is gone; use as a context manager.
+
+    A process that does nothing else leads it, and reads from a connection that only this process
+    holds. So even programs that a launcher has started, as a Python zip's does, end with their
+    owner. Processes that leave the group, as those of environments, have to care for themselves.
+    """
+
+    def __enter__(self) -> "Group":
+        self._guard = Child([sys.executable, "-S", "-c", _GUARD])
+        self._guard.connection.recv(1)  # From now on it outlives SIGTERM.
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Kills what is left."""
+        self._guard.kill()
+
+    def start(self, command: Sequence[str], **how: Any) -> Child:
+        """Starts a process in the group; takes the arguments of `Child`."""
+        return Child(command, group=self._guard.pid, **how)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to all processes of the group."""
+        os.killpg(self._guard.pid, number)
+
+
+@dataclass
+class Restarts:
+    """Says when a process that died is started again: later with each death in a row.
+
+    Attributes:
+      first_pause: seconds before the first restart in a row; doubles with each further one.
+      max_pause: seconds.
+      max_in_a_row: number of restarts in a row; the next death is the last.
+      deaths: in a row up to now.
+    """
+
+    first_pause: float = 0.0
+    max_pause: float = math.inf
+    max_in_a_row: float = math.inf
+    deaths: int = 0
+
+    def pause(self, healthy: bool) -> float | None:
+        """Counts a death; returns the seconds up to the restart, or None to give up.
+
+        Args:
+          healthy: whether the process had worked, so that its death begins a new row.
+        """
+        self.deaths = 1 if healthy else self.deaths + 1
+        if self.deaths > self.max_in_a_row:
+            return None
+        doublings = min(self.deaths - 1, 100)  # Higher powers of two are no floats.
+        return min(self.first_pause * 2.0**doublings, self.max_pause)
+
+
+def python_environment() -> dict[str, str]:
+    """Returns environment variables with which Python finds the modules that this process does."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def describe_exit(code: int) -> str:
+    """Says in words what a child's exit code means."""
+    if 128 < code <= 128 + signal.NSIG:
+        return f"was ended by signal {code - 128}"
+    return f"ended with exit code {code}"
+
+
+def tail(path: Path, max_bytes: int) -> str:
+    """Returns the end of a text file; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - max_bytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def last_words(output: str) -> str:
+    """Tells in one line why a process ended.
+
+    Args:
+      output: all that it has printed, or the end of it.
+
+    Returns:
+      The exception that ended it, or else its last lines, both without stack traces; before them
+      earlier lines that name a cause, as a missing program or library.
+    """
+    lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]
+    end = raised[-1] if raised else max(0, len(lines) - _MAX_LINES)
+    reasons = list(dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line)))
+    if len(reasons) > _MAX_REASONS:  # A cause stands above what came of it.
+        reasons = [reasons[0], *reasons[1 - _MAX_REASONS :]]
+    told = [*reasons, " ".join(lines[end:][:_MAX_LINES])]
+    return "; ".join(filter(None, told))[:1000] or "(none)"

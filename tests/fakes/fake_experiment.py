@@ -1,0 +1,56 @@
+"""Stands in for `experiment.py` where it is tested in which order runs are trained and tested.
+
+It learns from a hundred frames every hundredth of a second and saves at SIGTERM. A run whose flags
+have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
+`go` beside the run directory.
+"""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> None:
+    """Trains, tests or reports, as the real one: what `tools/run_experiment.py` reads of it."""
+    flags = dict(argument.lstrip("-").partition("=")[::2] for argument in arguments)
+    if "flagfile" in flags:
+        lines = Path(flags["flagfile"]).read_text().split()
+        flags = {**dict(line.lstrip("-").partition("=")[::2] for line in lines), **flags}
+    if flags.get("mode") == "report":
+        Path(flags["report_dir"]).mkdir(parents=True, exist_ok=True)
+        (Path(flags["report_dir"]) / "report.md").write_text(flags["runs"])
+        return
+    run = Path(flags["logdir"])
+    metrics = run / "metrics.jsonl"
+    run.mkdir(exist_ok=True)
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    frames = json.loads(lines[-1])["frames"] if lines else 0
+    if flags.get("mode") == "test":
+        tested = {"frames": frames, "starts": "noop", "tasks": {}}
+        (run / "evaluation.json").write_text(json.dumps(tested))
+        (run / "tests").open("a").write("tested\n")
+        return
+    config = {"agent": "IMPALA", "git_revision": "abc", "versions": {}, "flags": flags}
+    (run / "config.json").write_text(json.dumps(config))
+
+    def save(number: int, frame: object) -> None:
+        (run / "saved").touch()
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, save)
+    total = int(flags["total_environment_frames"])
+    while frames < total:
+        time.sleep(0.01)
+        if flags.get("fake") == "fail" and frames >= total // 2:
+            sys.exit("diverged")
+        if flags.get("fake") == "slow" and not (run.parent / "go").exists():
+            continue
+        frames += 100
+        with open(metrics, "a") as file:
+            file.write(json.dumps({"frames": frames, "frames_per_second": 10}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

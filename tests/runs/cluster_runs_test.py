@@ -1,0 +1,46 @@
+"""A whole run of a learner and an actor job, in two threads of one process."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.training import remote_actors, trainer
+from tests.fakes.programs import DEADLINE_SECONDS, free_port, metrics
+
+
+class NoSignal(SimpleNamespace):
+    """Stands in for signals, which only a process's main thread can handle."""
+
+    signal_number = None
+
+    def __enter__(self) -> "NoSignal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)  # The server stays.
+    monkeypatch.setattr(remote_actors, "StopOnSignal", NoSignal)
+    sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
+    where = {"level_name": "catch5", "learner_address": f"localhost:{free_port()}", **sizes}
+    actor = Config.from_flags({**where, "job_name": "actor", "task": 3, "precision": "bfloat16"})
+    ended: list[int | None] = []
+    job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))
+    job.start()
+    learner = {"logdir": str(tmp_path), "total_environment_frames": 2000, "log_seconds": 0.1}
+    trainer.train(Config.from_flags({**where, **learner, "precision": "float32"}))
+    job.join(DEADLINE_SECONDS)
+    assert ended == [None]
+    lines = metrics(tmp_path)
+    assert lines[-1]["frames"] == 2000
+    assert {line["precision"] for line in lines} == {"float32"}
+    assert all(line["policy_lag"] < 100 for line in lines)
+    difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
+    assert sum(difference in record.getMessage() for record in caplog.records) == 2, "both sides"

@@ -1,0 +1,133 @@
+"""Actor threads of one process: their tasks, order, progress, measurements and errors."""
+
+import threading
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from environments import Lockstep, StepOutput
+from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.system.stage_clock import shares
+from scalable_agent_popart.training.local_actors import LocalActors
+from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
+from tests.fakes.programs import wait_until
+
+UNROLL = 5
+FLAGS = {"level_name": "catch5", "num_actors": 12, "actor_threads": 3, "batch_size": 4}
+CONFIG = Config.from_flags({**FLAGS, "unroll_length": UNROLL, "use_lstm": True})
+
+
+def make_actors(
+    monkeypatch: pytest.MonkeyPatch, first: type[CountingEnvironments] = CountingEnvironments
+) -> LocalActors:
+    """Actors that play counting environments, those of one thread of the class `first`."""
+    numbers = iter(range(0, 1000, 50))
+    kinds = iter([first])
+
+    def make(config: Config, suite: object, task_ids: np.ndarray, *_: object, **__: object):
+        return Lockstep(next(kinds, CountingEnvironments)(task_ids, next(numbers)))
+
+    monkeypatch.setattr(factory, "make_environments", make)
+    state = Agent(3, "shallow", use_lstm=True).initial_state(1)
+    spec = rollouts.rollout_spec(OBSERVATION, state, 3, UNROLL)
+    return LocalActors(CONFIG, spec, factory.make_learner(CONFIG, spec))
+
+
+def test_tasks_and_order_survive_threads_and_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = make_actors(monkeypatch)
+    steps_seen: dict[int, list[list[int]]] = defaultdict(list)
+    tasks_seen = set()
+    taken = 0
+    with actors:
+        # One thread may be ready long before the other.
+        while taken < 15 or (len(tasks_seen) < 5 and taken < 2000):
+            batch = actors.next_batch()
+            if batch is None:
+                continue
+            taken += 1
+            for b in range(CONFIG.batch_size):
+                seen = [observed(o) for o in batch.env_outputs.observation[:, b].numpy()]
+                assert {s.task for s in seen} == {int(batch.task_id[b])}
+                assert len({s.environment for s in seen}) == 1
+                steps_seen[seen[0].environment].append([s.step for s in seen])
+                tasks_seen.add(int(batch.task_id[b]))
+        stages, load = shares(actors.threads.clocks), actors.load()
+        assert actors.load()["learner_wait"] == 0, "nobody has waited since"
+    assert set(stages) == {"refresh", "policy", "environment", "queue"}
+    assert sum(stages.values()) == pytest.approx(1)
+    assert 0 < load["learner_wait"] <= 1, "the first batch was waited for"
+    assert 0 <= load["queue_fill"] <= 1
+    assert 1 <= actors.threads.num_traces <= CONFIG.actor_threads
+    assert tasks_seen == set(range(5))
+    for rollouts_seen in steps_seen.values():
+        for k, steps in enumerate(rollouts_seen):
+            assert steps == list(range(k * UNROLL, (k + 1) * UNROLL + 1))
+
+
+def test_the_start_is_described_by_ready_environments_and_then_by_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = threading.Event()
+
+    class Slow(CountingEnvironments):
+        def reset(self) -> StepOutput:
+            go_on.wait()
+            return super().reset()
+
+    actors = make_actors(monkeypatch, Slow)
+    assert actors.describe_start() == "0 of 12 environments ready"
+    with actors:
+        wait_until(lambda: actors.describe_start() == "8 of 12 environments ready")
+        go_on.set()
+        # Nobody takes batches, so the queue fills up.
+        wait_until(lambda: actors.describe_start() == "4 of 4 rollouts")
+
+
+def test_an_exception_in_an_actor_thread_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(CountingEnvironments):
+        def receive(self) -> StepOutput:
+            raise RuntimeError("the emulator caught fire")
+
+    def take_batches() -> None:
+        with make_actors(monkeypatch, Broken) as actors:
+            while True:
+                actors.next_batch()
+
+    with pytest.raises(RuntimeError, match="the emulator caught fire"):
+        take_batches()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not [name for name in names if name.startswith(("actor-", "batches"))]
+
+
+def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
+    for num_actors, num_tasks, num_threads in ((57, 57, 2), (12, 5, 3), (7, 1, 7), (9, 4, 1)):
+        dealt = factory.deal_tasks(num_actors, num_tasks, num_threads)
+        assert len(dealt) == num_threads
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        for tasks in dealt:  # As mixed as its size allows.
+            assert len(set(tasks)) >= min(len(tasks), num_tasks // num_threads)
+    for num_actors, num_tasks, num_jobs in ((12, 5, 1), (10, 57, 40), (57, 57, 3), (3, 5, 7)):
+        jobs = [
+            np.concatenate(factory.deal_tasks(num_actors, num_tasks, 2, job))
+            for job in range(num_jobs)
+        ]
+        assert all(len(own) == num_actors for own in jobs)
+        counts = np.bincount(np.concatenate(jobs), minlength=num_tasks)
+        assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_actors", "asked", "threads"),
+    [(2, 32, 0, 2), (64, 32, 0, 4), (8, 1, 0, 1), (8, 32, 3, 3)],
+)
+def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
+    cores: int, num_actors: int, asked: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factory.hardware, "num_cores", lambda: cores)
+    given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
+    assert factory.num_actor_threads(Config.from_flags(given)) == threads
