@@ -132,13 +132,6 @@ def test_rollouts_are_what_happened_in_order_and_with_the_weights_that_acted(
     assert set(clock.seconds) == set(rollout_stages)
 
 
-def test_a_rollout_has_the_version_of_the_weights_that_began_it() -> None:
-    buffer = rollouts.RolloutBuffer(make_agent(use_lstm=False, stacks=False)[1], np.arange(2))
-    for i, version in enumerate((5, 6)):
-        buffer.begin(np.array([i]), (), version)
-    assert buffer.take(np.arange(2)).policy_version.tolist() == [5, 6]
-
-
 def test_environments_need_not_wait_for_one_another() -> None:
     """Each one's rollouts stay whole and in order, and a lost one starts a new rollout."""
     pool, sink = UnevenEnvironments(np.array([1, 0, 1, 2])), ListSink(60)

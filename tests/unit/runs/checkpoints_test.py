@@ -133,10 +133,12 @@ def test_variables_of_another_shape_and_missing_ones_are_refused(
     tmp_path: Path, learner: Learner
 ) -> None:
     Checkpoints(tmp_path, learner=learner).save()
-    with pytest.raises(UserError, match="another program or version"):
-        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
-    with pytest.raises(UserError, match="another program or version"):
-        Checkpoints(tmp_path, learner=learner, more=tf.Variable(0)).restore()
+    for objects in (
+        {"learner": make_learner(use_popart=True)},
+        {"learner": learner, "another": tf.Variable(1)},
+    ):
+        with pytest.raises(UserError, match="another program or version"):
+            Checkpoints(tmp_path, **objects).restore()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, learner: Learner) -> None:
