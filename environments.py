@@ -1,10 +1,9 @@
 """The environment contract: what actors and environments exchange.
 
-NumPy and dm-tree (for nested arrays) only, so that a process that only emulates stays small and
-starts fast. An actor plays an *environment pool*, whose N environments need not wait for one
-another. A *batched environment* steps N environments in lockstep, and `Lockstep` makes a pool of
-one or several. A single `Environment` runs in a process of its own, or among others in a
-`SerialEnvironments`.
+It needs only NumPy and dm-tree (for nested arrays), so that processes that emulate stay small. An
+actor plays an *environment pool*, whose N environments need not wait for one another. A *batched
+environment* steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single
+`Environment` runs in a process of its own, or among others in a `SerialEnvironments`.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
@@ -104,8 +103,7 @@ class EnvironmentPool(Protocol):
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         """Sends actions int32 `[M]` to environments that were received, `ids` ascending.
 
-        Raises:
-          EnvironmentLostError: if one cannot be kept going.
+        Raises EnvironmentLostError as `receive` does.
         """
 
     def close(self) -> None:
@@ -135,8 +133,7 @@ class Environment(Protocol):
 class BatchedEnvironment(Protocol):
     """N environments stepped in lockstep.
 
-    `send` and `receive` split a step in two, so that several batched environments can work at
-    the same time: send to all, then receive from all.
+    A step is a `send` and a `receive`, so that what is sent to several is worked on by all at once.
     """
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
@@ -155,16 +152,17 @@ class BatchedEnvironment(Protocol):
 
 
 class EpisodeCounter:
-    """Keeps `StepOutputInfo` for N environments."""
+    """Keeps the episode totals of N environments."""
 
     def __init__(self, num_environments: int):
         self._return = np.zeros(num_environments, np.float32)
         self._step = np.zeros(num_environments, np.int32)
 
-    def start(self) -> StepOutputInfo:
-        """Returns the info of a reset."""
-        self._return, self._step = np.zeros_like(self._return), np.zeros_like(self._step)
-        return StepOutputInfo(self._return.copy(), self._step.copy(), self._step > 0)
+    def start(self, observation: Any) -> StepOutput:
+        """Starts all episodes; returns the output of a reset to these observations `[N, ...]`."""
+        reward = np.zeros_like(self._return)
+        info = self.step(reward, np.zeros(reward.shape, bool), begins=True)
+        return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
 
     def step(
         self,
@@ -182,20 +180,11 @@ class EpisodeCounter:
           begins: `[M]`, true where an environment was started instead of taking a step.
         """
         played = np.logical_not(begins)
-        self._return[ids] = (self._return[ids] + reward) * played
-        self._step[ids] = (self._step[ids] + 1) * played
-        # Indexing with integers copies; a slice does not.
-        info = StepOutputInfo(self._return[ids].copy(), self._step[ids].copy(), episode_end)
-        self._return[ids] *= ~episode_end
-        self._step[ids] *= ~episode_end
-        return info
-
-
-def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
-    """Returns the `StepOutput` of a reset, given the first observations `[N, ...]`."""
-    info = counter.start()
-    reward = np.zeros(info.episode_step.shape, np.float32)
-    return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
+        episode_return = (self._return[ids] + reward) * played
+        episode_step = (self._step[ids] + 1) * played
+        self._return[ids] = episode_return * ~episode_end
+        self._step[ids] = episode_step * ~episode_end
+        return StepOutputInfo(episode_return, episode_step, episode_end)
 
 
 class SerialEnvironments:
@@ -208,21 +197,20 @@ class SerialEnvironments:
         self._actions = np.zeros(len(members), np.int32)
 
     def reset(self) -> StepOutput:
-        return initial_step(self._counter, _stack([member.reset() for member in self._members]))
+        return self._counter.start(_stack([member.reset() for member in self._members]))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
 
     def receive(self) -> StepOutput:
         pairs = zip(self._members, self._actions.tolist(), strict=True)
-        rewards, dones, observations = zip(
-            *(member.step(action) for member, action in pairs), strict=True
-        )
+        steps = [member.step(action) for member, action in pairs]
+        rewards, dones, observations = zip(*steps, strict=True)
         reward, done = np.array(rewards, np.float32), np.array(dones, bool)
         return StepOutput(reward, self._counter.step(reward, done), done, _stack(observations))
 
     def close(self) -> None:
-        close_all(self._members)
+        _close_all(self._members)
 
 
 class Lockstep:
@@ -237,9 +225,8 @@ class Lockstep:
         self.members = members
         self.task_ids = np.concatenate([member.task_ids for member in members])
         self.restarts = np.zeros(len(self.task_ids), np.int64)
-        self.groups = np.repeat(
-            np.arange(len(members)), [len(member.task_ids) for member in members]
-        )
+        sizes = [len(member.task_ids) for member in members]
+        self.groups = np.repeat(np.arange(len(members)), sizes)
         self._first: list[StepOutput] = []
         self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
 
@@ -260,10 +247,10 @@ class Lockstep:
             self.members[i].send(part)
 
     def close(self) -> None:
-        close_all(self.members)
+        _close_all(self.members)
 
 
-def close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
+def _close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
     """Closes every member, even if closing another one fails."""
     with contextlib.ExitStack() as stack:
         for member in members:
