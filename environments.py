@@ -31,7 +31,7 @@ class ArraySpec:
 
 
 class Observation(NamedTuple):
-    """An image with an instruction; where there is no instruction, an observation is an image."""
+    """An image with an instruction; without instructions, an observation is the image itself."""
 
     image: Any  # uint8 [N, height, width, channels]
     # int32 [N, MAX_WORDS]: each word's hash bucket, from 1 to NUM_WORD_BUCKETS; padded with 0.
@@ -48,10 +48,7 @@ NUM_WORD_BUCKETS = 1000
 
 
 class StepOutputInfo(NamedTuple):
-    """Progress of the scored episode, up to and including the step; each `[N]`.
-
-    Where `episode_end` is true, these are the totals of the episode that ended.
-    """
+    """Totals of the scored episode `[N]`, with this step; at its end, those of the ended one."""
 
     episode_return: np.ndarray  # float32, undiscounted sum of raw rewards
     episode_step: np.ndarray  # int32, agent steps
@@ -72,21 +69,19 @@ class Ready(NamedTuple):
 
     ids: np.ndarray  # int64 [M], ascending indices into the N environments
     output: StepOutput  # [M, ...]
-    # bool [M]: the environment has just been started or restarted, so that this step continues
-    # nothing: its reward is 0 and it is `done`.
+    # bool [M]: just started or restarted, so that the step continues nothing: it is `done` with 0.
     fresh: np.ndarray
 
 
 class EnvironmentPool(Protocol):
-    """N environments that need not wait for one another.
+    """N environments, each received, then sent one action, then received again, or left to rest.
 
-    Each is received, then sent one action, then received again; one that is sent nothing rests.
-    Where `lockstep` is true, actions must go to all environments at once, except that whole
-    groups may be left out, for good; otherwise the actor may let some wait and go on with others.
+    Both methods raise EnvironmentLostError if an environment cannot be kept going.
     """
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
+    # If true, actions must go to all at once, except that whole groups may be left out, for good.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest without the others
 
@@ -94,17 +89,10 @@ class EnvironmentPool(Protocol):
         """Begins the first episodes."""
 
     def receive(self, seconds: float) -> Ready:
-        """Waits up to about `seconds` for environments to be ready; there may be none.
-
-        Raises:
-          EnvironmentLostError: if one cannot be kept going.
-        """
+        """Waits up to about `seconds` for environments to be ready; there may be none."""
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        """Sends actions int32 `[M]` to environments that were received, `ids` ascending.
-
-        Raises EnvironmentLostError as `receive` does.
-        """
+        """Sends actions int32 `[M]` to environments that were received, `ids` ascending."""
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
@@ -121,10 +109,7 @@ class Environment(Protocol):
         """Begins the first episode and returns its first observation."""
 
     def step(self, action: int) -> tuple[float, bool, Any]:
-        """Returns the raw reward, `done`, and the next observation.
-
-        Where the episode is done, that is the first observation of the next one.
-        """
+        """Returns the raw reward, `done`, and the next observation, of the next episode if done."""
 
     def close(self) -> None:
         """Releases what the environment holds."""
@@ -173,11 +158,7 @@ class EpisodeCounter:
     ) -> StepOutputInfo:
         """Adds one step of M environments; episodes that end start again at zero.
 
-        Args:
-          reward: `[M]`, raw.
-          episode_end: `[M]`.
-          ids: `[M]`, indices of the environments; by default all.
-          begins: `[M]`, true where an environment was started instead of taking a step.
+        `begins` is true where an environment was started instead of taking a step.
         """
         played = np.logical_not(begins)
         episode_return = (self._return[ids] + reward) * played

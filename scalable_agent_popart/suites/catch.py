@@ -1,13 +1,12 @@
 """Catch-5: five games of Catch that differ in reward scale, in colour and in controls.
 
 A ball falls from the top of a 10x5 board, one row a step; a paddle in the bottom row moves one
-column left, one right, or stays. The episode ends when the ball reaches the bottom: the reward
-is +scale if the paddle is under it, and -scale if not.
+column left, one right, or stays. The episode ends when the ball reaches the bottom: the reward is
++scale if the paddle is under it, and -scale if not. The scales are 0.01, 0.1, 1, 10 and 100.
 
-The scales are 0.01, 0.1, 1, 10 and 100. Each task paints its pieces in a colour of its own, and
-wires the three actions to left, stay and right in an order of its own. So the policy, which is
-not told the task, can see it; and what it learns in one task does not score in another, or the
-task with the largest rewards alone would teach all five.
+Each task paints its pieces in a colour of its own, and wires the three actions to left, stay and
+right in an order of its own. So the policy, which is not told the task, can see it; and what it
+learns in one task does not score in another, or the largest rewards alone would teach all five.
 """
 
 import itertools

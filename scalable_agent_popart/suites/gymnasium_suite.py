@@ -16,10 +16,7 @@ from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
 
 class GymnasiumEnvironment:
-    """A Gymnasium environment as an `Environment`.
-
-    An episode that is truncated ends like one that is terminated: its return is cut there.
-    """
+    """A Gymnasium environment as an `Environment`; truncation ends an episode like termination."""
 
     def __init__(
         self, make: Callable[[], gymnasium.Env], seed: int, attempt: int = 0, _: Path | None = None
@@ -59,9 +56,9 @@ def make_suite(
         `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
       image_shape: height, width and channels of the observations.
       num_actions: of every task.
-      processes: if true, each environment runs in a process of its own, which pays where steps are
-        slow and keeps the run going if one crashes; functions in `tasks` must then pickle. If
-        false, environments are stepped one after the other in the actors' threads.
+      processes: gives each environment a process of its own, which pays where steps are slow and
+        keeps the run going if one crashes; functions in `tasks` must then pickle. Otherwise,
+        actors' threads step their environments one after the other.
       defaults: flag to value, for flags whose defaults are to be others than a `Suite`'s.
       **fields: of `Suite`, such as `reference_scores`.
     """
@@ -89,10 +86,7 @@ def make_suite(
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UserError(f"the environment of {task} cannot be made ({reason})") from error
             if found != expected:
-                raise UserError(
-                    f"{task} has the spaces {found[0]} and {found[1]}, but its suite is made for "
-                    f"{expected[0]} and {expected[1]}"
-                )
+                raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
 
     return Suite(
         name=name,

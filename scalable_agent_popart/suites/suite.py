@@ -111,6 +111,11 @@ class Suite:
         return any(score != UNNORMALISED for score in self.reference_scores.values())
 
     @property
+    def unit(self) -> str:
+        """The sign that follows a printed score."""
+        return "%" if self.normalised else ""
+
+    @property
     def level_name(self) -> str:
         """The `--level_name` that resolves to this suite and the tasks in play."""
         names = self.name if self.whole else ",".join(self.tasks)

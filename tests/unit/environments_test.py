@@ -9,36 +9,31 @@ _ALL = np.arange(6)
 
 
 class RecordingEnvironment:
-    """Writes every call into a log that it shares; observations name task and action."""
+    """Writes every call into a log that it shares; a reward names task and action."""
 
     def __init__(self, name: str, task_ids: list[int], calls: list[str]):
         self.task_ids = np.array(task_ids, np.int32)
-        self.actions = np.zeros(len(task_ids), np.int32)
-        self._name = name
-        self._calls = calls
+        self._name, self._calls = name, calls
         self._counter = environments.EpisodeCounter(len(task_ids))
 
     def reset(self) -> environments.StepOutput:
-        return self._counter.start(self._observation())
+        return self._counter.start({"task": self.task_ids, "action": self.task_ids})
 
     def send(self, actions: np.ndarray) -> None:
         self._calls.append(f"send {self._name}")
-        self.actions = actions.copy()
+        self._actions = actions.copy()
 
     def receive(self) -> environments.StepOutput:
         self._calls.append(f"receive {self._name}")
-        done = self.actions == 0
-        reward = (self.task_ids * 10 + self.actions).astype(np.float32)
-        info = self._counter.step(reward, done)
-        return environments.StepOutput(reward, info, done, self._observation())
+        done = self._actions == 0
+        reward = (self.task_ids * 10 + self._actions).astype(np.float32)
+        seen = {"task": self.task_ids, "action": self._actions}
+        return environments.StepOutput(reward, self._counter.step(reward, done), done, seen)
 
     def close(self) -> None:
         self._calls.append(f"close {self._name}")
         if self._name == "b":
             raise OSError("b cannot be closed")
-
-    def _observation(self) -> dict[str, np.ndarray]:
-        return {"image": np.tile(self.task_ids[:, None], 3).astype(np.uint8), "a": self.actions}
 
 
 def _begun() -> tuple[environments.Lockstep, list[str]]:
@@ -51,7 +46,7 @@ def _begun() -> tuple[environments.Lockstep, list[str]]:
     assert ids.tolist() == _ALL.tolist()
     assert fresh.all()
     assert first.done.all()
-    np.testing.assert_array_equal(first.observation["image"][:, 1], [4, 4, 7, 1, 2, 3])
+    np.testing.assert_array_equal(first.observation["task"], [4, 4, 7, 1, 2, 3])
     return pool, calls
 
 
@@ -100,7 +95,7 @@ def test_lockstep_sends_to_all_members_before_it_receives_and_keeps_their_order(
     np.testing.assert_array_equal(output.reward, [41, 40, 72, 13, 20, 35])
     np.testing.assert_array_equal(output.done, [False, True, False, False, True, False])
     np.testing.assert_array_equal(output.info.episode_step, [1] * 6)
-    np.testing.assert_array_equal(output.observation["a"], [1, 0, 2, 3, 0, 5])
+    np.testing.assert_array_equal(output.observation["action"], [1, 0, 2, 3, 0, 5])
 
 
 def test_members_of_lockstep_that_are_sent_nothing_rest_until_it_starts_again() -> None:
@@ -136,11 +131,7 @@ class Countdown:
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
         self._left -= 1
-        done = not self._left
-        return float(action), done, self.reset() if done else np.full(2, self._left)
-
-    def close(self) -> None:
-        self._length = -1
+        return float(action), not self._left, np.full(2, self._left) if self._left else self.reset()
 
 
 def test_serial_environments_are_a_batch_of_single_ones() -> None:

@@ -53,9 +53,9 @@ class Emulator:
     def restore(self, state: bytes) -> np.ndarray:
         """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
 
-        A state holds no screen. To draw one, a frame of no-op is played, whose reward is
-        ignored. From there on the game continues as the one that the state was saved in, except
-        that a game which redraws only parts of the screen may first show pixels of another.
+        A state holds no screen. To draw one, a frame of no-op is played, whose reward is ignored.
+        From there on the game continues as the one that was saved, except that where only parts of
+        the screen are redrawn, pixels of another game may show at first.
         """
         # A state does not say whether the last frame was cut short, as Q*bert's always are. In an
         # emulator that has played no frame since its reset, Q*bert would continue differently.

@@ -36,6 +36,10 @@ _FORMAT = "atari-starts-1"
 _HOW_TO_RECORD = "tools/record_starts.py records starts"
 
 
+def _emulator_version() -> str:
+    return f"ale-py {importlib.metadata.version('ale-py')}"
+
+
 def frames_before(states: Sequence[bytes]) -> np.ndarray:
     """Returns the number of frames of the game played before each state, int32 `[N]`."""
     import ale_py  # noqa: PLC0415 - other suites work without the emulator.
@@ -69,23 +73,16 @@ def check_starts(games: Sequence[str], options: EnvironmentOptions) -> None:
     directory = options.human_starts_dir
     if not directory:
         return
-    missing = [game for game in games if not _path(directory, game).is_file()]
-    if missing:
+    if missing := [game for game in games if not _path(directory, game).is_file()]:
         named = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
-        raise UserError(
-            f"{directory} holds no starts for {len(missing)} of {len(games)} games ({named}); "
-            f"{_HOW_TO_RECORD}"
-        )
+        of_all = f"{len(missing)} of {len(games)} games ({named})"
+        raise UserError(f"{directory} holds no starts for {of_all}; {_HOW_TO_RECORD}")
     for game in games:
         read_starts(directory, game)
 
 
 def read_starts(directory: str | Path, game: str) -> list[bytes]:
-    """Reads the states of a game's file.
-
-    Raises:
-      UserError: if it is missing, damaged, of another game, or of another emulator.
-    """
+    """Reads a game's file; refuses one that is missing, damaged, or of another game or emulator."""
     path = _path(directory, game)
     try:
         with np.load(path, allow_pickle=False) as content:
@@ -110,10 +107,6 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
         reason = error.strerror if isinstance(error, OSError) else None
         problem = f"cannot be read ({reason or 'damaged, or not a file of starts'})"
     raise UserError(f"{path} {problem}; {_HOW_TO_RECORD}")
-
-
-def _emulator_version() -> str:
-    return f"ale-py {importlib.metadata.version('ale-py')}"
 
 
 class _Game:
@@ -179,19 +172,14 @@ def record_starts(
     """Plays whole games, each after 0 to 30 no-ops, and samples starts from them.
 
     Args:
-      game: name of its ROM.
       act: the player, called with outputs `[1, ...]` of an environment that restarts in the step
         that ends a game: `done` where a game begins.
-      num_starts: sampled uniformly from all agent steps after which the game goes on.
-      num_games: to play.
+      num_starts: sampled uniformly from all agent steps after which the game goes on; with fewer
+        steps than that, a UserError is raised.
       seed: of the no-ops and the sample, below 2^31.
-      options: the observation's size and action repeats.
 
     Returns:
       States in random order: the first few are a uniform sample, too.
-
-    Raises:
-      UserError: if the games had fewer steps than `num_starts`.
     """
     generator = np.random.default_rng(seed)
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
@@ -215,8 +203,6 @@ def record_starts(
                 bisect.insort(chosen, (key, state))
                 del chosen[num_starts:]
     if len(chosen) < num_starts:
-        raise UserError(
-            f"{game}: the games had only {len(chosen)} points to start from; ask for fewer "
-            "starts or play more games"
-        )
+        found = f"{game}: the games had only {len(chosen)} points to start from"
+        raise UserError(f"{found}; ask for fewer starts or play more games")
     return [state for _, state in chosen]

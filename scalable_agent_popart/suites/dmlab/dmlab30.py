@@ -67,7 +67,6 @@ _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
 """
-_MISSING = "not installed"
 # The value of `--dataset_path` for coloured squares that the levels make themselves.
 _DUMMY_DATASET = "dummy"
 
@@ -81,7 +80,7 @@ def word_buckets(instruction: str) -> np.ndarray:
 
 
 class DmLabLevel:
-    """One level as an `environments.Environment`, for a process of its own."""
+    """A level as an `environments.Environment`, for a process of its own."""
 
     def __init__(
         self, level: str, seed: int, options: EnvironmentOptions, attempt: int, directory: Path
@@ -149,29 +148,26 @@ def _make_environments(
 def _task(name: str) -> str | None:
     """Returns the task that plays a level, None if there is no such level; refuses test levels."""
     level = name.removeprefix(_FOLDER)
+    if level in _TEST_VERSIONS.values():
+        raise UserError(
+            f"--level_name: {level} is held out for testing; give {level.removesuffix('test')}train"
+            ", of which --mode=test plays both versions"
+        )
     if level in _SCORES:
         return level
-    for task, test_version in _TEST_VERSIONS.items():
-        if level == test_version:
-            raise UserError(
-                f"--level_name: {level} is held out for testing; give {task}, of which "
-                "--mode=test plays both versions"
-            )
     return name if complaint(name) is None else None
 
 
 def _why_unknown(name: str) -> str:
     reason = complaint(name)
-    if reason == _MISSING:
-        return f"for other levels of DeepMind Lab, the module deepmind_lab is missing: {_BUILD}"
-    return "" if reason is None or "Level not found" in reason else f"deepmind_lab fails: {reason}"
+    return "" if reason is None or "Level not found" in reason else f"DeepMind Lab: {reason}"
 
 
 @functools.cache
 def complaint(level: str) -> str | None:
     """Loads a level in a process, which it may end; returns why it cannot be loaded, or None."""
     if importlib.util.find_spec("deepmind_lab") is None:
-        return _MISSING
+        return f"the module deepmind_lab is missing; {_BUILD}"
     with tempfile.TemporaryDirectory() as folder:
         result = subprocess.run(
             [sys.executable, "-c", _LOAD, level, folder],
@@ -194,7 +190,7 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
         raise UserError(f"--dataset_path={path} is no directory")
     if options.level_cache_dir:
         cache = Path(options.level_cache_dir).absolute()
-        nearest = next(path for path in (cache, *cache.parents) if os.path.exists(path))
+        nearest = next(folder for folder in (cache, *cache.parents) if os.path.exists(folder))
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     needy = " and ".join(level for level in levels if level in _NEED_DATASET)

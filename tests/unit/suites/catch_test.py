@@ -7,6 +7,7 @@ import pytest
 
 from environments import BatchedEnvironment, StepOutput
 from scalable_agent_popart import scores, suites
+from tests.fakes.play import play
 
 _SUITE = suites.resolve("catch5")
 _TASKS = range(len(_SUITE.tasks))
@@ -33,9 +34,7 @@ def _columns(boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _controls(task_id: int) -> list[int]:
     """Returns the paddle's move for each action, found by pressing each once."""
-    environment = _make([task_id] * 3, [0, 1, 2])
-    before = environment.reset().observation
-    after = _step(environment, [0, 1, 2]).observation
+    before, after = play(_make([task_id] * 3, [0, 1, 2]), [[0, 1, 2]]).observation
     return (_columns(after)[1] - _columns(before)[1]).tolist()
 
 
@@ -83,11 +82,9 @@ def test_board_shows_one_falling_ball_above_one_paddle_and_nothing_else() -> Non
 
 
 def test_same_seed_plays_the_same_game_and_another_seed_another() -> None:
-    boards = _make([3, 3, 3], [11, 11, 12])
-    seen = [boards.reset().observation]
-    seen += [_step(boards, [1, 1, 1]).observation for _ in range(10 * _STEPS)]
-    assert all((first == second).all() for first, second, _ in seen)
-    assert any((first != third).any() for first, _, third in seen)
+    seen = play(_make([3, 3, 3], [11, 11, 12]), np.ones((10 * _STEPS, 3))).observation
+    np.testing.assert_array_equal(seen[:, 0], seen[:, 1])
+    assert (seen[:, 0] != seen[:, 2]).any()
 
 
 def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
@@ -103,26 +100,23 @@ def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
 
 @pytest.mark.parametrize("task_id", _TASKS)
 def test_episode_ends_with_the_signed_scale_and_the_next_first_board(task_id: int) -> None:
-    environment = _make([task_id] * 10, list(range(10)))
     stay = _controls(task_id).index(0)
-    output = environment.reset()
-    for _ in range(2):
-        caught = np.equal(*_columns(output.observation))
+    outputs = play(_make([task_id] * 10, list(range(10))), np.full((2 * _STEPS, 10), stay))
+    info, scale = outputs.info, np.float32(_SCALES[task_id])
+    ends = np.arange(1, 2 * _STEPS + 1) % _STEPS == 0
+    for first, last in ((0, _STEPS), (_STEPS, 2 * _STEPS)):
+        caught = np.equal(*_columns(outputs.observation[first]))
         assert 0 < caught.sum() < 10, "both outcomes must occur"
-        for step in range(1, _STEPS + 1):
-            output = _step(environment, [stay] * 10)
-            last = step == _STEPS
-            scale = np.float32(_SCALES[task_id])
-            expected = np.where(caught, scale, -scale) if last else np.zeros(10, np.float32)
-            np.testing.assert_array_equal(output.reward, expected)
-            np.testing.assert_array_equal(output.done, [last] * 10)
-            np.testing.assert_array_equal(output.info.episode_end, [last] * 10)
-            np.testing.assert_array_equal(output.info.episode_return, expected)
-            np.testing.assert_array_equal(output.info.episode_step, [step] * 10)
-        pieces = output.observation.any(axis=-1)
+        for array in (outputs.reward, info.episode_return):
+            assert not array[first + 1 : last].any()
+            np.testing.assert_array_equal(array[last], np.where(caught, scale, -scale))
+        pieces = outputs.observation[last].any(axis=-1)
         assert pieces[:, 0].any(axis=1).all(), "the ball is back in the top row"
         assert pieces[:, -1, 2].all(), "the paddle is back in the middle"
-    assert output.reward.dtype == np.float32
+    for array in (outputs.done, info.episode_end):
+        assert (array[1:] == ends[:, None]).all()
+    assert (info.episode_step[1:] == 1 + np.arange(2 * _STEPS)[:, None] % _STEPS).all()
+    assert outputs.reward.dtype == np.float32
 
 
 def test_balls_are_uniform_and_random_play_scores_about_zero_percent() -> None:

@@ -61,8 +61,6 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
     suite = suites.resolve(name)
     assert (suite.name, len(suite.tasks)) == (suite_name, num_tasks)
     assert suites.resolve(suite.level_name) == suite
-    if "pong" in name:
-        assert suite.tasks == ("pong", "boxing", "crazy_climber")
 
 
 def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() -> None:
@@ -72,7 +70,7 @@ def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() ->
     assert len(set(names)) == len(names)
     for suite in suites.ALL:
         assert set(suite.reference_scores) == set(suite.tasks)
-        assert suite.normalised
+        assert (suite.normalised, suite.unit) == (True, "%")
 
 
 def test_missing_emulator_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +85,12 @@ def test_missing_emulator_is_named_with_what_installs_it(monkeypatch: pytest.Mon
     ("level_name", "message"),
     [
         ("pongg", r"'pongg'.*did you mean .*\bpong\b.*\?"),
-        ("atari75", r"did you mean .*\batari57\b.*\?"),
         ("pong,boxxing", r"'boxxing'; did you mean boxing"),
         ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30"),
         ("pong, ", "there is no level ''"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
+        ("own_nowhere:left", "No module named 'own_nowhere'"),
         ("catch5,catch_1", "catch5 is a whole suite"),
     ],
 )
@@ -123,10 +121,9 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
         config = Config.from_flags({"level_name": f"{module}:{names}"})
         config.check_playable()
         assert config.suite.tasks == tasks
-        assert config.level_name == f"{module}:{names.replace(' ', '')}"
         assert suites.resolve(config.level_name) == config.suite
     assert (config.height, config.width, config.num_actions, config.unroll_length) == (12, 8, 2, 7)
-    assert not config.suite.normalised
+    assert (config.suite.normalised, config.suite.unit) == (False, "")
     with pytest.raises(UserError, match="--mode=pbt compares"):
         Config.from_flags({"level_name": f"{module}:left", "mode": "pbt", "population_size": 2})
 
@@ -157,7 +154,6 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     [
         ("x = 1", "has no attribute 'SUITE'"),
         ("SUITE = 1", "must be a .*Suite, not int"),
-        ("import nothing_like_it", "No module named 'nothing_like_it'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("SUITE = make('catch5')", "must not be named catch5"),
         ("SUITE = make(tasks=('a,b', 'c'))", "without commas, colons and spaces"),
@@ -170,13 +166,12 @@ def test_modules_without_a_usable_suite_are_refused_with_the_cause(
 ) -> None:
     module = write_module(source)
     assert re.search(message, _refusal(f"{module}:left"))
-    assert "No module named 'own_nowhere'" in _refusal("own_nowhere:left")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is made for .*Discrete\(3\)"),
+        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
         ("Counter.__init__ = lambda self: 1 / 0\nSUITE = make()", "ZeroDiv"),
     ],
 )

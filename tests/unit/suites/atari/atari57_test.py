@@ -1,8 +1,9 @@
 """Atari-57 on the real emulator: games and lives, rewards, observations, actions, seeds."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ale_py
 import numpy as np
@@ -15,6 +16,7 @@ from environments import BatchedEnvironment, StepOutput
 from scalable_agent_popart import suites
 from scalable_agent_popart.agent import frame_stack
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
+from tests.fakes.play import play
 
 _FIRE = 1
 _BRICKS = slice(22, 37)  # Breakout's, among the rows of an 84x84 observation.
@@ -32,27 +34,6 @@ def _make(game: str, seeds: Sequence[int], **options: Any) -> BatchedEnvironment
     return environment
 
 
-class Play(NamedTuple):
-    """A reset and the steps after it."""
-
-    first: StepOutput
-    steps: StepOutput  # [steps, N, ...]
-    frames: np.ndarray  # [1 + steps, N, 84, 84, 1], copied on receipt
-
-
-def _play(environment: BatchedEnvironment, actions: np.ndarray) -> Play:
-    """Resets, then plays actions `[steps, N]`."""
-    outputs = [environment.reset()]
-    frames = [outputs[0].observation.copy()]
-    for row in actions:
-        environment.send(row)
-        outputs.append(environment.receive())
-        frames.append(outputs[-1].observation.copy())
-    environment.close()
-    steps = tree.map_structure(lambda *arrays: np.stack(arrays), *outputs[1:])
-    return Play(outputs[0], steps, np.stack(frames))
-
-
 def _random_actions(num_steps: int, num_environments: int = 2) -> np.ndarray:
     """Random actions; every eighth step fires, so that no ball waits to be served."""
     actions = np.random.default_rng(0).integers(0, 18, (num_steps, num_environments))
@@ -61,11 +42,11 @@ def _random_actions(num_steps: int, num_environments: int = 2) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def breakout() -> Play:
-    """400 training steps of two copies of Breakout: whole games, several lives each."""
-    play = _play(_make("breakout", _SEEDS), _random_actions(400))
-    assert play.steps.info.episode_end.any(axis=0).all(), "every copy must end a game"
-    return play
+def breakout() -> StepOutput:
+    """A reset and 400 training steps of two copies of Breakout: whole games of several lives."""
+    outputs = play(_make("breakout", _SEEDS), _random_actions(400))
+    assert outputs.info.episode_end.any(axis=0).all(), "every copy must end a game"
+    return outputs
 
 
 def test_the_57_games_are_the_emulators_and_have_the_published_scores() -> None:
@@ -79,26 +60,24 @@ def test_the_57_games_are_the_emulators_and_have_the_published_scores() -> None:
     assert all(score.human > score.random for score in suite.reference_scores.values())
 
 
-def test_reset_is_done_without_reward_and_shows_one_grey_frame(breakout: Play) -> None:
+def test_reset_is_done_without_reward_and_shows_one_grey_frame(breakout: StepOutput) -> None:
     spec = suites.resolve("breakout").observation_spec(_options())
-    first = breakout.first
-    assert first.observation.shape == (2, *spec.shape) == (2, 84, 84, 1)
-    assert first.observation.dtype == spec.dtype == np.uint8
-    assert (first.reward.tolist(), first.done.tolist()) == ([0, 0], [True, True])
-    assert not first.info.episode_end.any()
+    assert breakout.observation.shape[1:] == (2, *spec.shape) == (2, 84, 84, 1)
+    assert breakout.observation.dtype == spec.dtype == np.uint8
+    assert breakout.done[0].all()
+    assert not np.any([breakout.reward[0], breakout.info.episode_end[0]])
 
 
-def test_lost_life_is_done_while_the_game_goes_on(breakout: Play) -> None:
-    done, game_over = breakout.steps.done, breakout.steps.info.episode_end
-    assert not (game_over & ~done).any()
+def test_lost_life_is_done_while_the_game_goes_on(breakout: StepOutput) -> None:
+    assert not (breakout.info.episode_end & ~breakout.done).any()
     for i in range(2):
-        length = int(np.argmax(game_over[:, i])) + 1
-        assert done[:length, i].sum() == 5, "Breakout gives five lives"
-        steps = breakout.steps.info.episode_step[:length, i]
-        np.testing.assert_array_equal(steps, np.arange(length) + 1)
+        end = int(np.argmax(breakout.info.episode_end[:, i]))
+        assert breakout.done[1 : end + 1, i].sum() == 5, "Breakout gives five lives"
+        steps = breakout.info.episode_step[: end + 1, i]
+        np.testing.assert_array_equal(steps, np.arange(end + 1))
 
 
-def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: Play) -> None:
+def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: StepOutput) -> None:
     """Lives are lost, which must leave the stack running, and games end, which must empty it."""
     emulators = ale_py.AtariVectorEnv(
         "breakout",
@@ -114,35 +93,34 @@ def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: Play) -> None:
     )
     own = [emulators.reset(seed=np.array(_SEEDS))[0]]
     own += [emulators.step(row)[0] for row in _random_actions(400)]
-    ends = np.stack([breakout.first.info.episode_end, *breakout.steps.info.episode_end])
-    state = frame_stack.initial_state(*breakout.frames.shape[1:4])
-    stacks, _ = frame_stack.unroll(tf.constant(breakout.frames), tf.constant(ends), state)
+    frames, ends = (tf.constant(a) for a in (breakout.observation, breakout.info.episode_end))
+    stacks, _ = frame_stack.unroll(frames, ends, frame_stack.initial_state(*frames.shape[1:4]))
     np.testing.assert_array_equal(stacks, np.moveaxis(own, 2, -1))
-    np.testing.assert_array_equal(breakout.steps.observation, breakout.frames[1:])
 
 
-def test_end_of_a_game_reports_its_raw_rewards_and_shows_the_next_game(breakout: Play) -> None:
-    rewards, info = breakout.steps.reward, breakout.steps.info
-    new_game = breakout.frames[0, 0, _BRICKS]
+def test_end_of_a_game_reports_its_raw_rewards_and_shows_the_next_game(
+    breakout: StepOutput,
+) -> None:
+    info, bricks = breakout.info, breakout.observation[:, :, _BRICKS]
     totals = []
     for i in range(2):
-        start = 0
-        for end in np.flatnonzero(info.episode_end[:, i]).tolist():
-            assert info.episode_return[end, i] == rewards[start : end + 1, i].sum()
-            assert info.episode_step[end, i] == end + 1 - start
-            np.testing.assert_array_equal(breakout.frames[end + 1, i, _BRICKS], new_game)
-            bricks_are_missing = (breakout.frames[end, i, _BRICKS] != new_game).any()
-            assert bricks_are_missing == (info.episode_return[end, i] > 0)
+        ends = np.flatnonzero(info.episode_end[:, i])
+        for start, end in itertools.pairwise([0, *ends]):
             totals.append(info.episode_return[end, i])
-            start = end + 1
+            assert totals[-1] == breakout.reward[start + 1 : end + 1, i].sum()
+            assert info.episode_step[end, i] == end - start
+            np.testing.assert_array_equal(bricks[end, i], bricks[0, 0])
+            assert (bricks[end - 1, i] != bricks[0, 0]).any() == (totals[-1] > 0)
     assert max(totals) > 0
 
 
-def test_lost_life_is_not_done_outside_training_and_the_game_is_the_same(breakout: Play) -> None:
-    tested = _play(_make("breakout", _SEEDS, training=False), _random_actions(400))
-    np.testing.assert_array_equal(tested.steps.done, breakout.steps.info.episode_end)
-    same = tested.steps._replace(done=breakout.steps.done)
-    tree.map_structure(np.testing.assert_array_equal, same, breakout.steps)
+def test_lost_life_is_not_done_outside_training_and_the_game_is_the_same(
+    breakout: StepOutput,
+) -> None:
+    tested = play(_make("breakout", _SEEDS, training=False), _random_actions(400))
+    np.testing.assert_array_equal(tested.done[1:], breakout.info.episode_end[1:])
+    same = tested._replace(done=breakout.done)
+    tree.map_structure(np.testing.assert_array_equal, same, breakout)
 
 
 def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
@@ -151,15 +129,14 @@ def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
     pool = suite.make_environments([0, 1, 1, 1], [5, 7, 7, 8], _options())
     assert (pool.task_ids.tolist(), pool.task_ids.dtype) == ([0, 1, 1, 1], np.int32)
     pool.start()
-    pool.receive(0.0)
-    outputs = []
+    outputs = [pool.receive(0.0).output]
     for row in actions:
         pool.send(np.arange(4), row)
         outputs.append(pool.receive(0.0).output)
     pool.close()
     found = tree.map_structure(lambda *arrays: np.stack(arrays), *outputs)
     for game, seed, i in (("breakout", 5, 0), ("space_invaders", 7, 1), ("space_invaders", 7, 2)):
-        alone = _play(_make(game, [seed]), actions[:, :1]).steps
+        alone = play(_make(game, [seed]), actions[:, :1])
         own = tree.map_structure(lambda array, i=i: array[:, i : i + 1], found)
         tree.map_structure(np.testing.assert_array_equal, own, alone)
     assert (found.observation[:, 2] != found.observation[:, 3]).any(), "another seed"
@@ -177,19 +154,16 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     make = suites.resolve("pong").environment_factory  # Air Raid is none of the 57.
     (environment,) = make([game], np.zeros(1, np.int32), [2927], options).members
     emulator = atari_emulator.Emulator(game, options, seed=2927)
-    begun = emulator.begin(num_noops=0)  # As with this seed.
-    np.testing.assert_array_equal(environment.reset().observation[0], begun)
-    rewards = set()
-    for action in actions.tolist():
-        environment.send(np.array([action]))
-        output = environment.receive()
-        reward, over, observation = emulator.step(action)
-        assert (reward, over) == (output.reward[0], output.info.episode_end[0])
-        rewards.add(reward)
+    output = play(environment, actions[:, np.newaxis])
+    frame = emulator.begin(num_noops=0)  # As with this seed.
+    np.testing.assert_array_equal(output.observation[0, 0], frame)
+    for step, action in enumerate(actions.tolist(), start=1):
+        reward, over, frame = emulator.step(action)
+        assert (reward, over) == (output.reward[step, 0], output.info.episode_end[step, 0])
         if over:
             break
-        np.testing.assert_array_equal(output.observation[0], observation)
-    assert len(rewards) > 1
+        np.testing.assert_array_equal(output.observation[step, 0], frame)
+    assert len(set(output.reward[:step, 0].tolist())) > 1
 
 
 def test_games_begin_after_0_to_30_noops() -> None:
@@ -208,9 +182,9 @@ def test_game_is_cut_off_after_its_frames_and_that_ends_the_episode(
     for repeats, length in ((4, 10), (8, 5)):
         ends = (np.arange(1, 26) % length == 0).tolist()
         environment = _make("space_invaders", [1, 2], num_action_repeats=repeats)
-        info = _play(environment, np.zeros((25, 2), np.int32)).steps.info
-        assert info.episode_end[:, 0].tolist() == ends
-        np.testing.assert_array_equal(info.episode_step[length - 1], [length, length])
+        info = play(environment, np.zeros((25, 2))).info
+        assert info.episode_end[1:, 0].tolist() == ends
+        np.testing.assert_array_equal(info.episode_step[length], [length, length])
 
 
 def test_emulator_is_asked_for_the_papers_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import Emulator
 from scalable_agent_popart.suites.atari.starts import AtariFromStarts, read_starts, write_starts
+from tests.fakes.play import play
 
 _FIRE = 1
 
@@ -55,19 +56,9 @@ def _make(directory: Path, states: list[bytes], num_copies: int = 1) -> AtariFro
     return AtariFromStarts("breakout", np.zeros(num_copies, np.int32), options)
 
 
-def _play(environment: AtariFromStarts, actions: list[int]) -> list[StepOutput]:
-    """Outputs of a reset and of these steps, of all copies alike."""
-    outputs = [environment.reset()]
-    for action in actions:
-        environment.send(np.full(len(environment.task_ids), action, np.int32))
-        outputs.append(environment.receive())
-    environment.close()
-    environment.close()  # As is allowed.
-    return outputs
-
-
-def _ends(outputs: list[StepOutput]) -> list[int]:
-    return [i for i, output in enumerate(outputs) if output.info.episode_end[0]]
+def _play(environment: AtariFromStarts, actions: list[int]) -> StepOutput:
+    """Plays the same actions in all copies."""
+    return play(environment, np.repeat(np.array(actions)[:, None], len(environment.task_ids), 1))
 
 
 @pytest.mark.parametrize("game", ["space_invaders", "qbert"])
@@ -104,44 +95,36 @@ def test_game_restarts_in_the_step_that_ends_it_and_counts_from_the_start_on(
     breakout: list[bytes], tmp_path: Path
 ) -> None:
     outputs = _play(_make(tmp_path, breakout[:1]), _random_actions(400, seed=1))
-    assert outputs[0].done.all()
-    for output in outputs[1:]:
-        np.testing.assert_array_equal(output.done, output.info.episode_end)
-        assert (output.observation.shape, output.observation.dtype) == ((1, 84, 84, 1), np.uint8)
-    ends, returns = _ends(outputs), []
-    for begin, end in itertools.pairwise([0, *ends]):
-        np.testing.assert_array_equal(outputs[end].observation, outputs[0].observation)
-        assert outputs[end].info.episode_step[0] == end - begin > 20, "five lives, not one"
-        returns.append(sum(output.reward[0] for output in outputs[begin + 1 : end + 1]))
-        assert outputs[end].info.episode_return[0] == returns[-1]
+    info, returns = outputs.info, []
+    assert (outputs.observation.shape, outputs.observation.dtype) == ((401, 1, 84, 84, 1), np.uint8)
+    assert outputs.done[0].all()
+    np.testing.assert_array_equal(outputs.done[1:], info.episode_end[1:])
+    for begin, end in itertools.pairwise(np.flatnonzero(outputs.done)):
+        np.testing.assert_array_equal(outputs.observation[end], outputs.observation[0])
+        assert info.episode_step[end, 0] == end - begin > 20, "five lives, not one"
+        returns.append(outputs.reward[begin + 1 : end + 1].sum())
+        assert info.episode_return[end, 0] == returns[-1]
     assert max(returns) > 0
 
 
-def test_copies_use_all_starts_equally(
-    breakout: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # A few steps after the last start, every game is cut off.
-    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 209)
-    emulator = Emulator("breakout", _options())
-    number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout)}
-    outputs = _play(_make(tmp_path, breakout, num_copies=3), [0] * 130)
-    for copy in range(3):
-        begun = [number[o.observation[copy].tobytes()] for o in outputs if o.done[copy]]
-        assert len(begun) > 5
-        assert begun == [(copy + 3 * i) % 5 for i in range(len(begun))]
-
-
-def test_frames_before_the_start_count_towards_the_games_frames(
+def test_copies_use_all_starts_equally_up_to_the_games_limit_of_frames(
     breakout: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With the limit lowered; that it is the papers' is asked of the emulator."""
     emulator = Emulator("breakout", _options())
     assert emulator._ale.getInt("max_num_frames_per_episode") == 108_000
+    number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout)}
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 241)
-    outputs = _play(_make(tmp_path, breakout[3:]), [0] * 35)
-    # 160 and 200 frames were played and one draws the screen; 80 and 40 are left.
-    assert _ends(outputs) == [20, 30]
-    assert [outputs[i].info.episode_step[0] for i in (20, 30)] == [20, 10]
+    outputs = _play(_make(tmp_path, breakout, num_copies=3), [0] * 200)
+    # 20, 80, 120, 160 and 200 frames were played before and one draws the screen.
+    lengths = [55, 40, 30, 20, 10]
+    for copy in range(3):
+        done = np.flatnonzero(outputs.done[:, copy])
+        begun = [number[frame.tobytes()] for frame in outputs.observation[done, copy]]
+        assert len(begun) > 5
+        assert begun == [(copy + 3 * i) % 5 for i in range(len(begun))]
+        steps = outputs.info.episode_step[done[1:], copy].tolist()
+        assert steps == [lengths[i] for i in begun[:-1]]
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 121)  # None is left to the third.
     with pytest.raises(UserError, match=r"breakout\.npz: start 2 is a state in which the game is"):
         _make(tmp_path, breakout)
@@ -174,15 +157,12 @@ def _change(path: Path, **changes: Any) -> None:
 _DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (Path.unlink, "is missing"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:3000]), "cannot be read"),
-    "directory": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "left out": (lambda path: _change(path, frames=None), "cannot be read"),
     "pickled": (lambda path: _change(path, states=np.array([{}])), "cannot be read"),
     "format": (lambda path: _change(path, format="atari-starts-2"), "of the format 'atari-"),
     "game": (lambda path: _change(path, game="pong"), "holds starts of 'pong'"),
     "version": (lambda path: _change(path, emulator="ale-py 0.11.2"), "with ale-py 0.11.2, and"),
-    "no lengths": (lambda path: _change(path, lengths=np.zeros(0, np.int64)), "holds no state"),
     "few bytes": (lambda path: _change(path, states=np.zeros(9, np.uint8)), "cannot be read"),
-    "no state": (lambda path: _change(path, states=_arrays(path)["states"] // 7), "no state"),
     "frames": (lambda path: _change(path, frames=np.ones(5, np.int32)), "at a frame"),
 }
 
@@ -192,6 +172,7 @@ def test_damaged_file_is_refused_in_one_line(
     damage: str, breakout: list[bytes], tmp_path: Path
 ) -> None:
     path = write_starts(tmp_path, "breakout", breakout)
+    suites.resolve("breakout").check(_options(directory=tmp_path))
     damaging, message = _DAMAGES[damage]
     damaging(path)
     with pytest.raises(UserError, match=message) as caught:
@@ -203,9 +184,8 @@ def test_damaged_file_is_refused_in_one_line(
 
 
 def test_check_names_what_is_missing(breakout: list[bytes], tmp_path: Path) -> None:
-    write_starts(tmp_path, "breakout", breakout)
-    suites.resolve("breakout").check(_options(directory=tmp_path))
     suites.resolve("pong").check(_options())
+    write_starts(tmp_path, "breakout", breakout)
     with pytest.raises(UserError, match=r"for 4 of 5 games \(alien, pong, qbert, \.\.\.\); tools"):
         suites.resolve("alien,breakout,pong,qbert,zaxxon").check(_options(directory=tmp_path))
 
@@ -213,26 +193,23 @@ def test_check_names_what_is_missing(breakout: list[bytes], tmp_path: Path) -> N
 def test_recorded_starts_are_points_of_the_games_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 200)
     outputs: list[StepOutput] = []
-    generator = np.random.default_rng(0)
 
     def play(output: StepOutput) -> int:
         outputs.append(output)
-        return int(generator.integers(18))
+        return len(outputs) % 18
 
     states = atari_starts.record_starts("breakout", play, 12, 2, 3, _options())
     frames = atari_starts.frames_before(states).tolist()
-    assert len(states) == len(set(states)) == 12
+    assert len(set(states)) == 12
     assert frames != sorted(frames), "in random order"
-    assert [i for i, output in enumerate(outputs) if output.done[0]] == [0, *_ends(outputs)]
-    (second,) = _ends(outputs)
-    longest = 4 * max(second, len(outputs) - second) + atari_emulator.MAX_NOOPS
-    assert 4 <= min(frames) <= max(frames) <= longest
+    assert 4 <= min(frames) <= max(frames) <= 200 + atari_emulator.MAX_NOOPS
+    assert sum(output.done[0] for output in outputs) == 2, "where each of two games begins"
     with pytest.raises(UserError, match=r"breakout: the games had only \d+ points to start from"):
         atari_starts.record_starts("breakout", play, 9999, 1, 0, _options())
 
 
 class _Counting:
-    """Games of 3, 1 and 8 steps; a state is its place among all, and the seventh has a fault."""
+    """Plays games of 3, 1 and 8 steps; a state is its place in all, and the seventh has a fault."""
 
     def __init__(self, *_: Any):
         self._lengths = iter([3, 1, 8])

@@ -76,7 +76,6 @@ def test_defaults_are_the_papers(stand_in: StandIn) -> None:
     assert (config.height, config.width, config.network) == (72, 96, "deep")
     assert (config.use_lstm, config.action_set, config.reward_clipping) == (True, "popart", "oar")
     assert (config.learning_rate, config.entropy_cost, config.epsilon) == (4.8e-4, 2.5e-4, 0.1)
-    assert (config.max_grad_norm, config.discounting) == (0.0, 0.99)
     assert (config.total_environment_frames, config.num_actors) == (10_000_000_000, 30)
     assert (config.num_actions, _config(action_set="impala").num_actions) == (15, 9)
     some = _config("rooms_watermaze,lt_chasm,language_execute_random_task")
@@ -112,7 +111,6 @@ def test_a_module_that_cannot_be_loaded_is_found_before_training(
     module.write_text("raise ImportError('no libOSMesa.so.8')")
     for level_name in ("rooms_watermaze", "zzzz"):
         assert "ImportError: no libOSMesa.so.8" in _refusal(level_name)
-    assert "did you mean pong" in _refusal("pongg")
     dmlab30.complaint.cache_clear()
     module.write_text("import os\nos.write(2, b'no display')\nos._exit(1)\n")
     assert "exit code 1, last words: no display" in _refusal("lt_chasm")
@@ -137,8 +135,6 @@ def test_datasets_are_asked_for_before_training(stand_in: StandIn, tmp_path: Pat
     moved.for_test({"mode": "test"}).check_playable()
     cache = str(tmp_path / "moved" / "0001.png" / "cache")
     assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=cache)
-    assert "means nothing to catch5" in _refusal("catch5", dataset_path="dummy")
-    assert "one of popart, impala" in _refusal("rooms_watermaze", action_set="full")
 
 
 @pytest.mark.parametrize("action_set", ["popart", "impala"])
@@ -231,15 +227,13 @@ def test_compiled_levels_are_kept_where_asked(stand_in: StandIn, tmp_path: Path)
     assert len(entry.read_bytes()) > 50_000, "compiled anew"
 
 
-def test_each_environment_plays_its_own_level_and_seed(stand_in: StandIn) -> None:
-    suite = suites.resolve("rooms_watermaze,lt_chasm")
-    pool = suite.make_environments([0, 1, 1], [3, 4, 5], _options())
+def test_each_environment_plays_its_own_level_and_seed(stand_in: StandIn, tmp_path: Path) -> None:
+    pool = suites.resolve("lt_chasm,rooms_watermaze").make_environments([0, 1], [4, 5], _options())
     pool.start()
     frames: dict[int, np.ndarray] = {}
-    while len(frames) < 3:
+    while len(frames) < 2:
         ready = pool.receive(0.2)
         frames.update(zip(ready.ids.tolist(), ready.output.observation.image, strict=True))
     pool.close()
-    assert pool.task_ids.tolist() == [0, 1, 1]
-    for i, j in ((0, 1), (1, 2), (0, 2)):
-        assert not np.array_equal(frames[i], frames[j])
+    for i, level, seed in ((0, "lt_chasm", 4), (1, "rooms_watermaze", 5)):
+        np.testing.assert_array_equal(frames[i], _level(tmp_path, level, seed).reset().image)
