@@ -35,20 +35,14 @@ _STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
 
 
-# Published scores. Of the PopArt paper only aggregates are; of IMPALA (Espeholt et al., 2018) the
-# scores by level too, from which aggregates of any subset can be computed.
-
-
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
     """Gives a column of the paper's Table 1: percent by agent and reward clipping.
 
-    Args:
-      suite: name of a benchmark.
-      column: `noop` or `human` (starts), `train` or `test` (levels).
+    The column is `noop` or `human` (starts), `train` or `test` (levels). The paper has no scores
+    by level, so none of a subset.
     """
-    rows = _published("table1.csv").itertuples()
-    own = (row for row in rows if (row.suite, row.column) == (suite, column))
-    return {(row.agent, row.reward_clipping): row.score for row in own}
+    table = _published("table1.csv").query("suite == @suite and column == @column")
+    return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
 
 
 def impala_by_level(suite: str, column: str) -> dict[str, float]:
@@ -60,9 +54,6 @@ def impala_by_level(suite: str, column: str) -> dict[str, float]:
 def _published(file: str) -> pd.DataFrame:
     with (resources.files(__package__) / "data" / file).open() as text:
         return pd.read_csv(text, comment="#", float_precision="round_trip")
-
-
-# Final scores: Table 1 and Figures 8 and 9.
 
 
 class Column(NamedTuple):
@@ -130,8 +121,7 @@ class FinalScores:
         `score` is the benchmark's usual aggregate as a mean over runs; `low` and `high` its 95%
         interval, over seeds or over the episodes of a single run; `lowest` and `highest` those
         of single runs; `rerun_low` and `rerun_high` the interval for the mean of as many new
-        runs. `published` is the paper's if all tasks of the benchmark are in, or
-        computed from published scores of the same tasks.
+        runs. `published` is the paper's, or computed from IMPALA's scores of the same tasks.
         """
         rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
         theirs = self._impalas_aggregate()
@@ -160,12 +150,7 @@ class FinalScores:
         return _with_counts(pd.DataFrame(rows, columns=[*names, *_ENDS]))
 
     def published(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
-        """Gives the published scores, by agent, to compare agents of one reward clipping with.
-
-        Args:
-          clipping: of the rewards they were trained with.
-          names: the paper's names of the agents that play.
-        """
+        """Gives published scores, by agent, to compare with these agents of a reward clipping."""
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
         theirs = self._impalas_aggregate()
@@ -195,11 +180,10 @@ class FinalScores:
                 returns = {level: latest[level] for level in self._levels}
                 chosen.append((run, _Final(run.frames, returns, False)))
             if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
-                reason = (
-                    f"tested on {covered} of {total} tasks only, which does not count here "
-                    "(--level_name compares some tasks)"
+                self.left_out.append(
+                    f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
+                    "here (--level_name compares some tasks)"
                 )
-                self.left_out.append(f"{run.path}: {reason}")
             elif self.column.trained_on and missing:
                 self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
         tested = any(final.tested for _, final in chosen)
@@ -275,9 +259,6 @@ def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({name: "Int64" for name in counts if name in table})
 
 
-# Over training: Figures 1 to 5, progress and gradients.
-
-
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run and point: aggregate scores over training.
 
@@ -323,11 +304,7 @@ def progress(comparison: Comparison) -> pd.DataFrame:
 
 
 def batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and task that it was trained on: the task's share of the batches.
-
-    `share` is the mean over records of the task's share of the rollouts since the record before,
-    `least` and `most` the smallest and the largest of these.
-    """
+    """Makes a row a run and task: mean, `least` and `most` of its `share` of records' rollouts."""
 
     def read(run: Run) -> pd.DataFrame:
         groups = run.logs["batches"].groupby("task", sort=False)["share"]
@@ -343,12 +320,8 @@ def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFra
     number of tasks with a share in the run's batches, `least` and `most` are the shares of two.
     """
     keys = ["run", "agent", "seed"]
-    of_runs = progress.groupby(keys, sort=False)
-    table = of_runs.agg(
-        frames_per_second=("frames_per_second", "median"),
-        memory_mib=("memory_mib", "max"),
-        entropy=("entropy", "median"),
-    )
+    reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
+    table = progress.groupby(keys, sort=False).agg(reduced)
     shares = batches[batches["share"] > 0].groupby(keys, sort=False)["share"].count()
     own = batches.groupby(keys, sort=False)["share"].agg(least="min", most="max")
     return table.join(shares.rename("tasks")).join(own).reset_index()
@@ -425,9 +398,6 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
     total = np.concatenate([[0.0], np.cumsum(episodes["episode_return"].to_numpy())])
     with np.errstate(invalid="ignore"):
         return (total[ends] - total[begins]) / (ends - begins)
-
-
-# Populations.
 
 
 def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:

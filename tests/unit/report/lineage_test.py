@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalable_agent_popart.report.lineage import Segment, in_effect, trace
+from scalable_agent_popart.report.lineage import Segment, trace
 from tests.fakes.synthetic_runs import LINEAGES, make_event
 
 _START = make_event(0, 0)
+_ANEW = make_event(2, 300, fitness=None, started_over=True)
 
 
 def test_ancestry_of_several_copies_from_ahead_and_behind() -> None:
@@ -27,31 +28,46 @@ def test_ancestry_of_several_copies_from_ahead_and_behind() -> None:
         assert before.last + before.offset == after.first + after.offset
 
 
-def test_what_the_source_did_at_the_frames_of_its_checkpoint_is_not_inherited() -> None:
-    at_once = {**LINEAGES, 0: [_START, make_event(1, 600, (3, 500))]}
-    assert trace(at_once, 2).segments == (Segment(0, 0, 600, 0), Segment(2, 700, None, -100))
-    earlier = {**LINEAGES, 0: [_START, make_event(1, 599, (3, 500))]}
-    assert trace(earlier, 2).segments == (
-        Segment(3, 0, 500, 0),
-        Segment(0, 599, 600, -99),
-        Segment(2, 700, None, -199),
-    )
-
-
-def test_two_copies_at_the_same_frames_leave_the_later_one() -> None:
-    twice = [_START, make_event(1, 100, (0, 40)), make_event(2, 100, (1, 60), fitness=None)]
-    segments = trace({0: [_START], 1: [_START], 2: twice}, 2).segments
-    assert segments == (Segment(1, 0, 60, 0), Segment(2, 100, None, -40))
-
-
-def test_weights_that_were_sampled_anew_have_learned_from_nothing_before() -> None:
-    anew = make_event(2, 300, fitness=None, started_over=True)
-    lineages = {
-        0: [_START, make_event(1, 100, (1, 50)), anew],
-        1: [_START, make_event(1, 400, (0, 350))],
-    }
-    assert trace(lineages, 0) == ((Segment(0, 300, None, -300),), None)
-    assert trace(lineages, 1) == ((Segment(0, 300, 350, -300), Segment(1, 400, None, -350)), None)
+@pytest.mark.parametrize(
+    ("changed", "member", "expected"),
+    [
+        # What the source did at the frames of its checkpoint is not inherited; what it did before
+        # is.
+        (
+            {0: [_START, make_event(1, 600, (3, 500))]},
+            2,
+            [(0, 0, 600, 0), (2, 700, None, -100)],
+        ),
+        (
+            {0: [_START, make_event(1, 599, (3, 500))]},
+            2,
+            [(3, 0, 500, 0), (0, 599, 600, -99), (2, 700, None, -199)],
+        ),
+        # Two copies at the same frames leave the later one.
+        (
+            {
+                1: [_START],
+                2: [_START, make_event(1, 100, (0, 40)), make_event(2, 100, (1, 60), fitness=None)],
+            },
+            2,
+            [(1, 0, 60, 0), (2, 100, None, -40)],
+        ),
+        # Weights that were sampled anew have learned from nothing before.
+        ({0: [_START, make_event(1, 100, (1, 50)), _ANEW]}, 0, [(0, 300, None, -300)]),
+        (
+            {
+                0: [_START, make_event(1, 100, (1, 50)), _ANEW],
+                1: [_START, make_event(1, 400, (0, 350))],
+            },
+            1,
+            [(0, 300, 350, -300), (1, 400, None, -350)],
+        ),
+    ],
+)
+def test_ancestry_begins_where_weights_last_became_others(
+    changed: dict[int, Any], member: int, expected: list[tuple]
+) -> None:
+    assert trace({**LINEAGES, **changed}, member) == (tuple(expected), None)
 
 
 def test_frames_belong_to_a_segment_up_to_its_end_and_not_from_its_beginning() -> None:
@@ -59,12 +75,6 @@ def test_frames_belong_to_a_segment_up_to_its_end_and_not_from_its_beginning() -
     assert Segment(1, 300, 650, 0).holds(frames).tolist() == [False] * 3 + [True] * 2 + [False]
     assert Segment(1, 0, 300, 0).holds(frames).tolist() == [True] * 3 + [False] * 3
     assert Segment(1, 650, None, 0).holds(frames).tolist() == [False] * 5 + [True]
-
-
-def test_a_comparison_that_was_made_again_counts_as_it_was_last() -> None:
-    again = [*LINEAGES[1][:2], make_event(1, 320), make_event(2, 500)]
-    assert [event.frames for event in in_effect(again)] == [0, 320, 500]
-    assert trace({1: again}, 1) == ((Segment(1, 0, None, 0),), None)
 
 
 @pytest.mark.parametrize(

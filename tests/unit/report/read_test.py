@@ -10,14 +10,17 @@ import pytest
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.report import records
 from scalable_agent_popart.report.read import Population, Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.synthetic_runs import (
+    LINEAGES,
     append,
     make_event,
     make_population,
     make_population_of_lineages,
     make_run,
+    write_lineage,
     write_test,
 )
 
@@ -112,6 +115,13 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
         (problem,) = run.problems
         assert problem.startswith(f"{log}: {len(lines)} of {len(whole) + len(lines)} lines")
         assert run.logs["episodes"].equals(before.logs["episodes"])
+
+
+def test_a_comparison_that_was_made_again_counts_as_it_was_last(tmp_path: Path) -> None:
+    member = make_population_of_lineages(tmp_path / "pbt").member(1)
+    write_lineage(member, [*LINEAGES[1][:2], make_event(1, 320), make_event(2, 500)])
+    found = records.read_lineage(member.lineage, [])
+    assert [event.frames for event in found] == [0, 320, 500]
 
 
 def test_evaluations_that_are_none_are_named(tmp_path: Path) -> None:
