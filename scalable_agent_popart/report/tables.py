@@ -15,6 +15,7 @@ from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import Population, Run
 from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.scores import Scores
 from scalable_agent_popart.suites import Suite
 
 IMPALA = "IMPALA (Espeholt et al., 2018)"
@@ -209,48 +210,53 @@ class FinalScores:
     def _aggregate_row(self, agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
         suite, config = self._suite, agent.runs[0].config
         returns = [{level: final.returns[level] for level in self._scored} for final in own]
-        aggregates = [scores.aggregate_returns(of_run, self._references) for of_run in returns]
-        by_run = [getattr(aggregate, suite.headline) for aggregate in aggregates]
+        aggregates = pd.DataFrame([scores.aggregate_returns(r, self._references) for r in returns])
+        by_run = aggregates[suite.headline].to_numpy()
         interval = scores.interval_over_seeds(by_run)
-        if len(own) == 1:
-            of_episodes = scores.intervals_of_aggregates(returns[0], self._references)
-            interval = of_episodes[suite.headline] if of_episodes else None
-        rerun = scores.interval_over_seeds(by_run, of_rerun=True)
-        ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
+        rerun = scores.interval_over_seeds(by_run, of_rerun=True) or (None, None)
+        if interval is None:
+            by_name = scores.intervals_of_aggregates(returns[0], self._references) or {}
+            interval = by_name.get(suite.headline)
         papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
         return {
-            **_about_finals(agent, own, self._scored),
+            **_over_runs(agent, own, self._scored, by_run, interval),
             "fewest_frames": min(final.frames for final in own),
             "most_frames": max(final.frames for final in own),
             "score": np.mean(by_run),
-            **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
-            **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
+            **dict(zip(_RERUN, rerun, strict=True)),
+            **aggregates.mean(),
             "published": self.papers.get((agent.name, config.reward_clipping)) if papers else None,
         }
 
     def _level_row(self, agent: Agent, own: Sequence[_Final], level: str) -> dict[str, Any]:
         means = [float(np.mean(final.returns[level])) for final in own]
         interval = scores.interval_over_seeds(means)
-        if len(own) == 1:
-            interval = scores.interval_of_mean(own[0].returns[level])
-        ends = (*(interval or (means[0], means[0])), min(means), max(means))
-        return {
-            **_about_finals(agent, own, [level]),
-            "level": level,
-            "mean_return": np.mean(means),
-            "normalised": self._percent(level, float(np.mean(means))),
-            **{name: self._percent(level, end) for name, end in zip(_ENDS, ends, strict=True)},
-        }
+        interval = interval or scores.interval_of_mean(own[0].returns[level]) or (means[0],) * 2
+        row = {**_over_runs(agent, own, [level], means, interval), "level": level}
+        row["mean_return"] = row["normalised"] = float(np.mean(means))
+        return row | {name: self._percent(level, row[name]) for name in ("normalised", *_ENDS)}
 
     def _percent(self, level: str, score: float) -> float | None:
         reference = self._references.get(level)
         return None if reference is None else scores.normalise(score, reference)
 
 
-def _about_finals(agent: Agent, own: Sequence[_Final], levels: Sequence[str]) -> dict[str, Any]:
-    source = "test" if own[0].tested else "training"
-    episodes = min(len(final.returns[level]) for final in own for level in levels)
-    return {"agent": agent.label, "source": source, "runs": len(own), "episodes": episodes}
+def _over_runs(
+    agent: Agent,
+    own: Sequence[_Final],
+    levels: Sequence[str],
+    by_run: Scores,
+    interval: scores.Interval | None,
+) -> dict[str, Any]:
+    """Gives a row's columns on an agent's runs, and the _ENDS of their score."""
+    ends = (*(interval or (None, None)), min(by_run), max(by_run))
+    return {
+        "agent": agent.label,
+        "source": "test" if own[0].tested else "training",
+        "runs": len(own),
+        "episodes": min(len(final.returns[level]) for final in own for level in levels),
+        **dict(zip(_ENDS, ends, strict=True)),
+    }
 
 
 def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
