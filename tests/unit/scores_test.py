@@ -95,15 +95,12 @@ def test_intervals_over_seeds_hold_the_truth_as_often_as_they_say(
 def test_intervals_over_seeds_are_students_t() -> None:
     # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it), with
     # one within 12.706.
-    runs, deviation = [1.0, 2.0, 3.0, 4.0, 5.0], 2.5**0.5
-    width = 2.776 * deviation / 5**0.5
-    assert scores.interval_over_seeds(runs) == pytest.approx((3 - width, 3 + width), abs=2e-3)
-    wider = width * 2**0.5
-    found = scores.interval_over_seeds(runs, of_rerun=True)
-    assert found == pytest.approx((3 - wider, 3 + wider), abs=2e-3)
+    runs, width = [1.0, 2.0, 3.0, 4.0, 5.0], 2.776 * (2.5 / 5) ** 0.5
+    for of_rerun, own in ((False, width), (True, width * 2**0.5)):
+        found = scores.interval_over_seeds(runs, of_rerun)
+        assert found == pytest.approx((3 - own, 3 + own), abs=2e-3)
     assert scores.interval_over_seeds([0.0, 2.0]) == pytest.approx((-11.706, 13.706), abs=1e-3)
-    assert scores.interval_over_seeds([5.0, 5.0]) == (5.0, 5.0)
-    assert scores.interval_over_seeds([5.0]) is scores.interval_over_seeds([5.0], True) is None
+    assert scores.interval_over_seeds([5.0]) is None
 
 
 def test_reference_scores_come_without_scipy() -> None:
