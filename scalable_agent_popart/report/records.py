@@ -153,14 +153,17 @@ def read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
         found = Event(**record)
         if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
             raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
-        optional = {
+        optional: dict[str, Any] = {
             name: convert(value)
             for name, convert in converters.items()
             if (value := record[name]) is not None
         }
-        values = {str(name): _number(value) for name, value in found.hyperparameters.items()}
-        numbers = {"comparison": _count(found.comparison), "frames": _count(found.frames)}
-        return found._replace(hyperparameters=values, **numbers, **optional)
+        return found._replace(
+            comparison=_count(found.comparison),
+            frames=_count(found.frames),
+            hyperparameters={str(n): _number(v) for n, v in found.hyperparameters.items()},
+            **optional,
+        )
 
     kept: list[Event] = []
     for own in _read_lines(path, event, problems):
