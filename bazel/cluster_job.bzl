@@ -93,6 +93,7 @@ def cluster_job(
                ["--flag_file=$(rootpath {})".format(file) for file in files] +
                [_quoted(argument) for argument in shared + flags],
         data = [executable] + files,
+        deps = ["//scalable_agent_popart/system"],
         legacy_create_init = 0,
         **kwargs
     )

@@ -383,7 +383,7 @@ class Config:
                 yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
         if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
             yield (
-                f"--mode=pbt compares normalised scores, which {self.level_name} has none of; "
+                f"--mode=pbt compares human-normalised scores; {self.level_name} has none: "
                 + (f"add a level of {suite.name}" if suite.normalised else "give the suite some")
             )
 

@@ -231,6 +231,7 @@ def _job(arguments: Sequence[str]) -> Job:
     add("--executable", required=True, help="a program, a Python zip or a Python script")
     add("--actor_jobs", type=int, required=True, help="number of actor processes")
     add("--evaluator", action=argparse.BooleanOptionalAction, default=False)
+    add("--flag_file", help="file of flags of the experiment")
     add("--logdir", help="run directory")
     add("--port", type=int, default=0, help="of the learner; default: a free one")
     add("--restart_seconds", type=float, default=1.0, help="first pause before a restart")
@@ -241,15 +242,21 @@ def _job(arguments: Sequence[str]) -> Job:
         parser.error(f"--executable={own.executable} is no file")
     if executable.suffix not in (".py", ".zip") and not os.access(executable, os.X_OK):
         parser.error(f"--executable={own.executable} is no program")
+    if own.flag_file and not Path(own.flag_file).is_file():
+        parser.error(f"--flag_file={own.flag_file} is no file")
     if own.actor_jobs < 1:
         parser.error(f"--actor_jobs must be 1 or above, got {own.actor_jobs}")
     if not 0 <= own.port < 2**16:
         parser.error(f"--port must lie in [0, 65535], got {own.port}")
     if not own.restart_seconds > 0:
         parser.error(f"--restart_seconds must be above 0, got {own.restart_seconds}")
+    lines = Path(own.flag_file).read_text().splitlines() if own.flag_file else []
     return Job(
         executable=executable,
-        flags=tuple(flag for flag in flags if flag != "--"),
+        flags=(
+            *(line for line in lines if line.startswith("--")),
+            *(flag for flag in flags if flag != "--"),
+        ),
         num_actor_jobs=own.actor_jobs,
         evaluator=own.evaluator,
         logdir=own.logdir,

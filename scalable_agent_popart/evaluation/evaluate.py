@@ -76,7 +76,7 @@ class Tester:
         for task_id, own in zip(ids, returns, strict=True):
             by_task[tasks[task_id]] += own
         summary = evaluation_summary.summarise(config, frames, by_task)
-        evaluation_summary.show(summary)
+        evaluation_summary.show(summary, self._played.unit)
         self._directory.write_evaluation(summary)
         return summary
 

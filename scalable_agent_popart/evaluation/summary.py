@@ -62,8 +62,8 @@ def summarise(
     return summary
 
 
-def show(summary: Mapping[str, Any]) -> None:
-    """Prints a line a level, then the aggregates, each with its interval."""
+def show(summary: Mapping[str, Any], unit: str) -> None:
+    """Prints a line a level, then the aggregates in their unit, each with its interval."""
     percent = f"{summary['confidence']:.0%}"
     print(
         f"{summary['agent']} after {summary['frames']:,} environment frames, "
@@ -75,19 +75,19 @@ def show(summary: Mapping[str, Any]) -> None:
         print(
             f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}"
             f"{_interval(result['mean_return_interval'], ',.4g'):>24}"
-            f"{_percent(result['normalised']):>12}"
+            f"{_score(result['normalised'], unit):>12}"
         )
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
         found = []
         for which, column in columns.items():
             interval = _interval(column["aggregate_interval"][name], ".1f")
-            found.append(f"{_percent(column['aggregate'][name])} {interval}".rstrip() + which)
+            found.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
         print(f"{name.replace('_', ' ') + ' normalised score':<40}{', '.join(found)}")
 
 
-def _percent(score: float | None) -> str:
-    return "unknown" if score is None else f"{score:.1f}%"
+def _score(score: float | None, unit: str) -> str:
+    return "unknown" if score is None else f"{score:.1f}{unit}"
 
 
 def _interval(interval: tuple[float, float] | None, spec: str) -> str:

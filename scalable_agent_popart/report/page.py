@@ -185,10 +185,9 @@ class _Section:
                 if pd.notna(entry.published):
                     row[f"{title}: published"] = f"{entry.published:.1f}%"
                 if pd.notna(entry.score):
-                    interval = f" [{entry.low:.1f}, {entry.high:.1f}]"
                     row[f"{title}: ours"] = (
-                        f"{entry.score:.1f}%"
-                        + interval * bool(pd.notna(entry.low))
+                        f"{entry.score:.1f}{suite.unit}"
+                        + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
                         + " †" * (entry.source == "training")
                     )
                     frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
@@ -315,7 +314,7 @@ class _Section:
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
         rows: dict[str, dict[str, str]] = {}
         for entry in table.dropna(subset="normalised").itertuples():
-            cell = f"{entry.normalised:.1f}%"
+            cell = f"{entry.normalised:.1f}{self._suite.unit}"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
             rows.setdefault(entry.level, {"Level": entry.level})[entry.agent] = cell

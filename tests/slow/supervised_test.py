@@ -78,7 +78,7 @@ def _experiment(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[Path
         yield process, [folder / "runs" / f"{path.stem}-1" for path in files]
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def _children(process: int) -> list[int]:

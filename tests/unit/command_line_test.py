@@ -85,3 +85,11 @@ def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
     line = _refusal(f"--logdir={tmp_path}", "--level_name=catch5", f"--mode={mode}")
     assert f"{tmp_path / 'config.json'} is damaged" in line
     assert _files(tmp_path) == before
+
+
+def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "population.json").touch()
+    level = ["--level_name=dmlab30", "--dataset_path=dummy", f"--logdir={tmp_path}"]
+    assert "needs the module deepmind_lab" in _refusal(*level)
+    assert "holds a population" in _refusal(*level, "--learner_address=host:1")
+    assert "holds a population" in _refusal(f"--logdir={tmp_path}", "--mode=test")

@@ -10,7 +10,13 @@ from absl import flags
 
 import experiment  # noqa: F401 - defines the flags.
 from scalable_agent_popart import suites
-from scalable_agent_popart.config import CHECKPOINT, SETTINGS, Config, ReportConfig
+from scalable_agent_popart.config import (
+    CHECKPOINT,
+    SETTINGS,
+    Config,
+    ReportConfig,
+    refuse_meaningless,
+)
 from scalable_agent_popart.errors import UserError
 from tools import write_configuration
 
@@ -176,6 +182,7 @@ def test_choice_that_does_not_exist_is_refused_with_those_that_do(name: str) -> 
         ("pixel_control_cost", 0.1, _POPART, "without --pixel_control"),
         ("pbt_episodes", 5, {}, "is for --mode=pbt"),
         ("pbt_places", 1, {}, "is for --mode=pbt"),
+        ("pbt_member", -1, {}, "is for --mode=pbt|test, not --mode=train"),
         ("test_num_episodes", 5, {}, "is for --mode=test"),
         ("record_video", True, _PBT, "is for --mode=test"),
         ("allow_changes", True, _PBT, "is for --mode=train"),
@@ -227,6 +234,9 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"mode": "test", "starts": "human"}, ["go together"]),
         ("pong", {"mode": "test", "human_starts_dir": "starts"}, ["go together"]),
         ("catch5", {"mode": "test", "starts": "human"}, ["has no human starts"]),
+        ("pong", {"task": 1}, ["--task=1 is for --job_name=actor"]),
+        ("pong", {"learner_address": "host:0"}, ["--learner_address=host:0 must be HOST:PORT"]),
+        ("pong", {"pixel_control": True, "height": 31}, ["--pixel_control needs", "31x84"]),
         ("pong", {"dataset_path": "dummy"}, ["--dataset_path means nothing to atari57"]),
     ],
 )
@@ -299,6 +309,11 @@ def test_where_and_how_fast_a_run_goes_on_is_no_change(given: dict[str, Any]) ->
     assert then.changes(then.with_flags(given)) == {}
 
 
+def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
+    dummy, one, two = (_config("dmlab30", dataset_path=path) for path in ("dummy", "one", "two"))
+    assert one.experiment == two.experiment != dummy.experiment
+
+
 def test_a_run_may_be_made_longer_which_is_a_change_all_the_same() -> None:
     then, now = _config("pong"), _config("pong", total_environment_frames=10**9)
     assert now.changes(then) == {"total_environment_frames": (200_000_000, 10**9)}
@@ -330,13 +345,15 @@ def test_a_test_has_the_runs_settings_but_is_asked_for_its_own() -> None:
     assert again.for_test({}).starts == "noop"
     assert trained.for_test({"precision": "auto"}).precision == again.precision == "bfloat16"
     assert trained.for_test({"precision": "float32"}).precision == "float32"
+    assert trained.for_test({"reward_clipping": "none"}).reward_clipping == "none"
     with pytest.raises(UserError, match="--log_seconds is for --mode=train"):
         trained.for_test({"log_seconds": 5.0})
 
 
 def test_an_evaluator_takes_the_flags_of_its_learner() -> None:
     trained = _config("pong", **_CLUSTER, **_POPART)
-    given = {**_EVALUATOR, **_POPART, "log_seconds": 9.0, "test_num_episodes": 7}
+    given = {**_EVALUATOR, "popart_step_size": 1e-4, "log_seconds": 9.0, "test_num_episodes": 7}
+    refuse_meaningless(given)  # The run, which uses PopArt, is not known yet.
     config = trained.for_test(given)
     assert (config.mode, config.job_name, config.learner_address) == ("test", "learner", "")
     assert (config.test_num_episodes, config.log_seconds) == (7, 9.0)

@@ -122,3 +122,15 @@ def test_a_type_that_was_taken_elsewhere_and_cannot_be_computed_here_is_refused(
             factory.settle(config)
     finally:
         factory._computes_bfloat16.cache_clear()
+
+
+def test_actors_need_not_know_of_pixel_control() -> None:
+    parts = []
+    for pixel_control in (False, True):
+        flags = {"level_name": "pong", "network": "shallow", "precision": "float32"}
+        config = Config.from_flags({**flags, "pixel_control": pixel_control})
+        spec = factory.make_rollout_spec(config)
+        learner = factory.make_learner(config, spec)
+        assert (learner.q_head is not None) == pixel_control
+        parts.append((spec, [(v.name, v.shape) for v in learner.agent.variables]))
+    assert parts[0] == parts[1]

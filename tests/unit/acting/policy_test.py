@@ -42,3 +42,23 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     assert policy.refresh() == 2
     for variable, new in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
         np.testing.assert_array_equal(variable, new)
+
+
+def test_actions_are_sampled_anew_at_every_step_and_decided_by_the_seed() -> None:
+    agent, spec = make_agent(use_lstm=False, stacks=False)
+    store = WeightStore(agent.trainable_variables, version=1)
+    step = tf.nest.map_structure(
+        lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype), spec.env_outputs
+    )
+    ids = np.array([0])
+
+    def actions(seed: int) -> list[int]:
+        policy = Policy(agent, store, seed, num_environments=1)
+        sampled = []
+        for _ in range(30):
+            sampled.append(int(policy.act(ids, step).action[0]))
+            policy.forget(ids)
+        return sampled
+
+    assert len(set(actions(1))) > 1, "at the same step"
+    assert actions(1) == actions(1) != actions(2)

@@ -84,7 +84,10 @@ def test_all_end_when_the_learner_is_through(jobs: Jobs) -> None:
 
 def test_processes_are_told_who_they_are(jobs: Jobs) -> None:
     """And who wrote a line is told before it."""
-    process = jobs.start("--logdir=runs/x", "--port=8471", "--level_name=pong", "--use_popart")
+    flag_file = jobs.directory / "job.flags"
+    flag_file.write_text("# Pong.\n--level_name=pong\n")
+    own = ["--logdir=runs/x", "--port=8471", f"--flag_file={flag_file}"]
+    process = jobs.start(*own, "--use_popart")
     jobs.wait_for_all()
     flags, address = ["--level_name=pong", "--use_popart"], "--learner_address=127.0.0.1:8471"
     records = {each: starts(jobs.directory, each)[0] for each in _PROCESSES}

@@ -155,9 +155,10 @@ def test_the_caption_shows_the_return_so_far_and_the_last_episodes(
 ) -> None:
     returns = [0.0, 7.0, 9.0, 3.0, 9.0, 5.0]
     ends = [False, False, True, False, True, True]
-    with VideoRecorder(tmp_path, {0: "pong"}) as recorder:
+    with VideoRecorder(tmp_path, {0: "boxing", 1: "pong"}) as recorder:
         for episode_return, end in zip(returns, ends, strict=True):
-            recorder.watch(_step([0], _images(1), episode_return, end))
+            recorder.watch(_step([0, 1], _images(2), [1.0, episode_return], [False, end]))
+    del encoded[::2]  # Boxing's.
     # Where an episode has ended, the next one's return is shown, which is 0.
     shown = [(0, None), (7, None), (0, 9), (3, 9), (0, 9), (0, 5)]
     assert len(encoded) == len(shown)

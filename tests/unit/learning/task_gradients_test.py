@@ -72,18 +72,3 @@ def test_a_run_measures_with_the_weights_that_the_update_meets(
     lines = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
     measured = [line["policy_gradient_norm"][config.suite.tasks[0]] for line in lines]
     assert measured == list(range(len(lines))) == list(range(20))
-
-
-def test_rollouts_are_selected_whole() -> None:
-    batch = make_batch(use_lstm=True)
-    some = select(batch, np.array([2, 0]))
-    np.testing.assert_array_equal(some.task_id, [2, 0])
-    np.testing.assert_array_equal(some.policy_version, [0, 0])
-    for leaf, chosen in zip(
-        tf.nest.flatten((batch.env_outputs, batch.agent_outputs)),
-        tf.nest.flatten((some.env_outputs, some.agent_outputs)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(chosen, leaf.numpy()[:, [2, 0]])
-    for leaf, chosen in zip(batch.agent_state, some.agent_state, strict=True):
-        np.testing.assert_array_equal(chosen, leaf.numpy()[[2, 0]])

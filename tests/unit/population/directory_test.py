@@ -74,8 +74,6 @@ def test_defaults_are_the_papers_and_given_values_win() -> None:
         ({"population_size": 0}, ("--mode=pbt needs --population_size", "got 0")),
         ({"population_size": 1}, ("--mode=pbt", "--population_size", "got 1")),
         ({"mode": "train"}, ("--population_size is for --mode=pbt",)),
-        ({"mode": "train", "population_size": 0, "pbt_member": 0}, ("--pbt_member is for",)),
-        ({"mode": "train", "population_size": 0, "pbt_places": 2}, ("--pbt_places is for",)),
         ({"pbt_member": -2}, ("--pbt_member=-2", "[0, 3]")),
         ({"pbt_member": 4}, ("--pbt_member=4", "[0, 3]")),
         ({"learner_address": "host:1"}, ("--learner_address", "--pbt_member")),

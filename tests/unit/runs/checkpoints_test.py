@@ -129,10 +129,16 @@ def test_lost_checkpoints_are_not_taken_for_a_new_run(tmp_path: Path, learner: L
         Checkpoints(tmp_path, learner=learner).restore()
 
 
-def test_variables_of_another_shape_are_refused(tmp_path: Path, learner: Learner) -> None:
+def test_variables_of_another_shape_and_missing_ones_are_refused(
+    tmp_path: Path, learner: Learner
+) -> None:
     Checkpoints(tmp_path, learner=learner).save()
-    with pytest.raises(UserError, match="another program or version"):
-        Checkpoints(tmp_path, learner=make_learner(use_popart=True)).restore()
+    for objects in (
+        {"learner": make_learner(use_popart=True)},
+        {"learner": learner, "another": tf.Variable(1)},
+    ):
+        with pytest.raises(UserError, match="another program or version"):
+            Checkpoints(tmp_path, **objects).restore()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, learner: Learner) -> None:
