@@ -75,8 +75,7 @@ def learning_curves(
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
     A line a run; several runs of an agent have the mean as a thick line, and its 95% interval
-    filled. Published final scores (`targets`, by agent) are dotted lines. The axis is chosen for
-    the lines of runs; what is beyond it is cut off.
+    filled. Published final scores (`targets`) are dotted. The axis is chosen for the runs.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -155,8 +154,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
 def scales(table: pd.DataFrame) -> Figure:
     """Draws all tasks' scales on one axis, a column an agent and a line a run and task.
 
-    Tasks are named with their scales at the end, of several runs the mean and its 95% interval; of
-    many tasks, those with the smallest and the largest.
+    Tasks are named with their scales at the end; of many, those with the smallest and the largest.
     """
     agents = list(dict.fromkeys(table["agent"]))
     ends = table.groupby(["agent", "run", "task"])["scale"].last()
@@ -231,8 +229,7 @@ def gradients(table: pd.DataFrame) -> Figure:
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
     """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first.
 
-    The axis covers the lowest and the highest of several runs, which are dots; their mean's
-    interval may be cut off.
+    The axis covers the runs, of several the dots; their mean's interval may be cut off.
     """
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)

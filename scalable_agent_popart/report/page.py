@@ -185,10 +185,9 @@ class _Section:
                 if pd.notna(entry.published):
                     row[f"{title}: published"] = f"{entry.published:.1f}%"
                 if pd.notna(entry.score):
-                    interval = f" [{entry.low:.1f}, {entry.high:.1f}]"
                     row[f"{title}: ours"] = (
                         f"{entry.score:.1f}{suite.unit}"
-                        + interval * bool(pd.notna(entry.low))
+                        + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
                         + " †" * (entry.source == "training")
                     )
                     frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
@@ -211,17 +210,15 @@ class _Section:
         """Says what has to be known to read Table 1 right."""
         known = self._suite.reference_scores
         scored = known.keys() & set(self._suite.tasks)
-        notes = [_note("intervals")]
-        if any_training:
-            notes.append(_note("training"))
-        if not self._suite.normalised:
-            notes.append(_note("raw"))
-        if not scored:
-            notes.append(_note("unknown"))
-        elif len(scored) < len(known):
-            numbers = {"scored": len(scored), "known": len(known)}
-            notes.append(_note("subset", impala=tables.IMPALA, **numbers))
-        return notes + [
+        holds = {
+            "intervals": True,
+            "training": any_training,
+            "raw": not self._suite.normalised,
+            "unknown": not scored,
+            "subset": 0 < len(scored) < len(known),
+        }
+        values = {"scored": len(scored), "known": len(known), "impala": tables.IMPALA}
+        return [_note(name, **values) for name, true in holds.items() if true] + [
             _note("inverted", column=own.column.title, levels=", ".join(own.inverted))
             for own in finals
             if own.inverted

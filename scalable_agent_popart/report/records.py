@@ -144,26 +144,24 @@ def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eval
 def read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
     """Reads the events of a population's member, without comparisons that were made again later."""
 
+    converters: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(("fitness", "partner_fitness"), _number),
+        **dict.fromkeys(("partner", "source_frames"), _count),
+    }
+
     def event(record: Any) -> Event:
-        converters: dict[str, Callable[[Any], Any]] = {
-            "fitness": _number,
-            "partner": _count,
-            "partner_fitness": _number,
-            "source_frames": _count,
-        }
-        optional = {
-            name: None if record[name] is None else convert(record[name])
+        found = Event(**record)
+        if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
+            raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
+        optional: dict[str, Any] = {
+            name: convert(value)
             for name, convert in converters.items()
+            if (value := record[name]) is not None
         }
-        copied, started_over = record["copied"], record.get("started_over", False)
-        if not isinstance(copied, bool) or not isinstance(started_over, bool):
-            raise ValueError(f"neither true nor false: {copied}, {started_over}")
-        return Event(
-            comparison=_count(record["comparison"]),
-            frames=_count(record["frames"]),
-            copied=copied,
-            hyperparameters={str(n): _number(v) for n, v in record["hyperparameters"].items()},
-            started_over=started_over,
+        return found._replace(
+            comparison=_count(found.comparison),
+            frames=_count(found.frames),
+            hyperparameters={str(n): _number(v) for n, v in found.hyperparameters.items()},
             **optional,
         )
 

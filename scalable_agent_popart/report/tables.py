@@ -39,8 +39,7 @@ _MAX_PANELS = 8  # For each seed one, in that figure.
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
     """Gives a column of the paper's Table 1: percent by agent and reward clipping.
 
-    The column is `noop` or `human` (starts), `train` or `test` (levels). The paper has no scores
-    by level, so none of a subset.
+    The paper has no scores by level, so none of a subset.
     """
     table = _published("table1.csv").query("suite == @suite and column == @column")
     return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
@@ -119,10 +118,9 @@ class FinalScores:
     def table_1(self) -> pd.DataFrame:
         """Makes a row an agent: aggregate scores in percent, ours and the published ones.
 
-        `score` is the benchmark's usual aggregate as a mean over runs; `low` and `high` its 95%
-        interval, over seeds or over the episodes of a single run; `lowest` and `highest` those
-        of single runs; `rerun_low` and `rerun_high` the interval for the mean of as many new
-        runs. `published` is the paper's, or computed from IMPALA's scores of the same tasks.
+        `score` is the benchmark's usual aggregate as a mean over runs, `low` to `high` its 95%
+        interval over seeds, or over the episodes of a single run, `lowest` to `highest` its range,
+        and `rerun_low` to `rerun_high` the interval for the mean of as many new runs.
         """
         rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
         theirs = self._impalas_aggregate()
@@ -135,10 +133,9 @@ class FinalScores:
         return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
 
     def breakdown(self) -> pd.DataFrame:
-        """Makes a row a level and agent, published agents too: raw and normalised scores.
+        """Makes a row a level and agent, published ones too: raw and normalised scores.
 
-        `low` and `high` of a normalised score are its 95% interval, over seeds or over the
-        episodes of a single run; `lowest` and `highest` those of single runs.
+        The latter have an interval and a range as in `table_1`.
         """
         rows: list[dict[str, Any]] = []
         for level in self._levels if self._finals else ():
@@ -237,8 +234,8 @@ class FinalScores:
         return row | {name: self._percent(level, row[name]) for name in ("normalised", *_ENDS)}
 
     def _percent(self, level: str, score: float) -> float | None:
-        reference = self._references.get(level)
-        return None if reference is None else scores.normalise(score, reference)
+        known = level in self._references
+        return scores.normalise(score, self._references[level]) if known else None
 
 
 def _over_runs(
@@ -320,10 +317,9 @@ def batches(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row a run of both tables; NaN where they do not tell.
+    """Makes a row a run of both tables: medians, the largest memory, the `tasks` with a share.
 
-    The medians of frames_per_second and of entropy, and the largest memory_mib. `tasks` is the
-    number of tasks with a share in the run's batches, `least` and `most` are the shares of two.
+    `least` and `most` are the smallest and the largest share; NaN stands for what is not known.
     """
     keys = ["run", "agent", "seed"]
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
@@ -337,9 +333,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
     `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
-    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part` is the
-    norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
-    nothing beside.
+    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part`, from 0
+    to 1, is that over the sum of all tasks' norms.
     """
 
     def read(run: Run) -> pd.DataFrame:
@@ -354,10 +349,9 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
     """Makes a row an agent, loss and task: `norm` and `part`.
 
-    Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
-    up to the frames that all runs have reached. Then the median of the norms, which may differ by
-    orders of magnitude between runs, with the least and the most; and the mean of the parts, with
-    its 95% interval over runs, `low_part` to `high_part`.
+    Of each run the median norm and the mean part, up to the frames that all runs have reached.
+    Then the median of the norms, which may differ by orders of magnitude between runs, with the
+    least and the most; and the mean of the parts, with its 95% interval over runs.
     """
     common = table.groupby("run")["frames"].max().min()
     keys = ["agent", "loss", "task"]
@@ -372,8 +366,7 @@ def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
     `frames` are those of the stretches' middles. `panel` is the agent and seed, since runs may go
-    different ways; or, where these are many, the agent. Then the part is the mean over its runs,
-    and `low_part` to `high_part` the 95% interval of that.
+    different ways; or, where these are many, the agent, with the part's 95% interval over its runs.
     """
     seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()
@@ -418,10 +411,7 @@ def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a start or comparison: the lineages of all members of populations.
-
-    `frames` are the member's own; values of hyperparameters are those from there on.
-    """
+    """Makes a row a start or comparison, with the member's own frames: populations' lineages."""
     found = populations(comparison)
     rows = [
         {**_about(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
@@ -430,9 +420,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(
-        name for *_, population in found for name in population.shown.config.tuned
-    )
+    tuned = dict.fromkeys(name for *_, own in found for name in own.shown.config.tuned)
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
@@ -440,8 +428,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
 def ancestries(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a segment of each population's ancestry, oldest first.
 
-    `first` and `last` are frames of the member's own, `learned_first` and `learned_last` those
-    that the weights have learned from.
+    `first` and `last` are the member's own frames; the weights have `learned` from the others.
     """
     rows = [
         {
@@ -462,11 +449,9 @@ def _of_runs(
     comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
 ) -> pd.DataFrame:
     """Makes one table of what `read` finds of each run; an empty one if it finds nothing."""
-    parts = [
-        own.assign(**_about(agent, run)) for agent, run in comparison.runs if len(own := read(run))
-    ]
-    columns = [*_RUN, *columns]
-    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+    parts = [read(run).assign(**_about(agent, run)) for agent, run in comparison.runs]
+    whole, columns = [part for part in parts if len(part)], [*_RUN, *columns]
+    return pd.concat(whole)[columns] if whole else pd.DataFrame(columns=columns)
 
 
 def _about(agent: Agent, run: Run) -> dict[str, Any]:
