@@ -40,36 +40,23 @@ _MAX_OUTPUT_BYTES = 2**20
 
 
 class Rows:
-    """Arrays `[N, ...]` over shared memory.
-
-    Attributes:
-      action: int32.
-      reward: float32.
-      done: bool.
-      observation: nested, as specified.
-    """
+    """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps the memory, making it large enough.
+        """Maps the memory of a file descriptor, making it large enough.
 
-        Args:
-          memory: file descriptor.
-          num_environments: N.
-          observation: nested `ArraySpec`s of one environment.
+        `observation` has the nested `ArraySpec`s of one environment.
         """
         scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
-        specs = [*scalars, *tree.flatten(observation)]
-        shapes = [(num_environments, *spec.shape) for spec in specs]
-        sizes = [
-            int(np.prod(shape)) * np.dtype(spec.dtype).itemsize
-            for shape, spec in zip(shapes, specs, strict=True)
+        fields = [
+            (str(i), spec.dtype, (num_environments, *spec.shape))
+            for i, spec in enumerate([*scalars, *tree.flatten(observation)])
         ]
-        ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
-        os.ftruncate(memory, ends[-1])
-        buffer = mmap.mmap(memory, ends[-1])
+        dtype = np.dtype(fields, align=True)
+        os.ftruncate(memory, dtype.itemsize)
+        block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)
         self.action, self.reward, self.done, *self._observations = (
-            np.ndarray(shape, spec.dtype, buffer, offset)
-            for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
+            block[name][0] for name in dtype.fields or ()
         )
         self.observation = tree.unflatten_as(observation, self._observations)
 
@@ -88,25 +75,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class EnvironmentTask:
-    """What a child is told: the environment to make, and where to write its steps.
-
-    Attributes:
-      make: makes the environment.
-      attempt: how often it was made before.
-      row: its number.
-      answers: file descriptor of the pipe in which the turn is given back.
-      memory: file descriptor of the rows.
-      num_environments: N.
-      observation: nested `ArraySpec`s of one environment.
-    """
+    """What a child is told: the environment to make, and where to write its steps."""
 
     make: MakeEnvironment
-    attempt: int
-    row: int
-    answers: int
-    memory: int
+    attempt: int  # How often it was made before.
+    row: int  # Its number.
+    answers: int  # File descriptor of the pipe in which the turn is given back.
+    memory: int  # File descriptor of the rows.
     num_environments: int
-    observation: Any
+    observation: Any  # Nested `ArraySpec`s of one environment.
 
 
 def play() -> None:
@@ -138,14 +115,13 @@ def _take_turns(
     reward, done, observation = 0.0, True, first
     while True:
         rows.write(task.row, reward, done, observation)
-        with contextlib.suppress(BrokenPipeError):  # The connection's end tells the same.
-            os.write(task.answers, number)
         if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
             os.ftruncate(sys.stderr.fileno(), 0)
         try:
+            os.write(task.answers, number)
             if not connection.recv(1):
                 return
-        except ConnectionResetError:
+        except (BrokenPipeError, ConnectionResetError):
             return
         reward, done, observation = environment.step(int(rows.action[task.row]))
 
@@ -162,9 +138,7 @@ class Hold:
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def release(self, tries: int = 1) -> None:
-        """Lets go, and looks so often if all others have; may be called twice."""
-        if self._file < 0:
-            return
+        """Lets go, and looks so often if all others have."""
         for attempt in range(tries):
             time.sleep(0.05 * (attempt > 0))
             with contextlib.suppress(OSError):  # Others hold it, or it is gone.
@@ -172,7 +146,6 @@ class Hold:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 break
         os.close(self._file)
-        self._file = -1
 
     def __enter__(self) -> "Hold":
         return self

@@ -43,15 +43,14 @@ def _hidden_unless_it_fails() -> Iterator[None]:
     os.dup2(writer, 2)
     os.close(reader)
     os.close(writer)
-    failed = False
+    end = _SUCCESS
     try:
         yield
-    except Exception:
-        failed = True
+    except Exception:  # Ctrl-C is no failure.
+        end = b""
         raise
     finally:
-        if not failed:  # Ctrl-C is no failure.
-            os.write(2, _SUCCESS)
+        os.write(2, end)
         os.dup2(stderr, 2)
         os.close(stderr)
         os.waitpid(keeper, 0)
