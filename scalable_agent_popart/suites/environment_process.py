@@ -19,7 +19,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,7 @@ class Rows:
     """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps the memory of a file descriptor, making it large enough.
-
-        `observation` has the nested `ArraySpec`s of one environment.
-        """
+        """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
         scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
         fields = [
             (str(i), spec.dtype, (num_environments, *spec.shape))
@@ -73,32 +69,23 @@ class Rows:
         return self.reward[rows], self.done[rows], observation
 
 
-@dataclass(frozen=True)
-class EnvironmentTask:
-    """What a child is told: the environment to make, and where to write its steps."""
-
-    make: MakeEnvironment
-    attempt: int  # How often it was made before.
-    row: int  # Its number.
-    answers: int  # File descriptor of the pipe in which the turn is given back.
-    memory: int  # File descriptor of the rows.
-    num_environments: int
-    observation: Any  # Nested `ArraySpec`s of one environment.
-
-
 def play() -> None:
-    """Makes an environment and steps it until the parent is gone: all that a child does."""
+    """Makes an environment and steps it until the parent is gone: all that a child does.
+
+    The parent says how to make it, how often it was made before, its row, the pipe in which the
+    turn is given back, and the arguments of `Rows`.
+    """
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
-        connection, task = supervisor.begin()
-        for file in (task.answers, task.memory):
+        connection, (make, attempt, row, answers, shared) = supervisor.begin()
+        for file in (answers, shared[0]):
             os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
         refused_or_raised = REFUSED
         try:
-            environment = task.make(task.attempt, directory)
+            environment = make(attempt, directory)
             first = environment.reset()
             refused_or_raised = RAISED
-            _take_turns(task, connection, environment, first)
+            _take_turns(connection, environment, first, Rows(*shared), row, answers)
         except Exception:
             # Ends with its last words, and without asking the engine, which has failed.
             traceback.print_exc()
@@ -108,22 +95,25 @@ def play() -> None:
 
 
 def _take_turns(
-    task: EnvironmentTask, connection: socket.socket, environment: Environment, first: Any
+    connection: socket.socket,
+    environment: Environment,
+    observation: Any,
+    rows: Rows,
+    row: int,
+    answers: int,
 ) -> None:
-    rows = Rows(task.memory, task.num_environments, task.observation)
-    number = np.array(task.row, ANSWER).tobytes()
-    reward, done, observation = 0.0, True, first
+    reward, done = 0.0, True
     while True:
-        rows.write(task.row, reward, done, observation)
+        rows.write(row, reward, done, observation)
         if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
             os.ftruncate(sys.stderr.fileno(), 0)
         try:
-            os.write(task.answers, number)
+            os.write(answers, np.array(row, ANSWER).tobytes())
             if not connection.recv(1):
                 return
         except (BrokenPipeError, ConnectionResetError):
             return
-        reward, done, observation = environment.step(int(rows.action[task.row]))
+        reward, done, observation = environment.step(int(rows.action[row]))
 
 
 class Hold:

@@ -23,7 +23,6 @@ from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
 from scalable_agent_popart.suites.environment_process import (
     ANSWER,
     REFUSED,
-    EnvironmentTask,
     Hold,
     MakeEnvironment,
     Rows,
@@ -76,14 +75,14 @@ class ProcessPool:
         self.groups = np.arange(size)
         self._names = names
         self._make = make
-        self._observation = observation
         self._resources = contextlib.ExitStack()
         self._memory = os.memfd_create("environments")
         # Children write to it the numbers of environments that have given the turn back.
         self._answers, self._answer = os.pipe()
         for file in (self._memory, self._answers, self._answer):
             self._resources.callback(os.close, file)
-        self._rows = Rows(self._memory, size, observation)
+        self._shared = (self._memory, size, observation)
+        self._rows = Rows(*self._shared)
         self._counter = EpisodeCounter(size)
         self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
@@ -195,16 +194,14 @@ class ProcessPool:
         self._ended[i] = self._hung[i] = False
         self._has_turn[i] = True
         self._turn_began[i] = time.monotonic()
-        attempt, files = int(self.restarts[i]), (self._answer, self._memory)
+        attempt = int(self.restarts[i])
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
         with open(directory / "output", "ab") as output:
             self._children[i] = Child(
                 [sys.executable, "-u", "-c", _COMMAND],
-                EnvironmentTask(
-                    self._make[i], attempt, i, *files, len(self.task_ids), self._observation
-                ),
-                files=files,
+                (self._make[i], attempt, i, self._answer, self._shared),
+                files=(self._answer, self._memory),
                 output=output,
                 environment=child_environment(directory),
             )

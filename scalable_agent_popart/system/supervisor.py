@@ -54,15 +54,9 @@ class Child:
     It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group
     when the process has ended is killed.
 
-    Attributes:
-      ends: file descriptor that can be read from once the process has ended, while `exit_code` is
-        None.
-      began: when it was started, as `time.monotonic` counts.
-      connection: socket to its standard input. Its end tells the child that the parent is gone.
-      output: the pipe that it prints to, if `output` was `subprocess.PIPE`.
-      exit_code: as shells count, 128 and more for signals; None until the end was waited for.
-      message: all that it has written to the connection, once its end was waited for.
-      max_memory_kib: largest memory, once its end was waited for.
+    Its `connection` is the socket to its standard input, whose end tells it that the parent is
+    gone; `ends` is a file descriptor that can be read from once it has ended, while `exit_code` is
+    None.
     """
 
     def __init__(
@@ -108,9 +102,10 @@ class Child:
         self.pid = self._process.pid
         self.ends = os.pidfd_open(self.pid)
         self.began = time.monotonic()
-        self.output = self._process.stdout
+        self.output = self._process.stdout  # If it is a pipe.
+        # As shells count, 128 and more for signals. This and the rest is known after `wait`.
         self.exit_code: int | None = None
-        self.message = ""
+        self.message = ""  # All that it has written to the connection.
         self.max_memory_kib = 0
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
