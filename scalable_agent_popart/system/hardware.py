@@ -90,7 +90,7 @@ def memory() -> dict[str, float]:
     """
     if not (own := Path("/proc/self")).exists():
         return {}
-    processes, total = [own], _resident_bytes(own)
+    processes, total = [own], _resident_bytes(own, proportional=False)
     for process in processes:  # The list grows meanwhile.
         # A child belongs to the thread that started it.
         for children in process.glob("task/*/children"):
@@ -98,21 +98,17 @@ def memory() -> dict[str, float]:
                 processes += [Path("/proc", child) for child in children.read_text().split()]
     for process in processes[1:]:
         with contextlib.suppress(OSError):  # The process has ended.
-            total += _proportional_bytes(process)
+            total += _resident_bytes(process, proportional=True)
     return {"memory_mib": total / 2**20}
 
 
-def _resident_bytes(process: Path) -> int:
+def _resident_bytes(process: Path, proportional: bool) -> int:
+    """Measures a process's memory, if so asked only its part of shared pages where it is known."""
+    if proportional:
+        with contextlib.suppress(OSError, StopIteration):
+            lines = (process / "smaps_rollup").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 2**10
     return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _proportional_bytes(process: Path) -> int:
-    """Measures a process's memory, of shared pages its part if that is known."""
-    with contextlib.suppress(OSError):
-        for line in (process / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 2**10
-    return _resident_bytes(process)
 
 
 def num_cores() -> int:
@@ -120,10 +116,8 @@ def num_cores() -> int:
 
     A quota of one and a half cores counts as two.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
 
 
