@@ -358,8 +358,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
     `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
-    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part` is the
-    norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
+    a batch have by themselves, see `Learner.gradient_norms`; NaN where there were none. `part` is
+    the norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
     nothing beside.
     """
 

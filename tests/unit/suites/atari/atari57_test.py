@@ -47,7 +47,7 @@ class Play(NamedTuple):
         ends = np.concatenate(
             [self.first.info.episode_end[np.newaxis], self.steps.info.episode_end]
         )
-        state = frame_stack.initial_state(*self.frames.shape[1:4])
+        state = tf.zeros(self.frames.shape[1:4], tf.uint32)
         return frame_stack.unroll(tf.constant(self.frames), tf.constant(ends), state)[0].numpy()
 
 
