@@ -12,8 +12,7 @@ from absl import logging
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
-from scalable_agent_popart.learning.hyperparameters import Hyperparameters
-from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.learning.learner import Hyperparameters, Learner
 from scalable_agent_popart.population import pbt
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.population.member import Member

@@ -333,8 +333,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
     `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
-    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part`, from 0
-    to 1, is that over the sum of all tasks' norms.
+    a batch have by themselves, see `Learner.gradient_norms`; NaN where there were none. `part`,
+    from 0 to 1, is that over the sum of all tasks' norms.
     """
 
     def read(run: Run) -> pd.DataFrame:
