@@ -211,7 +211,6 @@ class Config:
         -1,
         "Number of the member to train or test, from 0. Without it this machine trains all.",
         PROCESS,
-        low=-1,
         modes=("pbt", "test"),
     )
     pbt_places: int = setting(
