@@ -16,7 +16,7 @@ import tqdm
 import tree
 
 from environments import EnvironmentLostError, EnvironmentPool
-from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.acting.weights import WeightStore
 from scalable_agent_popart.config import Config
@@ -101,7 +101,7 @@ class Tester:
         for task_id, own in zip(ids, returns, strict=True):
             by_task[tasks[task_id]] += own
         summary = evaluation_summary.summarise(config, frames, by_task)
-        evaluation_summary.show(summary)
+        evaluation_summary.show(summary, self._played.unit)
         self._directory.write_evaluation(summary)
         return summary
 
@@ -123,9 +123,7 @@ class SavedPolicy:
         self.view = None
         if with_q_head:
             self._parts["q_head"] = q_head = factory.make_q_head(config)
-            step = rollouts.example_batch(spec)
-            inputs = (step.agent_outputs.action, step.env_outputs, step.agent_state)
-            q_head(agent.unroll(*inputs).features)  # Creates the variables.
+            q_head(agent.create_variables(spec))
             self.view = PixelControlView(self.policy, agent, q_head)
 
     def restore(self) -> int:

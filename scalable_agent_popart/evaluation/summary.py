@@ -58,8 +58,8 @@ def summarise(
     return summary
 
 
-def show(summary: Mapping[str, Any]) -> None:
-    """Prints a line a level, then the aggregates, each with its interval."""
+def show(summary: Mapping[str, Any], unit: str) -> None:
+    """Prints a line a level, then the aggregates in their unit, each with its interval."""
     agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))
     print(f"{agent} after {frames:,} environment frames, {starts} starts")
     interval = f"{summary['confidence']:.0%} interval"
@@ -67,7 +67,7 @@ def show(summary: Mapping[str, Any]) -> None:
     train = summary.get("train")
     for level, result in {**summary["tasks"], **(train["tasks"] if train else {})}.items():
         interval = _interval(result["mean_return_interval"], ",.4g")
-        score = _percent(result["normalised"])
+        score = _score(result["normalised"], unit)
         print(f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}", end="")
         print(f"{interval:>24}{score:>12}")
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
@@ -75,12 +75,12 @@ def show(summary: Mapping[str, Any]) -> None:
         found = []
         for which, column in columns.items():
             interval = _interval(column["aggregate_interval"][name], ".1f")
-            found.append(f"{_percent(column['aggregate'][name])} {interval}".rstrip() + which)
+            found.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
         print(f"{name.replace('_', ' ') + ' normalised score':<40}{', '.join(found)}")
 
 
-def _percent(score: float | None) -> str:
-    return "unknown" if score is None else f"{score:.1f}%"
+def _score(score: float | None, unit: str) -> str:
+    return "unknown" if score is None else f"{score:.1f}{unit}"
 
 
 def _interval(interval: tuple[float, float] | None, spec: str) -> str:

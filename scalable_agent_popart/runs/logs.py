@@ -232,7 +232,7 @@ class RunLog:
         headline = self._suite.headline
         if headline in record:
             played = f"{record['tasks_scored']}/{len(self._suite.tasks)} tasks"
-            shown = {headline: f"{record[headline]:.1f}% of {played}", **shown}
+            shown = {headline: f"{record[headline]:.1f}{self._suite.unit} of {played}", **shown}
         self._progress.set_postfix(shown, refresh=False)
 
     def close(self) -> None:

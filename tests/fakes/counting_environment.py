@@ -34,7 +34,7 @@ class CountingEnvironments:
         self.closed = False
 
     def reset(self) -> environments.StepOutput:
-        return environments.initial_step(self._counter, self._observe(np.zeros(len(self.task_ids))))
+        return self._counter.start(self._observe(np.zeros(len(self.task_ids))))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions

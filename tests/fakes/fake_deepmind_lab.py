@@ -3,7 +3,7 @@
 It accepts, raises and ends its process as the real module, built from source, was seen to. Only the
 pictures, the rewards and the maps are made up. A frame is drawn from level, `mixerSeed` and seed,
 with the frame number in its first row. A frame's reward is the sum of the action's elements, each
-times its `ACTION_WORTH`. Levels with generated maps have `MAPS_PER_LEVEL` of them.
+times its `ACTION_WORTH`. Levels with generated maps have 50 of them.
 
 `FAKE_DMLAB` in the environment is a JSON object from level names without folder, or "*" for all, to
 the fields of `Behaviour`; a level's own entry overrides "*".
@@ -14,8 +14,6 @@ import math
 import operator
 import os
 import random
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -43,8 +41,9 @@ _FAMILIES = {
 SUITE_LEVELS = tuple(family + name for family, names in _FAMILIES.items() for name in names.split())
 _OTHER_LEVELS = ("seekavoid_arena_01", "lt_chasm")
 _GENERATED = ("explore_", "rooms_", "skymaze_", "natlab_varying", "lasertag_")
-MAPS_PER_LEVEL = 50
+_MAPS_PER_LEVEL = 50
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
+OBSERVATIONS = {"RGB_INTERLEAVED", "INSTR"}
 # Sums of these are exact, in any order.
 ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)
 
@@ -53,7 +52,6 @@ class Behaviour(NamedTuple):
     """Settings of a level by a test."""
 
     reset_seconds: float = 0.0  # an eighth of it where the level cache has the map
-    step_seconds: float = 0.0  # of busy processor, for each call of step()
     episode_frames: int = 300
     exit_after_steps: int | None = None  # calls of step(), on average over processes
     exit_exactly: bool = False  # ends the process after exactly that many calls
@@ -69,14 +67,13 @@ class Lab:
         level: str,
         observations: list[str],
         config: dict[str, str] = {},  # noqa: B006 - it is never changed.
-        renderer: str = "software",
         level_cache: Any = None,
-        temp_folder: str = "",
+        *,
+        temp_folder: str,  # The real module makes one where none is given; ours has to give it.
     ):
-        if not isinstance(observations, list) or not isinstance(temp_folder, str):
+        texts = (level, temp_folder, *config, *config.values())
+        if not isinstance(observations, list) or any(not isinstance(text, str) for text in texts):
             raise TypeError("Lab() argument has the wrong type")
-        if any(not isinstance(text, str) for text in (level, *config, *config.values())):
-            raise TypeError("Lab() takes level, settings and their values as str")
         self._level = level.removeprefix(_FOLDER)
         folder = _FOLDER if self._level in SUITE_LEVELS else ""
         if self._level not in (*SUITE_LEVELS, *_OTHER_LEVELS) or level != folder + self._level:
@@ -85,7 +82,7 @@ class Lab:
             raise RuntimeError(f"Level '{level}' is held out: it needs allowHoldOutLevels = true")
         if unknown := config.keys() - _SETTINGS:
             raise RuntimeError(f"Invalid setting: {unknown}")
-        if unknown := set(observations) - {"RGB_INTERLEAVED", "INSTR"}:
+        if unknown := set(observations) - OBSERVATIONS:
             raise ValueError(f"Unknown observation {unknown}.")
         self._observations, self._config, self._cache = observations, config, level_cache
         self._shape = (int(config.get("height", 240)), int(config.get("width", 320)), 3)
@@ -95,8 +92,7 @@ class Lab:
         if not self._behaviour.exit_exactly:
             self._exit_at *= random.Random(os.getpid()).expovariate(1.0)
         self._calls = 0
-        self._own_folder = "" if temp_folder else tempfile.mkdtemp(prefix="dmlab_temp_folder_")
-        self._folder = Path(temp_folder or self._own_folder, "baselab")
+        self._folder = Path(temp_folder, "baselab")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._status = "uninitialised"
 
@@ -109,10 +105,9 @@ class Lab:
         if self._level in _NEED_DATASET and data != "dummy" and not os.path.isdir(data):
             raise RuntimeError(f"Failed to start environment - \"no data set at '{data}'\"")
         mixer = int(self._config.get("mixerSeed", 0))
-        found = False
-        if self._level.startswith(_GENERATED):
-            which = (seed or 0) % MAPS_PER_LEVEL
-            found = self._make_map(f"{self._level}_noaas_{mixer}_{which}")
+        found = self._level.startswith(_GENERATED) and self._make_map(
+            f"{self._level}_noaas_{mixer}_{(seed or 0) % _MAPS_PER_LEVEL}"
+        )
         # The real module computes all this time and never releases the interpreter's lock.
         time.sleep(self._behaviour.reset_seconds * (0.12 if found else 1.0))
         if self._behaviour.exit_on_reset:
@@ -135,9 +130,6 @@ class Lab:
         if self._calls == self._behaviour.raise_on_step:
             raise RuntimeError(f"Stand-in raises after {self._calls} steps")
         self._calls += 1
-        end = time.thread_time() + self._behaviour.step_seconds
-        while time.thread_time() < end:
-            pass
         played = min(num_steps, self._behaviour.episode_frames - self._frame)
         self._frame += played
         if self._frame >= self._behaviour.episode_frames:
@@ -158,26 +150,19 @@ class Lab:
 
     def close(self) -> bool:
         was_open, self._status = self._status != "closed", "closed"
-        if self._own_folder:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
         return was_open
 
     def _make_map(self, key: str) -> bool:
         """Returns whether the cache has the map; otherwise compiles it."""
-        path = self._folder / f"{key}.pk3"
+        path, compiled = self._folder / f"{key}.pk3", random.Random(key).randbytes(60_000)
         found = self._cache is not None and self._cache.fetch(key, str(path))
         if not found:
-            path.write_bytes(compile_map(key))
-        if not path.is_file() or path.read_bytes() != compile_map(key):
+            path.write_bytes(compiled)
+        if not path.is_file() or path.read_bytes() != compiled:
             _end_process(f"Didn't find map '{key}'\n: No such file or directory")
         if self._cache is not None and not found:
             self._cache.write(key, str(path))
         return found
-
-
-def compile_map(key: str) -> bytes:
-    """Returns the contents of a map's file, about 60 kB."""
-    return b"PK\x03\x04" + random.Random(key).randbytes(60_000)
 
 
 def _end_process(last_line: str, status: int = 1) -> NoReturn:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scalable_agent_popart import scores, suites
+from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.suites import process_pool
 from tests.fakes.main_program import run
 from tests.runs.experiment_test import FRAMES, fails, lines, saved
@@ -28,21 +29,23 @@ def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def engine_files(tmp_path: Path) -> list[Path]:
     """Returns what processes and engines have left behind."""
     temporary = tmp_path / "temporary"
-    return [*temporary.glob("environment_processes_*"), *temporary.glob("dmlab_temp_folder_*")]
+    return [*temporary.glob("environment_processes_*")]
 
 
-def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> None:
+def test_levels_are_trained_and_tested(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held_out_task, other = "rooms_collect_good_objects_train", "lt_chasm"
-    stand_in(**{"*": {"episode_frames": 60}})  # Games of 15 agent steps.
+    stand_in(**{"*": {"episode_frames": 40}})  # Games of 10 agent steps.
     logdir = tmp_path / "run"
     settings = {**SMALL, "level_name": f"{held_out_task},{other}", "logdir": str(logdir)}
     settings |= {"level_cache_dir": str(tmp_path / "cache"), "num_actors": 4, "use_popart": True}
-    run(**settings, total_environment_frames=1_200)
+    run(**settings, total_environment_frames=600)
     metrics = lines(logdir / "metrics.jsonl")[-1]
     assert tuple(metrics["shift"]) == tuple(metrics["scale"]) == (held_out_task, other)
     assert (metrics["environment_restarts"], metrics["tasks_scored"]) == (0, 1)
     assert "restarts" not in metrics
-    assert {line["episode_frames"] for line in lines(logdir / "episodes.jsonl")} == {60}
+    assert {line["episode_frames"] for line in lines(logdir / "episodes.jsonl")} == {40}
     assert list((tmp_path / "cache").iterdir())
 
     test = {"mode": "test", "logdir": str(logdir), "test_num_episodes": 2}
@@ -60,11 +63,10 @@ def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> Non
         assert played["normalised"] == pytest.approx(score)
         assert column["aggregate"]["mean_capped"] == pytest.approx(min(100.0, score))
 
-    again = {**settings, "total_environment_frames": 2_400}
-    assert "action_set was popart and is impala" in fails(**again, action_set="impala")
+    assert "action_set was popart and is impala" in fails(**settings, action_set="impala")
     stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
-    message = fails(**test, level_name=other)
-    assert "lost more than 8 times before it could finish an episode" in message
+    monkeypatch.setattr(evaluate, "_MAX_RESTARTS", 1)
+    assert "lost more than 1 times before it could" in fails(**test, level_name=other)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,3 @@ def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
     assert message in fails(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
     if "raise_on_step" in behaviour:  # What was learned is saved.
         assert saved(tmp_path)[FRAMES] == lines(tmp_path / "metrics.jsonl")[-1]["frames"] > 120
-
-
-def test_without_the_module_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    message = fails(level_name="dmlab30", logdir=str(tmp_path / "run"))
-    assert "deepmind_lab" in message
-    assert not (tmp_path / "run").exists()

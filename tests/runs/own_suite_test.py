@@ -38,6 +38,7 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> No
     text = (tmp_path / "report" / "report.md").read_text()
     assert "## corridors\n" in text
     assert "raw returns" in text
+    assert not re.search(r"\d\.\d%", text)
     (tmp_path / "my_tasks.py").unlink()
     del sys.modules["my_tasks"]
     report = {"mode": "report", "runs": ["run"], "report_dir": "report"}

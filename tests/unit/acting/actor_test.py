@@ -66,8 +66,7 @@ def make_agent(use_lstm: bool, stacks: bool) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
     agent = Agent(NUM_ACTIONS, "shallow", use_lstm, OBSERVATION if stacks else None)
     spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
-    example = rollouts.example_batch(spec)
-    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    agent.create_variables(spec)
     return agent, spec
 
 
@@ -155,18 +154,6 @@ def test_environments_need_not_wait_for_one_another() -> None:
             versions[number].append(int(made.policy_version[n]))
     assert sum(number >= 4 for number in next_step) >= 3, "some were lost"
     assert all(np.all(np.diff(list_) > 0) for list_ in versions.values())
-
-
-def test_a_rollout_keeps_the_version_that_it_began_with() -> None:
-    _, spec = make_agent(use_lstm=False, stacks=False)
-    buffer = rollouts.RolloutBuffer(spec, np.zeros(2, np.int32))
-    environments, ids = CountingEnvironments(np.zeros(2, np.int32)), np.arange(2)
-    answer = rollouts.AgentOutput(np.zeros(2, np.int32), np.zeros((2, NUM_ACTIONS), np.float32))
-    for _ in range(UNROLL + 1):
-        buffer.write(ids, environments.reset(), answer, fresh=np.zeros(2, bool))
-    buffer.begin(ids[:1], (), policy_version=3)
-    buffer.begin(ids[1:], (), policy_version=5)
-    assert buffer.take(ids).policy_version.tolist() == [3, 5]
 
 
 def test_environments_that_are_behind_catch_up_while_the_sink_is_full() -> None:

@@ -64,7 +64,7 @@ def test_dmlab_has_both_columns() -> None:
 
 def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     summary = _summary({"pong": [-20.0, 20.0], "boxing": [10.0, 12.0]})
-    evaluation_summary.show(summary)
+    evaluation_summary.show(summary, "%")
     first, head, pong, boxing, *aggregates = capsys.readouterr().out.splitlines()
     assert "1,234 environment frames, noop starts" in first
     assert "95% interval" in head
@@ -77,7 +77,7 @@ def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixtur
     single = _summary({"pong": [1.0]})
     assert single["tasks"]["pong"]["mean_return_interval"] is None
     assert set(single["aggregate_interval"].values()) == {None}
-    evaluation_summary.show(single)
+    evaluation_summary.show(single, "%")
     assert "[" not in capsys.readouterr().out
 
 

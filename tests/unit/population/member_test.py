@@ -217,6 +217,7 @@ def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: P
         assert 4 <= (np.abs(changes[-1] - 1) > 0.1).sum() <= 20  # A third of 36.
     # After the first comparison, both choose one of two.
     assert np.abs(changes[0] - changes[1])[1:].max() > 0.1
+    assert len({tuple(event.partner == 0 for event in events[2:]) for events in lineages}) == 2
 
 
 def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path: Path) -> None:
