@@ -15,7 +15,7 @@ from scalable_agent_popart.population.directory import Event, MemberDirectory, P
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.lineage import Segment, in_effect, trace
 from scalable_agent_popart.report.records import Evaluation
-from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, RunDirectory
+from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, Record, RunDirectory
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -136,8 +136,10 @@ def read_run(path: str) -> Run:
         logs, evaluations = _read_ancestry(population, problems)
     if not len(logs["episodes"]) and not len(logs["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    history, device = directory.read_history(), directory.read_device()
-    return Run(Path(path), config, logs, evaluations, problems, population, history, device)
+    record = directory.read_record() or Record(config)
+    return Run(
+        Path(path), config, logs, evaluations, problems, population, record.history, record.device
+    )
 
 
 def _read_logs(directory: RunDirectory, config: Config, problems: list[str]) -> _Logs:
