@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from tests.unit.acting.actor_test import make_agent
 
 
