@@ -11,7 +11,6 @@ so that a wrong flag is answered at once and processes that re-import this scrip
 """
 
 import dataclasses
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -26,26 +25,22 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory
 
-_DEFINE: dict[Any, Callable[..., Any]] = {
-    str: flags.DEFINE_string,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    bool: flags.DEFINE_boolean,
-    tuple: flags.DEFINE_list,
-}
-
 
 def _define_flags() -> None:
+    define: dict[Any, Callable[..., Any]] = {
+        **{str: flags.DEFINE_string, bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list},
+        **{int: flags.DEFINE_integer, float: flags.DEFINE_float},
+    }
     for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
         declared, default = field.metadata["setting"], field.default
         text = declared.help
-        if default is dataclasses.MISSING or declared.pbt_default:
+        if default is dataclasses.MISSING:
             text += f" Default: {config_lib.describe_default(field)}."
-        default = None if default is dataclasses.MISSING else default
+            default = None
         if declared.choices:
             flags.DEFINE_enum(field.name, default, declared.choices, text)
         else:
-            _DEFINE[field.type](field.name, default, text)
+            define[field.type](field.name, default, text)
 
 
 _define_flags()
@@ -62,17 +57,14 @@ def main(argv: list[str]) -> None:
         config_lib.refuse_meaningless(given)
         if given.get("mode") == "report":
             _report(given)
-            return
-        signal_number = _run(_make_config(given), given)
+        elif (number := _run(_make_config(given), given)) is not None:
+            sys.exit(128 + number)
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        line = errors.explain(error)
-        if line is None:
+        if (line := errors.explain(error)) is None:
             raise
         sys.exit(f"error: {line}")
-    if signal_number is not None:
-        sys.exit(128 + signal_number)
 
 
 def given_flags() -> dict[str, Any]:
@@ -85,7 +77,8 @@ def given_flags() -> dict[str, Any]:
 
 
 def _make_config(given: Mapping[str, Any]) -> Config:
-    if given.get("mode") == "test" or given.get("job_name") == "evaluator":
+    waits = given.get("job_name") == "evaluator"  # For its learner, which may start later.
+    if waits or given.get("mode") == "test":
         logdir, member = flags.FLAGS.logdir, flags.FLAGS.pbt_member
         if member >= 0:
             logdir = str(PopulationDirectory(logdir).member(member).path)
@@ -93,8 +86,6 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         directory = RunDirectory(logdir)
         directory.refuse_population()
-        # An evaluator's learner may start later.
-        waits = given.get("job_name") == "evaluator"
         trained = directory.wait_for_config() if waits else directory.read_config()
         if trained is None:
             raise UserError(f"there is no run in {logdir} to test; train first")
@@ -108,26 +99,23 @@ def _make_config(given: Mapping[str, Any]) -> Config:
 
 def _report(given: Mapping[str, Any]) -> None:
     """Writes a report on other runs; loads no TensorFlow."""
-    level_name = given.get("level_name")
     asked = ReportConfig(**{n: v for n, v in given.items() if n in config_lib.REPORT_SETTINGS})
     for name in ("runs", "report_dir"):
         if not getattr(asked, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
-    suite = suites.resolve(level_name) if level_name else None
-    skipped = page.write_report(asked.runs, asked.report_dir, suite, asked.ignore_flags)
-    for line in skipped:
+    suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
+    for line in page.write_report(asked.runs, asked.report_dir, suite, asked.ignore_flags):
         print(f"note: {line}", file=sys.stderr)
-    print(f"report written: {os.path.join(asked.report_dir, 'report.html')}")
+    print(f"report written: {asked.report_dir}/report.html")
 
 
 def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     """Does what the mode and the job ask for; returns the signal that ended it, if any."""
     population = PopulationDirectory(config.logdir)
-    start: dict[str, float] = {}  # Of a population's members: what is not sampled.
+    start = {name: v for name, v in given.items() if name in config.tuned}  # It is not sampled.
     if config.mode == "pbt":
-        start = {name: v for name, v in given.items() if name in config.tuned}
         if config.job_name == "learner":  # An actor has no directory.
             population.check(config)
         if config.pbt_member < 0:
@@ -156,9 +144,9 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     if config.mode == "pbt" and config.job_name == "learner":
         return worker.Worker(config, start, show_progress=True).train_member(config.pbt_member)
     if config.job_name == "actor":
-        member = config.pbt_member
-        own = population.member_config(config, member, {}) if member >= 0 else config
-        return remote_actors.run_actor_job(own)
+        if config.pbt_member >= 0:
+            config = population.member_config(config, config.pbt_member, {})
+        return remote_actors.run_actor_job(config)
     return trainer.train(config)
 
 

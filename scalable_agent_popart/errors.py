@@ -10,13 +10,9 @@ class UserError(Exception):
 
 
 class DivergenceError(UserError):
-    """A run's loss is no longer a finite number.
+    """A run's loss is no longer a finite number."""
 
-    Attributes:
-      signal_number: the signal that had asked the run to stop before, if any.
-    """
-
-    signal_number: int | None = None
+    signal_number: int | None = None  # Of the signal that had asked the run to stop before.
 
 
 class InUseError(UserError):

@@ -19,6 +19,12 @@ the default. One that means nothing in the mode asked for, or without another fl
 [`config.py`](../scalable_agent_popart/config.py).
 """
 _HEADER = ["| Flag | Default | Meaning |", "|---|---|---|"]
+_TITLES = {  # Of groups of settings, each by its first.
+    **{"level_name": "Run", "job_name": "Cluster", "seed": "Training"},
+    **{"num_action_repeats": "Environment", "network": "Agent", "reward_clipping": "Losses"},
+    **{"learning_rate": "Optimiser", "precision": "Arithmetic", "population_size": "Population"},
+    **{"checkpoint_seconds": "Records", "test_num_episodes": "Test", "runs": "Report"},
+}
 
 
 def page() -> str:
@@ -27,8 +33,8 @@ def page() -> str:
     for cls in (config.Config, config.ReportConfig):
         for field in dataclasses.fields(cls):
             declared: config.Setting = field.metadata["setting"]
-            if declared.section:
-                lines += ["", f"## {declared.section}", "", *_HEADER]
+            if title := _TITLES.get(field.name):
+                lines += ["", f"## {title}", "", *_HEADER]
             default = config.describe_default(field)
             lines.append(f"| `--{field.name}` | {default} | {_meaning(declared)} |")
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
@@ -39,7 +45,7 @@ def _meaning(declared: config.Setting) -> str:
     text = [declared.help]
     if declared.range:
         text.append(f"{declared.range[0].upper()}{declared.range[1:]}.".replace(" and finite", ""))
-    if declared.only_in and len(declared.modes) < 3:
+    if declared.modes != declared.belongs_to.modes and len(declared.modes) < 3:
         text.append(f"For `--mode={'|'.join(declared.modes)}`.")
     if declared.needs:
         text.append(f"For `--{declared.needs}`.")

@@ -44,7 +44,7 @@ def run_actor(
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
-    All environments that are ready share a call of the policy without waiting for others, so their
+    Environments that are ready share a call of the policy without waiting for others, so their
     rollouts may begin at different times. New weights serve all of them at once: `policy_version`
     is that of a rollout's first step.
 
@@ -52,8 +52,8 @@ def run_actor(
     fewer rollouts, after a slow reset perhaps, go on meanwhile and have capacity of their own, so
     that the learner sees every environment equally often.
 
-    The policy is this actor's alone, and the environments are closed on return. The clock measures
-    the stages `environment`, `queue`, `refresh` and `policy`.
+    The environments are closed on return. The clock has the stages `environment`, `queue`,
+    `refresh` and `policy`.
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.

@@ -11,7 +11,7 @@ import tqdm
 import tree
 
 from environments import EnvironmentLostError, EnvironmentPool
-from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -97,9 +97,7 @@ class SavedPolicy:
         self.view = None
         if with_q_head:
             self._parts["q_head"] = q_head = factory.make_q_head(config)
-            step = rollouts.example_batch(spec)
-            inputs = (step.agent_outputs.action, step.env_outputs, step.agent_state)
-            q_head(agent.unroll(*inputs).features)  # Creates the variables.
+            q_head(agent.create_variables(spec))
             self.view = PixelControlView(self.policy, agent, q_head)
 
     def restore(self) -> int:

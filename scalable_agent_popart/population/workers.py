@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import tqdm
 
@@ -37,14 +36,10 @@ _MAX_LINE_BYTES = 2**17
 
 
 def train(config: Config, start: Mapping[str, float]) -> int | None:
-    """Trains all members to their end.
+    """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    Args:
-      config: the population's.
-      start: flag to value of hyperparameters that are not to be sampled at the start.
-
-    Returns:
-      None at the end, or the number of the signal that asked to stop; all is saved either way.
+    All is saved either way. `start` has, by flag, hyperparameters that are not to be sampled at
+    the start.
 
     Raises:
       UserError: if a worker fails, or is killed again and again.
@@ -89,8 +84,7 @@ class _Worker:
     def is_done(self, frames: int) -> bool:
         """Tells whether no member is left to train; starts the process again if it was killed.
 
-        Args:
-          frames: environment frames of all members.
+        `frames` are the environment frames of all members up to now.
         """
         code = self.child.wait(0)
         if self.child.message:
@@ -144,18 +138,18 @@ class _Progress:
     """
 
     def __init__(self, config: Config, population: PopulationDirectory):
-        numbers = range(config.population_size)
-        self._members = {number: population.member(number) for number in numbers}
-        self._frames = dict.fromkeys(numbers, 0)
-        self._seen = dict.fromkeys(numbers, 0)  # Events of the lineage.
+        size = config.population_size
+        self._members = [population.member(number) for number in range(size)]
+        self._member_frames = [0] * size
+        self._num_events = [0] * size  # Those of the lineage that are known.
         self._fitness: dict[int, float] = {}
-        for number, member in self._members.items():
+        for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):
-                self._seen[number] = len(member.read_lineage())
+                self._num_events[number] = len(member.read_lineage())
         self._count()
         terminal = sys.stderr.isatty()
         self._bar = tqdm.tqdm(
-            total=config.population_size * config.total_environment_frames,
+            total=size * config.total_environment_frames,
             initial=self.frames,
             desc="members start",
             unit=" frames",
@@ -172,14 +166,14 @@ class _Progress:
         self._bar.close()
 
     def refresh(self) -> None:
-        """Looks what is new in the members' directories, and passes over what cannot be read."""
+        """Shows what is new in the members' directories, and passes over what cannot be read."""
         self._count()
-        for number, member in self._members.items():
+        for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
-                for event in events[self._seen[number] :]:
+                for event in events[self._num_events[number] :]:
                     self._bar.write(event.describe(number), file=sys.stderr)
-                self._seen[number] = len(events)
+                self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness
         if self._fitness:
@@ -190,15 +184,9 @@ class _Progress:
         self._bar.update(self.frames - self._bar.n)
 
     def _count(self) -> None:
-        for number, member in self._members.items():
-            self._frames[number] = _last_frames(member.metrics) or self._frames[number]
-        self.frames = sum(self._frames.values())
-
-
-def _last_frames(metrics: Path) -> int | None:
-    """Returns the environment frames in the last whole line of a log; None if there is none."""
-    try:
-        *lines, _ = supervisor.tail(metrics, _MAX_LINE_BYTES).split("\n")
-        return int(json.loads(lines[-1])["frames"])
-    except (ValueError, LookupError, TypeError):
-        return None
+        """Reads the frames in the last whole line of each member's log, if there is one."""
+        for number, member in enumerate(self._members):
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                *lines, _ = supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")
+                self._member_frames[number] = int(json.loads(lines[-1])["frames"])
+        self.frames = sum(self._member_frames)

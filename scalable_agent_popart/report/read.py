@@ -1,7 +1,7 @@
 """Reads the directories of runs and populations, finished or not, as a report compares them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,12 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
 from scalable_agent_popart.report import records
-from scalable_agent_popart.report.lineage import Segment, in_effect, trace
+from scalable_agent_popart.report.lineage import Segment, trace
 from scalable_agent_popart.report.records import Evaluation
-from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, Record, RunDirectory
+from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, RunDirectory
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
-# The log of episodes, and the tables of the learner's log; evaluations.
-_Logs = tuple[dict[str, pd.DataFrame], tuple[Evaluation, ...]]
 
 
 @dataclass(frozen=True)
@@ -123,51 +121,26 @@ def read_run(path: str) -> Run:
     """
     problems: list[str] = []
     population = _read_population(path, problems)
-    directory: RunDirectory
-    if population is None:
-        directory = RunDirectory(path)
-        config = directory.read_config()
-        if config is None:
-            raise UserError("it holds no config.json, so no run")
-        logs, evaluations = _read_logs(directory, config, problems)
-    else:
-        directory = population.directory(population.shown.number)
-        config = population.shown.config
-        logs, evaluations = _read_ancestry(population, problems)
-    if not len(logs["episodes"]) and not len(logs["statistics"]) and not evaluations:
-        raise UserError("; ".join([_NOTHING, *problems]))
-    record = directory.read_record() or Record(config)
-    return Run(
-        Path(path), config, logs, evaluations, problems, population, record.history, record.device
-    )
-
-
-def _read_logs(directory: RunDirectory, config: Config, problems: list[str]) -> _Logs:
-    episodes = records.read_episodes(directory.episodes, config.suite.tasks, problems)
-    metrics = records.read_metrics(directory.metrics, config, problems)
-    evaluations = records.read_evaluations(directory, problems)
-    if config.precision != "auto":
-        tested = {(test.frames, test.precision) for test in evaluations if test.precision}
-        problems += [
-            f"{directory.path}: its test at {frames:,} frames acted in {precision}, and it was "
-            f"trained in {config.precision}"
-            for frames, precision in sorted(tested)
-            if precision != config.precision
-        ]
-    return {"episodes": episodes, **metrics}, evaluations
-
-
-def _read_ancestry(population: Population, problems: list[str]) -> _Logs:
-    """Reads what is of the ancestry's weights, with frames as these have learned from them."""
-    segments = population.segments
-    logs: dict[int, dict[str, pd.DataFrame]] = {}
-    tests: dict[int, tuple[Evaluation, ...]] = {}
+    directory = RunDirectory(path)
+    segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
+    if population is not None:
+        directory, segments = population.directory(population.shown.number), population.segments
+    record = directory.read_record()
+    if record is None:
+        raise UserError("it holds no config.json, so no run")
+    config = record.config
+    logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
-        directory = population.directory(number)
-        logs[number], tests[number] = _read_logs(directory, population.shown.config, problems)
-    for number in tests:
-        tests[number] = _of_known_weights(population, number, tests[number], problems)
-    of_weights = tuple(
+        own = population.directory(number) if population else directory
+        episodes = records.read_episodes(own.episodes, config.suite.tasks, problems)
+        logs[number] = {
+            "episodes": episodes,
+            **records.read_metrics(own.metrics, config, problems),
+        }
+        tests[number] = _read_tests(own, config, problems)
+        if population:
+            tests[number] = _of_known_weights(population, number, tests[number], problems)
+    evaluations = tuple(
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
@@ -177,17 +150,36 @@ def _read_ancestry(population: Population, problems: list[str]) -> _Logs:
     for name in ("episodes", *records.METRICS):
         parts = []
         for segment in segments:
-            own = logs[segment.member][name]
-            own = own[segment.holds(own["frames"].to_numpy())]
-            parts.append(own.assign(frames=own["frames"] + segment.offset))
+            table = logs[segment.member][name]
+            table = table[segment.holds(table["frames"].to_numpy())]
+            parts.append(table.assign(frames=table["frames"] + segment.offset))
         # Empty tables have no types that mean anything.
         whole = [part for part in parts if len(part)] or parts[:1]
         tables[name] = pd.concat(whole, ignore_index=True)
-    return tables, of_weights
+    if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
+        raise UserError("; ".join([_NOTHING, *problems]))
+    history, device = record.history, record.device
+    return Run(Path(path), config, tables, evaluations, problems, population, history, device)
+
+
+def _read_tests(
+    directory: RunDirectory, config: Config, problems: list[str]
+) -> tuple[Evaluation, ...]:
+    """Reads evaluations, and names those in another precision than the run was trained in."""
+    evaluations = records.read_evaluations(directory, problems)
+    if config.precision != "auto":
+        tested = {(test.frames, test.precision) for test in evaluations if test.precision}
+        problems += [
+            f"{directory.path}: its test at {frames:,} frames acted in {precision}, and it was "
+            f"trained in {config.precision}"
+            for frames, precision in sorted(tested)
+            if precision != config.precision
+        ]
+    return evaluations
 
 
 def _of_known_weights(
-    population: Population, number: int, tests: Iterable[Evaluation], problems: list[str]
+    population: Population, number: int, tests: tuple[Evaluation, ...], problems: list[str]
 ) -> tuple[Evaluation, ...]:
     """Leaves out a member's tests of which it is not known what weights they are of.
 
@@ -214,15 +206,25 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
     Raises:
       UserError: if there is no member to report on.
     """
-    directory, number = _find(Path(path))
-    if directory is None:
-        return None
+    named, number = Path(path), None
+    if (named / POPULATION_FILE).exists():
+        directory = PopulationDirectory(path)
+    else:
+        for own in (named, named.resolve()):  # The path may be `.`, or a link's.
+            found = _MEMBER.fullmatch(own.name)
+            if found and (own.parent / POPULATION_FILE).exists():
+                directory, number = PopulationDirectory(str(own.parent)), int(found[1])
+                break
+        else:
+            return None
     shared = (directory if number is None else directory.member(number)).read_config()
     if shared is None or not shared.population_size:
         if number is not None:
             return None  # A run that lies there, if it is one.
         raise UserError(f"it holds a {POPULATION_FILE} of no population")
-    members = _read_members(directory, shared.population_size, problems)
+    size = shared.population_size
+    found_members = [_read_member(directory, i, size, problems) for i in range(size)]
+    members = {member.number: member for member in found_members if member}
     if not members or number not in (None, *members):
         raise UserError("; ".join([_NOTHING, *problems]))
     best = max(members.values(), key=lambda member: member.rank)
@@ -237,42 +239,23 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
     return Population(directory.path, members, best, shown, number is None, segments)
 
 
-def _find(path: Path) -> tuple[PopulationDirectory | None, int | None]:
-    """Finds the population that a directory is, or is in, and the number of a member."""
-    if (path / POPULATION_FILE).exists():
-        return PopulationDirectory(str(path)), None
-    for own in (path, path.resolve()):  # The path may be `.`, or a link's.
-        found = _MEMBER.fullmatch(own.name)
-        if found and (own.parent / POPULATION_FILE).exists():
-            return PopulationDirectory(str(own.parent)), int(found[1])
-    return None, None
-
-
-def _read_members(
-    directory: PopulationDirectory, size: int, problems: list[str]
-) -> dict[int, Member]:
-    """Reads the members that have begun, by number."""
-    members = {}
-    for path in sorted(directory.path.glob("member-*")):
-        found = _MEMBER.fullmatch(path.name)
-        number = int(found[1]) if found else size
-        if number >= size:
-            continue
-        try:
-            config = MemberDirectory(str(path)).read_config()
-        except UserError as error:
-            problems.append(f"{path} skipped: {error}")
-            continue
-        if config is not None and config.population_size != size:
-            problems.append(f"{path} skipped: it is no member of a population of {size}")
-        elif config is not None:
-            members[number] = _read_member(path, number, config, problems)
-    return members
-
-
-def _read_member(path: Path, number: int, config: Config, problems: list[str]) -> Member:
-    directory, references = MemberDirectory(str(path)), config.suite.reference_scores
-    lineage = tuple(in_effect(records.read_lineage(directory.lineage, problems)))
+def _read_member(
+    population: PopulationDirectory, number: int, size: int, problems: list[str]
+) -> Member | None:
+    """Reads a member of a population of this size; None if it has not begun."""
+    directory = population.member(number)
+    try:
+        config = directory.read_config()
+    except UserError as error:
+        problems.append(f"{directory.path} skipped: {error}")
+        return None
+    if config is None:
+        return None
+    if config.population_size != size:
+        problems.append(f"{directory.path} skipped: it is no member of a population of {size}")
+        return None
+    references = config.suite.reference_scores
+    lineage = records.read_lineage(directory.lineage, problems)
     episodes = records.read_recent_episodes(directory.episodes, config.suite.tasks)
     returns = {
         str(task): own["episode_return"].to_numpy()[-records.RECENT_EPISODES :]

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +27,6 @@ LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
 # No frame count or return comes near; beyond it sums would lose their precision.
 _MAX_NUMBER = 1e15
 _MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
-_CHUNK = 10_000  # Lines that are decoded in one go.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 
 _Row = TypeVar("_Row")
@@ -47,14 +46,8 @@ def read_episodes(
 ) -> pd.DataFrame:
     """Reads the task, frames (of the run, at its end) and raw episode_return of each episode.
 
-    Args:
-      path: of the log.
-      tasks: those that the run was trained on.
-      problems: gets a line for each thing that could not be read.
-      tail: number of bytes to read from the log's end; None for all.
-
-    Returns:
-      A row an episode, sorted by frames.
+    Of a long log only the last `tail` bytes may be read. `problems` gets a line for each thing
+    that could not be. The rows are sorted by frames.
     """
     task_ids = {task: i for i, task in enumerate(tasks)}
 
@@ -62,7 +55,7 @@ def read_episodes(
         frames, episode_return = _count(record["frames"]), _number(record["episode_return"])
         return task_ids[record["task"]], frames, episode_return
 
-    rows = _convert_lines(_lines(path, problems, tail), row, path, problems)
+    rows = _read_lines(path, row, problems, tail=tail)
     task, frames, episode_return = np.array(rows, np.float64).reshape(-1, 3).T
     task = pd.Categorical.from_codes(task.astype(int), list(tasks))
     columns = {"task": task, "frames": frames.astype(np.int64), "episode_return": episode_return}
@@ -94,32 +87,30 @@ def read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, p
 
     def rows(record: Any) -> dict[str, list[tuple]]:
         frames = _count(record["frames"])
-        found: dict[str, list[tuple]] = {}
-        if config.use_popart:
-            shift, scale = record["shift"], record["scale"]
-            found["statistics"] = [(frames, t, _number(shift[t]), _number(scale[t])) for t in tasks]
+
+        def by_task(*names: str) -> list[tuple]:
+            return [(frames, task, *(_number(record[n][task]) for n in names)) for task in tasks]
+
+        found: dict[str, list[tuple]] = {
+            "statistics": by_task("shift", "scale") if config.use_popart else [],
+            "batches": by_task("batch_share") if "batch_share" in record else [],
+        }
         found["gradients"] = [
-            (frames, loss, t, _number(norms[t]) if t in norms else np.nan)
+            (frames, loss, task, _number(norms[task]) if task in norms else np.nan)
             for loss, name in LOSSES.items()
             if (norms := record.get(name))  # Not in the last line of a program.
-            for t in tasks
+            for task in tasks
         ]
-        if "batch_share" in record:
-            share = record["batch_share"]
-            found["batches"] = [(frames, t, _number(share[t])) for t in tasks]
         if "frames_per_second" in record:
-            speed, memory, entropy = _number(record["frames_per_second"]), np.nan, np.nan
-            if "memory_mib" in record:
-                memory = _number(record["memory_mib"])
+            speed, entropy = _number(record["frames_per_second"]), np.nan
+            memory = _number(record["memory_mib"]) if "memory_mib" in record else np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
                 steps = config.unroll_length * config.batch_size
                 entropy = -_number(record["entropy_loss"]) / cost / steps
             found["progress"] = [(frames, speed, memory, entropy)]
         return found
 
-    lines = _lines(path, problems)
-    chosen = np.unique(np.linspace(0, len(lines) - 1, min(_MAX_METRICS, len(lines))).astype(int))
-    found = _convert_lines([lines[i] for i in chosen], rows, path, problems)
+    found = _read_lines(path, rows, problems, at_most=_MAX_METRICS)
     tables = {}
     for name, columns in METRICS.items():
         every = [row for record in found for row in record.get(name, [])]
@@ -150,63 +141,65 @@ def read_evaluations(directory: RunDirectory, problems: list[str]) -> tuple[Eval
     return tuple(found)
 
 
-def read_lineage(path: Path, problems: list[str]) -> list[Event]:
-    """Reads the events of a member of a population, in the order of its `lineage.jsonl`."""
+def read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
+    """Reads the events of a population's member, without comparisons that were made again later."""
 
-    def if_given(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
-        return None if value is None else convert(value)
+    converters: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(("fitness", "partner_fitness"), _number),
+        **dict.fromkeys(("partner", "source_frames"), _count),
+    }
 
     def event(record: Any) -> Event:
-        copied, started_over = record["copied"], record.get("started_over", False)
-        if not isinstance(copied, bool) or not isinstance(started_over, bool):
-            raise ValueError(f"neither true nor false: {copied}, {started_over}")
-        return Event(
-            _count(record["comparison"]),
-            _count(record["frames"]),
-            if_given(_number, record["fitness"]),
-            if_given(_count, record["partner"]),
-            if_given(_number, record["partner_fitness"]),
-            copied,
-            if_given(_count, record["source_frames"]),
-            {str(name): _number(value) for name, value in record["hyperparameters"].items()},
-            started_over,
+        found = Event(**record)
+        if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
+            raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
+        optional: dict[str, Any] = {
+            name: convert(value)
+            for name, convert in converters.items()
+            if (value := record[name]) is not None
+        }
+        return found._replace(
+            comparison=_count(found.comparison),
+            frames=_count(found.frames),
+            hyperparameters={str(n): _number(v) for n, v in found.hyperparameters.items()},
+            **optional,
         )
 
-    return _convert_lines(_lines(path, problems), event, path, problems)
+    kept: list[Event] = []
+    for own in _read_lines(path, event, problems):
+        while kept and kept[-1].comparison >= own.comparison:
+            kept.pop()
+        kept.append(own)
+    return tuple(kept)
 
 
-def _lines(path: Path, problems: list[str], tail: int | None = None) -> list[bytes]:
-    """Reads the whole lines of a log, or of so many bytes at its end; none if it is unreadable."""
+def _read_lines(
+    path: Path,
+    convert: Callable[[Any], _Row],
+    problems: list[str],
+    tail: int | None = None,
+    at_most: int | None = None,
+) -> list[_Row]:
+    """Converts the records of a log's whole lines; those that `convert` fails on are counted.
+
+    Only lines in the last `tail` bytes are read, and `at_most` so many of them, evenly spread.
+    """
     try:
-        *lines, rest = _content(path, tail).split(b"\n")
+        *lines, rest = _content(path, tail).decode(errors="surrogateescape").split("\n")
     except OSError as error:
         problems.append(f"{path} skipped: {error.strerror or error}")
         return []
     if rest:
         problems.append(f"{path}: its last line is cut off (or still being written) and left out")
-    return lines
-
-
-def _convert_lines(
-    lines: Sequence[bytes], convert: Callable[[Any], _Row], path: Path, problems: list[str]
-) -> list[_Row]:
-    """Converts each line's record; lines that `convert` fails on are left out and counted."""
+    if at_most and len(lines) > at_most:
+        lines = [lines[i] for i in np.linspace(0, len(lines) - 1, at_most).astype(int)]
     rows: list[_Row] = []
-    damaged = 0
-    for start in range(0, len(lines), _CHUNK):
-        chunk = lines[start : start + _CHUNK]
-        try:  # All at once is several times faster.
-            records = json.loads(b"[" + b",".join(chunk) + b"]")
-            if len(records) != len(chunk):
-                raise ValueError
-            rows += [convert(record) for record in records]
+    for line in lines:
+        try:
+            rows.append(convert(json.loads(line)))
         except DAMAGE:
-            for line in chunk:
-                try:
-                    rows.append(convert(json.loads(line)))
-                except DAMAGE:
-                    damaged += 1
-    if damaged:
+            continue
+    if damaged := len(lines) - len(rows):
         problems.append(
             f"{path}: {damaged:,} of {len(lines):,} lines read skipped, not of this run's log"
         )

@@ -19,7 +19,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,36 +39,20 @@ _MAX_OUTPUT_BYTES = 2**20
 
 
 class Rows:
-    """Arrays `[N, ...]` over shared memory.
-
-    Attributes:
-      action: int32.
-      reward: float32.
-      done: bool.
-      observation: nested, as specified.
-    """
+    """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps the memory, making it large enough.
-
-        Args:
-          memory: file descriptor.
-          num_environments: N.
-          observation: nested `ArraySpec`s of one environment.
-        """
+        """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
         scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
-        specs = [*scalars, *tree.flatten(observation)]
-        shapes = [(num_environments, *spec.shape) for spec in specs]
-        sizes = [
-            int(np.prod(shape)) * np.dtype(spec.dtype).itemsize
-            for shape, spec in zip(shapes, specs, strict=True)
+        fields = [
+            (str(i), spec.dtype, (num_environments, *spec.shape))
+            for i, spec in enumerate([*scalars, *tree.flatten(observation)])
         ]
-        ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
-        os.ftruncate(memory, ends[-1])
-        buffer = mmap.mmap(memory, ends[-1])
+        dtype = np.dtype(fields, align=True)
+        os.ftruncate(memory, dtype.itemsize)
+        block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)
         self.action, self.reward, self.done, *self._observations = (
-            np.ndarray(shape, spec.dtype, buffer, offset)
-            for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
+            block[name][0] for name in dtype.fields or ()
         )
         self.observation = tree.unflatten_as(observation, self._observations)
 
@@ -86,42 +69,23 @@ class Rows:
         return self.reward[rows], self.done[rows], observation
 
 
-@dataclass(frozen=True)
-class EnvironmentTask:
-    """What a child is told: the environment to make, and where to write its steps.
-
-    Attributes:
-      make: makes the environment.
-      attempt: how often it was made before.
-      row: its number.
-      answers: file descriptor of the pipe in which the turn is given back.
-      memory: file descriptor of the rows.
-      num_environments: N.
-      observation: nested `ArraySpec`s of one environment.
-    """
-
-    make: MakeEnvironment
-    attempt: int
-    row: int
-    answers: int
-    memory: int
-    num_environments: int
-    observation: Any
-
-
 def play() -> None:
-    """Makes an environment and steps it until the parent is gone: all that a child does."""
+    """Makes an environment and steps it until the parent is gone: all that a child does.
+
+    The parent says how to make it, how often it was made before, its row, the pipe in which the
+    turn is given back, and the arguments of `Rows`.
+    """
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
-        connection, task = supervisor.begin()
-        for file in (task.answers, task.memory):
+        connection, (make, attempt, row, answers, shared) = supervisor.begin()
+        for file in (answers, shared[0]):
             os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
         refused_or_raised = REFUSED
         try:
-            environment = task.make(task.attempt, directory)
+            environment = make(attempt, directory)
             first = environment.reset()
             refused_or_raised = RAISED
-            _take_turns(task, connection, environment, first)
+            _take_turns(connection, environment, first, Rows(*shared), row, answers)
         except Exception:
             # Ends with its last words, and without asking the engine, which has failed.
             traceback.print_exc()
@@ -131,23 +95,25 @@ def play() -> None:
 
 
 def _take_turns(
-    task: EnvironmentTask, connection: socket.socket, environment: Environment, first: Any
+    connection: socket.socket,
+    environment: Environment,
+    observation: Any,
+    rows: Rows,
+    row: int,
+    answers: int,
 ) -> None:
-    rows = Rows(task.memory, task.num_environments, task.observation)
-    number = np.array(task.row, ANSWER).tobytes()
-    reward, done, observation = 0.0, True, first
+    reward, done = 0.0, True
     while True:
-        rows.write(task.row, reward, done, observation)
-        with contextlib.suppress(BrokenPipeError):  # The connection's end tells the same.
-            os.write(task.answers, number)
+        rows.write(row, reward, done, observation)
         if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
             os.ftruncate(sys.stderr.fileno(), 0)
         try:
+            os.write(answers, np.array(row, ANSWER).tobytes())
             if not connection.recv(1):
                 return
-        except ConnectionResetError:
+        except (BrokenPipeError, ConnectionResetError):
             return
-        reward, done, observation = environment.step(int(rows.action[task.row]))
+        reward, done, observation = environment.step(int(rows.action[row]))
 
 
 class Hold:
@@ -162,9 +128,7 @@ class Hold:
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def release(self, tries: int = 1) -> None:
-        """Lets go, and looks so often if all others have; may be called twice."""
-        if self._file < 0:
-            return
+        """Lets go, and looks so often if all others have."""
         for attempt in range(tries):
             time.sleep(0.05 * (attempt > 0))
             with contextlib.suppress(OSError):  # Others hold it, or it is gone.
@@ -172,7 +136,6 @@ class Hold:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 break
         os.close(self._file)
-        self._file = -1
 
     def __enter__(self) -> "Hold":
         return self

@@ -38,6 +38,8 @@ _MIN_ROUNDS = 8
 # and make different agents of two runs of one command.
 _MIN_GAIN = 1.05
 
+MakeWork = Callable[[tf.DType], Callable[[], object]]
+
 
 def prepare_process() -> None:
     """Sets TensorFlow's threads, the allocator and Python's garbage collector.
@@ -50,7 +52,7 @@ def prepare_process() -> None:
     # again, which takes a tenth of the program's own work.
     gc.collect()
     gc.freeze()
-    try:
+    with contextlib.suppress(RuntimeError):
         if has_gpu():
             for gpu in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
@@ -64,8 +66,6 @@ def prepare_process() -> None:
         # operation between cores would make each wait for the other.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(num_cores())
-    except RuntimeError:
-        pass
 
 
 def keep_freed_memory() -> None:
@@ -90,29 +90,25 @@ def memory() -> dict[str, float]:
     """
     if not (own := Path("/proc/self")).exists():
         return {}
-    processes, total = [own], _resident_bytes(own)
+    processes, total = [own], _resident_bytes(own, proportional=False)
     for process in processes:  # The list grows meanwhile.
         # A child belongs to the thread that started it.
         for children in process.glob("task/*/children"):
             with contextlib.suppress(OSError):  # The thread has ended.
                 processes += [Path("/proc", child) for child in children.read_text().split()]
-    total += sum(map(_proportional_bytes, processes[1:]))
+    for process in processes[1:]:
+        with contextlib.suppress(OSError):  # The process has ended.
+            total += _resident_bytes(process, proportional=True)
     return {"memory_mib": total / 2**20}
 
 
-def _resident_bytes(process: Path) -> int:
+def _resident_bytes(process: Path, proportional: bool) -> int:
+    """Measures a process's memory, if so asked only its part of shared pages where it is known."""
+    if proportional:
+        with contextlib.suppress(OSError, StopIteration):
+            lines = (process / "smaps_rollup").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 2**10
     return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _proportional_bytes(process: Path) -> int:
-    """Measures a process's memory, of shared pages its part if that is known; 0 once it ended."""
-    with contextlib.suppress(OSError):
-        for line in (process / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 2**10
-    with contextlib.suppress(OSError):
-        return _resident_bytes(process)
-    return 0
 
 
 def num_cores() -> int:
@@ -120,37 +116,28 @@ def num_cores() -> int:
 
     A quota of one and a half cores counts as two.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
 
 
 def _cgroup_quotas() -> Iterator[float]:
     """Yields the processor time, in cores, that each of this process's cgroups allows it."""
-    try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return
+    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = _CGROUPS / controllers  # Of version 2, which names none, the folder itself.
+        # Version 2 names no controllers, and has both numbers in one file.
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        root = _CGROUPS / controllers
         # Limits of the groups above hold as well. In a container the path may be the host's,
         # which does not exist there; the container's own group is then the root.
         for group in (own := root / path.lstrip("/"), *own.parents):
-            try:
-                if controllers:
-                    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                    quota, period = ((group / name).read_text() for name in names)
-                else:
-                    quota, period = (group / "cpu.max").read_text().split()
-                if quota.strip() not in ("max", "-1"):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max".
+                quota, period = " ".join((group / name).read_text() for name in names).split()
+                if float(quota) >= 0:
                     yield float(quota) / float(period)
-            except (OSError, ValueError):
-                pass
             if group == root:
                 break
 
@@ -167,17 +154,20 @@ def learner_device() -> str:
 
 def device() -> dict[str, Any]:
     """Describes processor, usable cores and GPUs, for records."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # Linux knows the model's name.
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
     return {
-        "processor": _processor_model(),
+        "processor": processor,
         "cores": num_cores(),
         "gpus": [
             tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
             for gpu in tf.config.list_physical_devices("GPU")
         ],
     }
-
-
-MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
 def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] | None:
@@ -219,13 +209,3 @@ def faster_type(make_work: MakeWork) -> tf.DType:
     taken = tf.bfloat16 if gain >= _MIN_GAIN else tf.float32
     logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
     return taken
-
-
-def _processor_model() -> str:
-    """Returns the processor's name by Linux, or elsewhere by Python."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()

@@ -54,16 +54,9 @@ class Child:
     It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group
     when the process has ended is killed.
 
-    Attributes:
-      pid: its number.
-      ends: file descriptor that can be read from once the process has ended, while `exit_code` is
-        None.
-      began: when it was started, as `time.monotonic` counts.
-      connection: socket to its standard input. Its end tells the child that the parent is gone.
-      output: the pipe that it prints to, if `output` was `subprocess.PIPE`.
-      exit_code: as shells count, 128 and more for signals; None until the end was waited for.
-      message: all that it has written to the connection, once its end was waited for.
-      max_memory_kib: largest memory, once its end was waited for.
+    Its `connection` is the socket to its standard input, whose end tells it that the parent is
+    gone; `ends` is a file descriptor that can be read from once it has ended, while `exit_code` is
+    None.
     """
 
     def __init__(
@@ -75,7 +68,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         group: int | None = None,
     ):
-        """Starts the process.
+        """Starts the process; raises OSError if the command cannot be executed.
 
         Args:
           command: its arguments, beginning with the program.
@@ -84,9 +77,6 @@ class Child:
           output: file for all that it prints, or `subprocess.PIPE`; by default this process's.
           environment: variables; by default those of this process.
           group: the process group that it joins instead of leading one of its own.
-
-        Raises:
-          OSError: if the command cannot be executed.
         """
         owner = os.getpid()
 
@@ -112,9 +102,10 @@ class Child:
         self.pid = self._process.pid
         self.ends = os.pidfd_open(self.pid)
         self.began = time.monotonic()
-        self.output = self._process.stdout
+        self.output = self._process.stdout  # If it is a pipe.
+        # As shells count, 128 and more for signals. This and the rest is known after `wait`.
         self.exit_code: int | None = None
-        self.message = ""
+        self.message = ""  # All that it has written to the connection.
         self.max_memory_kib = 0
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -145,8 +136,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        code = self._process.returncode
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
         self.exit_code = code if code >= 0 else 128 - code
         self.max_memory_kib = usage.ru_maxrss
         with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
@@ -193,7 +183,6 @@ class Group:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Kills what is left."""
         self._guard.kill()
 
     def start(self, command: Sequence[str], **how: Any) -> Child:
@@ -207,25 +196,17 @@ class Group:
 
 @dataclass
 class Restarts:
-    """Says when a process that died is started again: later with each death in a row.
+    """Says when a process that died is started again: later with each death in a row."""
 
-    Attributes:
-      first_pause: seconds before the first restart in a row; doubles with each further one.
-      max_pause: seconds.
-      max_in_a_row: number of restarts in a row; the next death is the last.
-      deaths: in a row up to now.
-    """
-
-    first_pause: float = 0.0
+    first_pause: float = 0.0  # Seconds before the first restart; doubles with each further one.
     max_pause: float = math.inf
-    max_in_a_row: float = math.inf
-    deaths: int = 0
+    max_in_a_row: float = math.inf  # Restarts; the next death is the last.
+    deaths: int = 0  # In a row up to now.
 
     def pause(self, healthy: bool) -> float | None:
         """Counts a death; returns the seconds up to the restart, or None to give up.
 
-        Args:
-          healthy: whether the process had worked, so that its death begins a new row.
+        The death of a process that was `healthy`, which means that it had worked, begins a new row.
         """
         self.deaths = 1 if healthy else self.deaths + 1
         if self.deaths > self.max_in_a_row:
@@ -258,14 +239,10 @@ def tail(path: Path, max_bytes: int) -> str:
 
 
 def last_words(output: str) -> str:
-    """Tells in one line why a process ended.
+    """Tells in one line why a process ended, given all that it has printed or the end of it.
 
-    Args:
-      output: all that it has printed, or the end of it.
-
-    Returns:
-      The exception that ended it, or else its last lines, both without stack traces; before them
-      earlier lines that name a cause, as a missing program or library.
+    That is the exception that ended it, or else its last lines, both without stack traces; before
+    them stand earlier lines that name a cause, as a missing program or library.
     """
     lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
     raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]

@@ -38,34 +38,28 @@ def _hidden_unless_it_fails() -> Iterator[None]:
     keeper = os.fork()
     if keeper == 0:
         os.close(writer)
-        _keep(reader)
+        for number in (signal.SIGINT, signal.SIGTERM):  # They are for the process that imports.
+            signal.signal(number, signal.SIG_IGN)
+        text = b""
+        while not text.endswith(_SUCCESS):
+            part = os.read(reader, 2**16)
+            if not part:
+                os.write(2, text)
+                break
+            text += part
+        os._exit(0)
     stderr = os.dup(2)
     os.dup2(writer, 2)
     os.close(reader)
     os.close(writer)
-    failed = False
+    end = _SUCCESS
     try:
         yield
-    except Exception:
-        failed = True
+    except Exception:  # Ctrl-C is no failure.
+        end = b""
         raise
     finally:
-        if not failed:  # Ctrl-C is no failure.
-            os.write(2, _SUCCESS)
+        os.write(2, end)
         os.dup2(stderr, 2)
         os.close(stderr)
         os.waitpid(keeper, 0)
-
-
-def _keep(reader: int) -> None:
-    """Reads up to the mark of success, or shows what was read; ends the process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # They are for the process that imports.
-        signal.signal(number, signal.SIG_IGN)
-    text = b""
-    while not text.endswith(_SUCCESS):
-        part = os.read(reader, 2**16)
-        if not part:
-            os.write(2, text)
-            break
-        text += part
-    os._exit(0)

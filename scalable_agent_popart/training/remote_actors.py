@@ -142,27 +142,26 @@ def run_actor_job(config: Config) -> int | None:
 
 
 class RemoteLearner:
-    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`.
-
-    Attributes:
-      newest: the weights received last; None before the first.
-    """
+    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`."""
 
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
         """Connects nowhere yet.
 
         Weights have the variables' shapes and types. The job ends when `over` is set.
         """
-        self.newest: Weights | None = None
+        self.newest: Weights | None = None  # Received last.
         self._link = link
         self._variables = variables
         self._over = over
+        self._wait_seconds = _FIRST_WAIT_SECONDS
 
     @property
     def closed(self) -> bool:
+        """Tells if the job is to end."""
         return self._over.is_set()
 
     def close(self) -> None:
+        """Ends the job."""
         self._over.set()
 
     def wait(self, stop: StopOnSignal) -> bool:
@@ -173,7 +172,7 @@ class RemoteLearner:
         return self.newest is not None
 
     def latest(self) -> Weights:
-        """Returns the newest weights; without a learner the last ones. To be waited for first."""
+        """Returns the newest weights, for which `wait` has waited; without a learner the last."""
         self._refresh()
         assert self.newest is not None
         return self.newest
@@ -181,17 +180,12 @@ class RemoteLearner:
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
         """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
         del behind  # Actor jobs do not know the environments of others.
-        end = time.monotonic() + seconds
-        wait = _FIRST_WAIT_SECONDS
-        while not self.closed:
-            status = self._status()
-            if status is not None and status.free:
-                return min(count, status.free, _MAX_ROLLOUTS_PER_CALL)
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            self._over.wait(min(wait * random.uniform(0.5, 1.5), left))
-            wait = min(2 * wait, _MAX_WAIT_SECONDS)
+        status = self._status()
+        if status is not None and status.free and not status.finished:
+            self._wait_seconds = _FIRST_WAIT_SECONDS
+            return min(count, status.free, _MAX_ROLLOUTS_PER_CALL)
+        self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
+        self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
         return 0
 
     def put(self, rollouts: Rollout) -> None:

@@ -15,7 +15,6 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.learning.task_gradients import norms_by_task
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory, describe_device
@@ -168,7 +167,7 @@ def _learn(
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
         measures = due and config.log_task_gradients  # With the weights that the update meets.
-        gradients = norms_by_task(learner, config.suite.tasks, batch) if measures else {}
+        gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
         actors.publish(int(learner.num_updates))
 

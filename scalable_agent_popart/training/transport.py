@@ -125,6 +125,7 @@ class LearnerPort:
         self._set_status(finished=True)
 
     def get(self, batch_size: int) -> Rollout | None:
+        """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
         try:
             leaves = self._session.run(self._exchange.take)
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
@@ -132,6 +133,7 @@ class LearnerPort:
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def fill(self) -> float:
+        """Counts the rollouts that wait, as a share of the capacity."""
         return self._session.run(self._exchange.size) / self._capacity
 
     def messages(self) -> list[str]:
@@ -140,6 +142,7 @@ class LearnerPort:
         return [self._session.run(self._exchange.dequeue_message).decode() for _ in range(count)]
 
     def close(self) -> None:
+        """Wakes all threads that wait for rollouts; may be called twice."""
         self._session.run(self._exchange.close)
 
     def _set_status(self, finished: bool) -> None:

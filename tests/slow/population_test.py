@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart.population.directory import PopulationDirectory
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, is_alive, metrics, wait_until
 
 _TINY = {
     "mode": "pbt",
@@ -63,14 +63,7 @@ def population(tmp_path: Path) -> Iterator[_Population]:
 def _workers(parent: int) -> list[int]:
     """Lists the processes that train for another one."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(child) for child in children if not _gone(int(child))]
-
-
-def _gone(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    return [int(child) for child in children if is_alive(int(child))]
 
 
 def test_a_worker_that_is_killed_is_started_again(population: _Population) -> None:
@@ -96,7 +89,7 @@ def test_workers_save_and_end_with_the_process_that_started_them(
     (worker,) = _workers(program.pid)
     program.send_signal(number)
     _, output = program.communicate(timeout=DEADLINE_SECONDS)
-    wait_until(lambda: _gone(worker))
+    wait_until(lambda: not is_alive(worker))
     assert population.saved(0, "learner/frames") == population.frames(0)
     if number == signal.SIGINT:
         assert program.returncode == 128 + signal.SIGINT

@@ -1,11 +1,9 @@
 """Owners of processes whose processes die, or that die themselves, again and again."""
 
-import contextlib
 import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalable_agent_popart.suites import process_pool
 from tests.fakes.process_environments import Counting, Dying
 from tests.fakes.programs import ROOT, is_alive, metrics, wait_until
 from tests.unit.bazel.run_local_test import Jobs
@@ -22,10 +19,7 @@ from tests.unit.suites.process_pool_test import MakePool, make_pool, play, steps
 __all__ = ["make_pool"]  # A fixture.
 
 
-def test_a_pool_goes_on_through_a_hundred_deaths(
-    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
+def test_a_pool_goes_on_through_a_hundred_deaths(make_pool: MakePool) -> None:
     pool = make_pool(*[functools.partial(Dying, 12, 7)] * 4, Counting)
     received = play(pool, lambda ready: pool.restarts.sum() == 100)
     for i in range(4):
@@ -60,47 +54,31 @@ def test_processes_of_a_local_job_that_do_not_listen_are_killed_in_the_end(jobs:
     assert not jobs.any_alive()
 
 
-@contextlib.contextmanager
-def _experiment(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
-    """Runs two agents that do not end by themselves; yields the tool and their directories."""
-    files = [folder / f"{name}.flags" for name in ("impala", "popart")]
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_experiment_that_is_stopped_saves_and_leaves_nothing(
+    jobs: Jobs, tmp_path: Path, begun: bool
+) -> None:
+    files = [tmp_path / f"{name}.flags" for name in ("impala", "popart")]
     for path in files:
         flags = [
             "--level_name=catch5",
             "--log_seconds=0.1",
-            "--use_popart" * (path.stem == "popart"),
+            "--total_environment_frames=1000000000",
         ]
-        path.write_text("\n".join([*flags, "--total_environment_frames=1000000000"]))
-    command = [sys.executable, "tools/run_experiment.py", f"--logdir={folder / 'runs'}"]
-    command += [f"--report_dir={folder / 'report'}", "--places=2", *map(str, files)]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
-    try:
-        yield process, [folder / "runs" / f"{path.stem}-1" for path in files]
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _children(process: int) -> list[int]:
-    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(child) for child in listed]
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_experiment_that_is_stopped_saves_and_leaves_nothing(
-    tmp_path: Path, begun: bool
-) -> None:
-    with _experiment(tmp_path) as (process, runs):
-        logs = [run.parent / f"{run.name}.log" for run in runs]
-        wait_until(lambda: all(log.exists() for log in logs), process)
-        if begun:
-            wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
-        children = _children(process.pid)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate()
-        assert not any(map(is_alive, children))
+        path.write_text("\n".join([*flags, "--use_popart" * (path.stem == "popart")]))
+    runs = [tmp_path / "runs" / f"{path.stem}-1" for path in files]
+    command = [sys.executable, str(ROOT / "tools" / "run_experiment.py"), "--places=2"]
+    command += [f"--logdir={tmp_path / 'runs'}", f"--report_dir={tmp_path / 'report'}"]
+    process = jobs.popen([*command, *map(str, files)], {}, {})
+    wait_until(lambda: all((run.parent / f"{run.name}.log").exists() for run in runs))
+    if begun:
+        wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert not any(is_alive(int(child)) for child in listed.split())
     assert process.returncode == 128 + signal.SIGINT
-    assert "Traceback" not in error
+    assert "Traceback" not in output
     for run in runs if begun else []:
         assert list((run / "checkpoints").glob("*.index"))
         (line,) = (run / "processes.jsonl").read_text().splitlines()

@@ -48,11 +48,8 @@ def test_reports_are_on_all_runs_of_their_experiments(folder: str) -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
-def test_what_pages_refer_to_is_there(page: Path) -> None:
-    text = page.read_text()
-    for name in re.findall(r"\]\(([^)#]+)\)", text):
-        assert "://" in name or (page.parent / name).exists(), name
-    for word in re.findall(r"configs/[^\s`]+\.flags", text):
+def test_flag_files_that_pages_name_are_there(page: Path) -> None:
+    for word in re.findall(r"configs/[^\s`]+\.flags", page.read_text()):
         start, *middle = re.split(r"[{}]", re.sub(r"\$\w+", "*", word))
         names = [start + one + middle[1] for one in middle[0].split(",")] if middle else [start]
         assert all(list(_ROOT.glob(name)) for name in names), word

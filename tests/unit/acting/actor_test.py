@@ -65,8 +65,7 @@ def make_agent(use_lstm: bool, stacks: bool) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
     agent = Agent(NUM_ACTIONS, "shallow", use_lstm, OBSERVATION if stacks else None)
     spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
-    example = rollouts.example_batch(spec)
-    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    agent.create_variables(spec)
     return agent, spec
 
 

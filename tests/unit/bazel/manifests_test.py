@@ -11,8 +11,8 @@ from absl.testing import flagsaver
 
 import experiment
 from scalable_agent_popart.config import Config
+from tests.fakes.programs import ROOT
 
-_ROOT = Path(__file__).resolve().parents[3]
 _NAME, _PORT = "pong-popart", 8470
 _ROLES = ("learner", "actor", "evaluator")
 _FLAGS = ["--level_name=pong", "--use_popart", "--num_actors=8"]
@@ -24,7 +24,7 @@ _Make = Callable[..., _Objects]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Make:
     """Writes manifests and returns their objects by kind and by name without the job's."""
-    monkeypatch.syspath_prepend(str(_ROOT / "bazel" / "cluster"))
+    monkeypatch.syspath_prepend(str(ROOT / "bazel" / "cluster"))
     import manifests  # noqa: PLC0415
 
     def run(*experiment_flags: str, **options: str) -> _Objects:
@@ -81,9 +81,8 @@ def test_processes_are_told_who_they_are_and_start_again(make: _Make) -> None:
         assert _pod(objects, role)["restartPolicy"] == "OnFailure"
         spec = objects["Job", role]["spec"]
         assert spec["backoffLimit"] == 2**31 - 1
-        assert (
-            spec.get("completions") == spec.get("parallelism") == (3 if role == "actor" else None)
-        )
+        number = 3 if role == "actor" else None
+        assert (spec.get("completions"), spec.get("parallelism")) == (number, number)
     (task,) = (v for v in _container(objects, "actor")["env"] if v["name"] == "ACTOR_TASK")
     assert "job-completion-index" in task["valueFrom"]["fieldRef"]["fieldPath"]
     assert objects["Job", "learner"]["spec"]["podReplacementPolicy"] == "Failed"
@@ -127,11 +126,10 @@ def test_pods_have_no_rights_and_no_more_than_they_need(make: _Make) -> None:
 
 
 def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) -> None:
-    objects = make("--level_name=pong", "--mode=pbt", "--population_size=3")
-    members = ("m00", "m01", "m02")
-    pods = {(m, role): _labels(objects, f"{m}-{role}") for m in members for role in _ROLES}
-    for number, member in enumerate(members):
-        own = ["--level_name=pong", "--mode=pbt", "--population_size=3", f"--pbt_member={number}"]
+    objects = make("--level_name=pong", "--mode=pbt", "--population_size=2")
+    pods = {(m, role): _labels(objects, f"{m}-{role}") for m in ("m00", "m01") for role in _ROLES}
+    for number, member in enumerate(("m00", "m01")):
+        own = ["--level_name=pong", "--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
         address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
         learner = _container(objects, f"{member}-learner")["args"]
         assert learner == [*own, "--job_name=learner", address, f"--logdir=/runs/{_NAME}"]
@@ -142,32 +140,29 @@ def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) ->
         assert selected == [(member, "learner")]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for suite in ("atari57", "dmlab30") for path in (_ROOT / "configs" / suite).iterdir()],
-    ids=lambda path: path.stem,
-)
-def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, path: Path) -> None:
-    own = ["--num_actors=30", "--dataset_path=dummy"] if "dmlab30" in path.name else []
-    objects = make(*own, name=path.stem, flag_file=str(path))
-    name = "m00-learner" if path.stem.endswith("-pbt") else "learner"
-    with flagsaver.flagsaver():
-        flags.FLAGS(["experiment.py", *_container(objects, name)["args"]])
-        declared = Config.from_flags(experiment.given_flags())
-    with flagsaver.flagsaver():
-        flags.FLAGS(["experiment.py", f"--flagfile={path}", *own])
-        assert Config.from_flags(experiment.given_flags()).experiment == declared.experiment
+@pytest.mark.parametrize("name", ["atari57-unclipped-popart", "dmlab30-popart-large-pbt"])
+def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) -> None:
+    path = ROOT / "configs" / name.partition("-")[0] / f"{name}.flags"
+    own = ["--num_actors=30", "--dataset_path=dummy"] if "dmlab30" in name else []
+    objects = make(*own, name=name, flag_file=str(path))
+    learner = "m00-learner" if name.endswith("-pbt") else "learner"
+    experiments = []
+    for arguments in (_container(objects, learner)["args"], [f"--flagfile={path}", *own]):
+        with flagsaver.flagsaver():
+            flags.FLAGS(["experiment.py", *arguments])
+            experiments.append(Config.from_flags(experiment.given_flags()).experiment)
+    assert experiments[0] == experiments[1]
 
 
-@pytest.mark.parametrize("size", ["", "100"])
+@pytest.mark.parametrize(("size", "length"), [("", 40), ("2", 36)])
 def test_the_longest_name_leaves_enough_for_what_the_cluster_appends(
-    make: _Make, size: str
+    make: _Make, size: str, length: int
 ) -> None:
     population = ["--mode=pbt", f"--population_size={size}"] if size else []
-    name = "n" * (36 if size else 40)
-    names = {each["metadata"]["name"] for each in make(*population, name=name).values()}
+    objects = make(*population, name="n" * length).values()
     # A suffix of its own after a pod's name, an actor's index before it.
-    assert max(map(len, names)) + len("-99999-abcde") <= 63
+    longest = max(len(each["metadata"]["name"]) for each in objects)
+    assert longest + len("-99999-abcde") <= 63
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
     command = [sys.executable, "tools/record_starts.py", f"--logdir={run}", "--level_name=breakout"]
     command += [f"--human_starts_dir={recorded}", "--num_games=1", "--num_starts=20"]
     subprocess.run(command, cwd=_ROOT, check=True)
-    assert len(starts.read_starts(recorded, "breakout").states) == 20
+    assert len(starts.read_starts(recorded, "breakout")) == 20
     result = test(**human, test_num_episodes=7, record_video=True)
     assert result["starts"] == "human"
     with open(run / "evaluation.csv", newline="") as file:

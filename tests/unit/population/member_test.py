@@ -1,5 +1,6 @@
 """A member's comparisons: what is copied, when, and what a death in the middle leaves."""
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -115,10 +116,6 @@ def _explored(values: dict[str, float], base: dict[str, float]) -> bool:
     return all(np.isclose(r, (1.0, 1.2, 1 / 1.2), rtol=1e-6).any() for r in ratios)
 
 
-def _always_gone(self: MemberDirectory, source: Published) -> Any:
-    raise FileNotFoundError(source.checkpoint)
-
-
 def test_a_comparison_is_due_after_the_burn_in_with_enough_episodes_of_every_task(
     tmp_path: Path,
 ) -> None:
@@ -167,26 +164,27 @@ def test_a_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path)
         assert _explored(own.tuned(), hyperparameters)
         assert own.tuned() == run.tuned()
         assert len(own.directory.read_lineage()) == 2
-        event = own.event()
-        assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
-        scores = (event.fitness, event.partner_fitness)
-        assert scores == (pytest.approx(54.9), pytest.approx(60.0))
-        assert event.hyperparameters == pytest.approx(own.tuned())
+    event = run.event()
+    assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
+    assert (event.fitness, event.partner_fitness) == (pytest.approx(54.9), pytest.approx(60.0))
+    assert event.hyperparameters == pytest.approx(run.tuned())
 
 
-@pytest.mark.parametrize("percent", [55.1, 90.0])
-def test_a_member_that_is_as_fit_keeps_its_weights_and_explores(
-    tmp_path: Path, percent: float
+@pytest.mark.parametrize("percent", [55.1, 90.0, None])
+def test_a_member_that_is_as_fit_or_alone_keeps_its_weights_and_explores(
+    tmp_path: Path, percent: float | None
 ) -> None:
-    _publish(tmp_path, 1, 60.0)
-    run = _Run(tmp_path, 0).learn(1500).play(percent)
+    if percent:
+        _publish(tmp_path, 1, 60.0)
+    run = _Run(tmp_path, 0).learn(1500).play(percent or 10.0)
     weights, hyperparameters = run.weights(), run.tuned()
     assert run.tune()
     assert _same(run.weights(), weights)
     assert run.progress() == (1500, 150)
     assert _explored(run.tuned(), hyperparameters)
     event = run.event()
-    assert (event.partner, event.copied, event.source_frames) == (1, False, None)
+    partner = 1 if percent else None
+    assert (event.partner, event.copied, event.source_frames) == (partner, False, None)
 
 
 def test_a_finished_run_ends_with_what_it_published(tmp_path: Path) -> None:
@@ -202,32 +200,24 @@ def test_a_finished_run_ends_with_what_it_published(tmp_path: Path) -> None:
 
 
 def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: Path) -> None:
-    first = _publish(tmp_path, 0, 50.0)
+    _publish(tmp_path, 0, 50.0)
     runs = [_Run(tmp_path, number).learn(1500) for number in (1, 2)]
-    for _ in range(25):
-        for run in runs:
-            run.learner.frames.assign_add(100)
-            run.play(50.0).tune()
+    for _, run in itertools.product(range(12), runs):
+        run.learner.frames.assign_add(100)
+        run.play(50.0).tune()
     lineages = [run.directory.read_lineage() for run in runs]
     assert lineages[0][1].partner == 0  # Nobody else had published yet.
     changes = []
     for number, events in enumerate(lineages, start=1):
         partners = [event.partner for event in events[1:]]
         assert set(partners) == {0, 1, 2} - {number}
-        assert min(map(partners.count, set(partners))) >= 4
+        assert min(map(partners.count, set(partners))) >= 2
         values = np.array([list(event.hyperparameters.values()) for event in events])
         changes.append(values[1:] / values[:-1])
-        assert 10 <= (np.abs(changes[-1] - 1) > 0.1).sum() <= 40  # A third of 75.
+        assert 4 <= (np.abs(changes[-1] - 1) > 0.1).sum() <= 20  # A third of 36.
     # After the first comparison, both choose one of two.
     assert np.abs(changes[0] - changes[1])[1:].max() > 0.1
     assert len({tuple(event.partner == 0 for event in events[2:]) for events in lineages}) == 2
-    alone = _Run(tmp_path / "alone", 0).learn(1500).play(50.0)
-    weights, hyperparameters = alone.weights(), alone.tuned()
-    alone.tune()
-    assert _same(alone.weights(), weights)
-    assert _explored(alone.tuned(), hyperparameters)
-    assert alone.event().partner is None
-    assert first.event().comparison == 0
 
 
 def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path: Path) -> None:
@@ -260,7 +250,6 @@ def _dying_save(monkeypatch: pytest.MonkeyPatch, run: _Run, moment: str) -> Call
 
     package = "scalable_agent_popart"
     targets = {
-        "link": "os.link",
         "fitness": f"{package}.population.directory.write_atomically",
         "copy": "shutil.copyfile",
         "load": f"{package}.runs.checkpoints.load",
@@ -271,9 +260,7 @@ def _dying_save(monkeypatch: pytest.MonkeyPatch, run: _Run, moment: str) -> Call
     return save
 
 
-@pytest.mark.parametrize(
-    "moment", ["save 1", "link", "fitness", "copy", "load", "explore", "save 2"]
-)
+@pytest.mark.parametrize("moment", ["save 1", "copy", "fitness", "load", "explore", "save 2"])
 def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -330,8 +317,8 @@ def test_of_a_damaged_or_vanished_checkpoint_nothing_is_taken(
     (data,) = (source.directory.path / "snapshots").glob("*.data-*")
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 255
-    data.unlink()
     data.write_bytes(content)
+    monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
     run = _Run(tmp_path, 0)
     for frames in (1500, 1600):
         run.learn(frames).play(10.0)
@@ -342,41 +329,25 @@ def test_of_a_damaged_or_vanished_checkpoint_nothing_is_taken(
         assert _explored(run.tuned(), hyperparameters)
         assert run.progress() == progress
         assert not run.event().copied
-        monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
-        monkeypatch.setattr(MemberDirectory, "fetch", _always_gone)
+        data.unlink(missing_ok=True)
 
 
-def test_a_diverged_run_goes_on_from_anybody(tmp_path: Path) -> None:
-    weights = _publish(tmp_path, 1, -50.0).weights()
-    run = _Run(tmp_path, 0).learn(1500)
-    run.checkpoints.save()
-    run.member.on_divergence()
-    again = _Run(tmp_path, 0)
-    assert _same(again.weights(), weights)
-    assert again.progress() == (1500, 151)
-    event = again.event()
-    assert (event.fitness, event.copied, event.started_over) == (None, True, False)
-    assert _Run(tmp_path, 0).event() == event  # Once only.
-
-
-def test_a_diverged_run_asks_everybody_before_it_starts_over(
+def test_a_diverged_run_goes_on_from_anybody_who_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = [_publish(tmp_path, number, 50.0, seed=number).weights() for number in (1, 2)][-1]
-    fetch = MemberDirectory.fetch
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
-
-    def only_2_can_be_read(self: MemberDirectory, source: Published) -> Any:
-        return (_always_gone if source.member == 1 else fetch)(self, source)
-
-    monkeypatch.setattr(MemberDirectory, "fetch", only_2_can_be_read)
+    weights = _publish(tmp_path, 2, -50.0, seed=2).weights()
+    shutil.rmtree(_publish(tmp_path, 1, 50.0).directory.path / "snapshots")
     run = _Run(tmp_path, 0).learn(1500)
-    for _ in range(4):  # Whoever is asked first.
+    for number in range(1, 5):  # Whoever is asked first.
         run.member.on_divergence()
         run.member.begin(run.checkpoints.save)
-        event = run.event()
-        assert (event.partner, event.copied, event.started_over) == (2, True, False)
         assert _same(run.weights(), weights)
+        assert run.progress() == (1500, 150 + number)
+        event = run.event()
+        assert (event.fitness, event.partner) == (None, 2)
+        assert (event.copied, event.started_over) == (True, False)
+    assert _Run(tmp_path, 0).event() == event  # Once only.
 
 
 def test_a_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:

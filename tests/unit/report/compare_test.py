@@ -10,7 +10,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
-from tests.fakes.synthetic_runs import make_population, make_run
+from tests.fakes.synthetic_runs import START, make_population, make_run
 
 _POPART, _LAB = {"use_popart": True}, {"level_name": "rooms_watermaze"}
 
@@ -93,7 +93,7 @@ def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(tmp_p
     assert [own for label, own in labels.items() if "mixed" in label] == [["1"], ["5"]]
 
 
-def test_runs_of_other_tasks_are_compared_apart(tmp_path: Path) -> None:
+def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: Path) -> None:
     levels = ("pong,boxing", "boxing,pong", "pong", "catch5")
     runs = _runs(tmp_path, *({"level_name": names} for names in levels))
     comparisons, _ = compare(runs, None)
@@ -103,40 +103,32 @@ def test_runs_of_other_tasks_are_compared_apart(tmp_path: Path) -> None:
         "Atari-57, a subset of 1 of 57 tasks: pong": ["2"],
         "Catch-5": ["3"],
     }
-
-
-def test_a_subset_asked_for_puts_runs_of_more_tasks_beside_each_other(tmp_path: Path) -> None:
-    levels = ("pong,boxing", "pong", "qbert", "catch5")
-    runs = _runs(tmp_path, *({"level_name": names} for names in levels))
     (comparison,), left_out = compare(runs, suites.resolve("pong"))
     assert [agent.label for agent in comparison.agents] == [
         "IMPALA (trained on boxing,pong, total_environment_frames=400000000)",
         "IMPALA (trained on pong, total_environment_frames=200000000)",
     ]
     assert comparison.suite.tasks == ("pong",)
-    skipped = [str(run.path) for run in runs[2:]]
-    assert [line.split(" skipped: ")[0] for line in left_out] == skipped
+    assert [line.split(" skipped: ")[0] for line in left_out] == [str(runs[3].path)]
 
 
 def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_path: Path) -> None:
     for name, flags in {
-        "a": {"seed": 1},
-        "b": {"seed": 2},
-        "larger": {"size": 5},
+        "a": {"seed": 5},
+        "b": {"seed": 10},
+        "larger": {"population_size": 6},
         "often": {"pbt_episodes": 9},
     }.items():
-        make_population(tmp_path / name, rounds=1, **flags)
-    _runs(tmp_path, {"level_name": "catch5"})
+        make_population(tmp_path / name, {i: [START] for i in range(4)}, **flags)
     # Given alone, a directory of a member is known by its configuration.
     (tmp_path / "alone").mkdir()
     (tmp_path / "larger" / "member-03").rename(tmp_path / "alone" / "member-03")
-    names = ("a", "b", "0", "larger", "often", "a/member-00", "a/member-01", "alone/member-03")
+    names = ("a", "b", "larger", "often", "a/member-00", "a/member-01", "alone/member-03")
     assert _labels([read_run(str(tmp_path / name)) for name in names]) == {
-        "IMPALA": ["0"],
-        "IMPALA (member 0 of a population of 4)": ["member-00"],
-        "IMPALA (member 1 of a population of 4)": ["member-01"],
-        "IMPALA (member 3 of a population of 5)": ["member-03"],
-        "IMPALA (population of 4, pbt_episodes=1000)": ["a", "b"],
-        "IMPALA (population of 4, pbt_episodes=9)": ["often"],
-        "IMPALA (population of 5)": ["larger"],
+        "PopArt-IMPALA (member 0 of a population of 5)": ["member-00"],
+        "PopArt-IMPALA (member 1 of a population of 5)": ["member-01"],
+        "PopArt-IMPALA (member 3 of a population of 6)": ["member-03"],
+        "PopArt-IMPALA (population of 5, pbt_episodes=1000)": ["a", "b"],
+        "PopArt-IMPALA (population of 5, pbt_episodes=9)": ["often"],
+        "PopArt-IMPALA (population of 6)": ["larger"],
     }

@@ -18,7 +18,7 @@ from tests.fakes.synthetic_runs import (
     LINEAGES,
     compare_runs,
     make_event,
-    make_population_of_lineages,
+    make_population,
     make_run,
     write_lineage,
 )
@@ -45,7 +45,7 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     impala = table[table["agent"] == "IMPALA"]
     np.testing.assert_allclose(lines["IMPALA"].get_ydata(), impala["median"])
     np.testing.assert_allclose(lines["IMPALA"].get_xdata(), impala["frames"] / 1e3)
-    assert "thousands" in axes.get_xlabel()
+    assert "thousands" in axes.figure.get_supxlabel()
     popart = table[table["agent"] == "PopArt-IMPALA"]
     by_frames = popart.groupby("frames")["median"]
     np.testing.assert_allclose(lines["PopArt-IMPALA, 2 runs"].get_ydata(), by_frames.mean())
@@ -155,7 +155,7 @@ def test_colours_can_be_told_apart_and_variants_by_their_lines() -> None:
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:
-    population = make_population_of_lineages(tmp_path / "pbt")
+    population = make_population(tmp_path / "pbt")
     changed = make_event(2, 550, hyperparameters={**HYPERPARAMETERS, "epsilon": 0.2})
     write_lineage(population.member(2), [*LINEAGES[2][:2], changed, LINEAGES[2][3]])
     # A value that has no logarithm is drawn too.

@@ -10,14 +10,17 @@ import pytest
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.report import records
 from scalable_agent_popart.report.read import Population, Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.synthetic_runs import (
+    LINEAGES,
+    START,
     append,
     make_event,
     make_population,
-    make_population_of_lineages,
     make_run,
+    write_lineage,
     write_test,
 )
 
@@ -57,50 +60,46 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (whole.starts, list(map(len, whole.returns.values()))) == ("noop", [5] * 5)
 
 
-def test_held_out_levels_are_read_beside_those_to_train_on(tmp_path: Path) -> None:
+def test_tests_are_read_with_held_out_levels_and_other_precisions_are_named(tmp_path: Path) -> None:
     level = "rooms_collect_good_objects"
-    make_run(tmp_path / "run", level_name=f"{level}_train,rooms_watermaze")
-    (newest, *_) = read_run(str(tmp_path / "run")).evaluations
-    assert set(newest.returns) == {f"{level}_train", f"{level}_test", "rooms_watermaze"}
-
-
-def test_tests_in_another_precision_than_training_are_named(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", level_name="catch_1", precision="float32")
+    flags = {"level_name": f"{level}_train,rooms_watermaze", "precision": "float32"}
+    directory = make_run(tmp_path / "run", **flags)
     record = json.loads(directory.evaluation.read_text())
     directory.evaluation.write_text(json.dumps({**record, "precision": "bfloat16"}))
-    (problem,) = read_run(str(tmp_path / "run")).problems
+    run = read_run(str(tmp_path / "run"))
+    assert set(run.evaluations[0].returns) == {f"{level}_train", f"{level}_test", "rooms_watermaze"}
+    (problem,) = run.problems
     assert "acted in bfloat16, and it was trained in float32" in problem
 
 
 _DAMAGED_EPISODES = [
     *("not json", "[1, 2]", "3", _DEEP, "", '{"task": "catch_1", "episode_return": 1.0}'),
-    json.dumps({**_EPISODE, "task": "pong"}),
-    json.dumps({**_EPISODE, "task": ["catch_1"]}),
+    *(json.dumps({**_EPISODE, "task": value}) for value in ("pong", ["catch_1"])),
     *(json.dumps({**_EPISODE, "frames": value}) for value in ("many", 1e30, -1)),
     *(json.dumps({**_EPISODE, "episode_return": value}) for value in (np.nan, None, 10**400)),
-    '{"task": "catch_1", "frames": 5, "episode_return": 1e999}',
-    # Two that would make a whole one.
-    '{"task": "catch_1", "frames": 5',
-    '"episode_return": 1e9}',
+    json.dumps(_EPISODE).replace("1.0", "1e999"),
+    *json.dumps(_EPISODE).split(', "episode_return"'),  # Two that would make a whole one.
 ]
 _DAMAGED_EVENTS = [
     *("nonsense", "[]", "{}", '{"comparison": 9}', _DEEP),
-    json.dumps({**make_event(9, 1100)._asdict(), "copied": "no"}),
-    json.dumps({**make_event(9, 1100)._asdict(), "frames": -1}),
-    json.dumps({**make_event(9, 1100)._asdict(), "hyperparameters": {"epsilon": "big"}}),
+    *(
+        json.dumps({**make_event(9, 1100)._asdict(), name: value})
+        for name, value in (("copied", "no"), ("frames", -1), ("hyperparameters", {"x": "big"}))
+    ),
 ]
 _DAMAGED_EVALUATIONS = [
     *("{", "[]", "{}", _DEEP, "\x00", _EVALUATION + "{}}"),
-    _EVALUATION + '{"catch_1": {"returns": []}}}',
-    _EVALUATION + '{"catch_1": {"returns": [1e400]}}}',
-    _EVALUATION.replace("1", "Infinity") + '{"catch_1": {"returns": [1]}}}',
-    _EVALUATION.replace("1", "1e30") + '{"catch_1": {"returns": [1]}}}',
+    *(_EVALUATION + f'{{"catch_1": {{"returns": {own}}}}}}}' for own in ("[]", "[1e400]")),
+    *(
+        _EVALUATION.replace("1", frames) + '{"catch_1": {"returns": [1]}}}'
+        for frames in ("Infinity", "1e30")
+    ),
 ]
 
 
 def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path: Path) -> None:
     directory = _run(tmp_path / "run")
-    population = make_population_of_lineages(tmp_path / "pbt")
+    population = make_population(tmp_path / "pbt")
     for log, lines, path in (
         (directory.episodes, _DAMAGED_EPISODES, tmp_path / "run"),
         (population.member(3).lineage, _DAMAGED_EVENTS, population.path),
@@ -112,6 +111,13 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
         (problem,) = run.problems
         assert problem.startswith(f"{log}: {len(lines)} of {len(whole) + len(lines)} lines")
         assert run.logs["episodes"].equals(before.logs["episodes"])
+
+
+def test_a_comparison_that_was_made_again_counts_as_it_was_last(tmp_path: Path) -> None:
+    member = make_population(tmp_path / "pbt").member(1)
+    write_lineage(member, [*LINEAGES[1][:2], make_event(1, 320), make_event(2, 500)])
+    found = records.read_lineage(member.lineage, [])
+    assert [event.frames for event in found] == [0, 320, 500]
 
 
 def test_evaluations_that_are_none_are_named(tmp_path: Path) -> None:
@@ -130,24 +136,19 @@ def test_what_is_missing_or_still_being_written_is_named_and_the_rest_is_read(
     tmp_path: Path,
 ) -> None:
     directory = _run(tmp_path / "run")
-    for log in (directory.episodes, directory.metrics):
+    logs = [directory.episodes, directory.metrics]
+    for log in logs:
         with open(log, "a") as file:
             file.write('{"frames": 2010')
     run = read_run(str(tmp_path / "run"))
     assert len(run.logs["episodes"]) == 200
-    assert [line.split(": its last line")[0] for line in run.problems] == [
-        str(directory.episodes),
-        str(directory.metrics),
-    ]
+    assert [line.split(": its last line")[0] for line in run.problems] == list(map(str, logs))
     directory.episodes.unlink()
     directory.metrics.unlink()
     directory.metrics.mkdir()
     run = read_run(str(tmp_path / "run"))
     assert len(run.evaluations) == 2
-    assert [line.split(" skipped")[0] for line in run.problems] == [
-        str(directory.episodes),
-        str(directory.metrics),
-    ]
+    assert [line.split(" skipped")[0] for line in run.problems] == list(map(str, logs))
 
 
 def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def _learned(member: int, first: int, last: int, offset: int) -> list[tuple[int,
 
 
 def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None:
-    make_population_of_lineages(tmp_path / "pbt")
+    make_population(tmp_path / "pbt")
     run = read_run(str(tmp_path / "pbt"))
     assert (run.problems, run.path, run.seed) == ([], tmp_path / "pbt", 7)
     population = _population(run)
@@ -193,7 +194,7 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
 
 
 def test_a_member_is_its_own_ancestry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_population_of_lineages(tmp_path / "pbt")
+    make_population(tmp_path / "pbt")
     member = tmp_path / "pbt" / "member-01"
     run = read_run(str(member))
     population = _population(run)
@@ -208,7 +209,7 @@ def test_a_member_is_its_own_ancestry(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_path: Path) -> None:
-    population = make_population_of_lineages(tmp_path / "pbt")
+    population = make_population(tmp_path / "pbt")
     for number, frames in (
         (1, 120),  # Before it copied.
         (1, 310),
@@ -232,8 +233,7 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
 
 
 def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path) -> None:
-    population = make_population_of_lineages(tmp_path / "pbt", best=1)
-    assert _population(read_run(str(population.path))).best.number == 1
+    population = make_population(tmp_path / "pbt", best=1)
     # One that excels at one task is capped, and its 100 latest episodes count, however many lines
     # of other tasks follow; one that has not played all of them comes last.
     record = {"task": "catch_1", "frames": 1210, "episode_return": 1e6}
@@ -251,39 +251,27 @@ def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path)
     assert found.members[2].frames == 1210
     assert found.members[2].score == pytest.approx((100 + 4 * 37.5) / 5, abs=0.2)  # 0 is 37.5%.
     # Of members that have not played all tasks, the one that has played the most.
-    for number in range(4):
+    for number, count in enumerate((0, 2, 3, 1)):
         episodes = population.member(number).episodes
-        lines = episodes.read_text().splitlines(keepends=True)[: (0, 2, 3, 1)[number]]
-        episodes.write_text("".join(lines))
+        episodes.write_text("".join(episodes.read_text().splitlines(keepends=True)[:count]))
     found = _population(read_run(str(population.path)))
     assert (found.best.number, found.members[0].score) == (2, None)
     assert [member.num_tasks for member in found.members.values()] == [0, 2, 3, 1]
 
 
-def _break_line(population: PopulationDirectory) -> None:
-    lines = population.member(2).lineage.read_text().splitlines(keepends=True)
-    population.member(2).lineage.write_text("".join([lines[0], "damaged\n", *lines[2:]]))
-
-
-def _remove_lineages(population: PopulationDirectory) -> None:
-    for number in range(4):
-        population.member(number).lineage.unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "first", "says"),
     [
-        (_break_line, 560, "from frame 550 of member 2 on"),
+        (lambda p: write_lineage(p.member(2), [START, *LINEAGES[2][2:]]), 560, "550 of member 2"),
         (lambda p: p.member(2).lineage.unlink(), 910, "from frame 900 of member 3 on"),
-        (lambda p: (p.member(2).path / "config.json").unlink(), 910, "from frame 900 of member 3"),
         (lambda p: p.member(2).path.rename(p.path / "lost"), 910, "from frame 900 of member 3 on"),
-        (_remove_lineages, 10, "nothing can be read of its lineage"),
+        (lambda p: p.member(3).lineage.unlink(), 10, "nothing can be read of its lineage"),
     ],
-)
+)  # fmt: skip
 def test_an_ancestry_that_breaks_off_is_shown_from_there_on(
     tmp_path: Path, damage: Callable[[PopulationDirectory], None], first: int, says: str
 ) -> None:
-    population = make_population_of_lineages(tmp_path / "pbt")
+    population = make_population(tmp_path / "pbt")
     damage(population)
     run = read_run(str(population.path))
     assert run.logs["episodes"]["frames"].iloc[0] == first
@@ -291,7 +279,7 @@ def test_an_ancestry_that_breaks_off_is_shown_from_there_on(
 
 
 def test_neighbours_that_are_no_members_are_passed_over(tmp_path: Path) -> None:
-    population = make_population_of_lineages(tmp_path / "pbt")
+    population = make_population(tmp_path / "pbt")
     (population.member(0).path / "config.json").write_text("{")
     for name in ("member-", "member-99999999999", "member-77", "member-x"):
         (population.path / name).mkdir()
@@ -304,17 +292,14 @@ def test_neighbours_that_are_no_members_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_populations_of_unknown_origin_or_without_content_are_refused(tmp_path: Path) -> None:
-    population = make_population_of_lineages(tmp_path / "known")
+    population = make_population(tmp_path / "known")
     for content in ("", "{}", "[1]", '{"flags": {"level_name": "catch5"}}'):
         (population.path / "population.json").write_text(content)
         with pytest.raises(UserError, match=r"population\.json"):
             read_run(str(population.path))
         assert read_run(str(population.member(3).path)).frames == 1150
-    empty = make_population(tmp_path / "empty", rounds=0)
+    empty = make_population(tmp_path / "empty", {})
     with pytest.raises(UserError, match="nothing to report yet"):
         read_run(str(empty.path))
-    for member in empty.path.glob("member-*"):
-        member.rename(tmp_path / member.name)
-    for path in (empty.path, empty.path / "member-00"):
-        with pytest.raises(UserError):
-            read_run(str(path))
+    with pytest.raises(UserError, match=r"no config\.json"):
+        read_run(str(empty.path / "member-00"))

@@ -6,7 +6,6 @@ import pytest
 
 from tools import write_tables
 
-_ROOT = Path(__file__).resolve().parents[3]
 _PAGE = """# A page
 
 <!-- table: scores.csv
@@ -56,11 +55,3 @@ def test_a_table_that_cannot_be_made_is_named(tmp_path: Path, right: str, wrong:
     _write_files(tmp_path)
     with pytest.raises(ValueError, match=r"table of \w+\.csv"):
         write_tables.fill(_PAGE.replace(right, wrong, 1), tmp_path)
-
-
-def test_tables_of_all_pages_are_up_to_date() -> None:
-    found = write_tables.pages(_ROOT)
-    assert _ROOT / "README.md" in found
-    for page in found:
-        text = page.read_text(encoding="utf-8")
-        assert write_tables.fill(text, _ROOT) == text, f"{page}: run tools/write_tables.py"

@@ -21,11 +21,9 @@ from tests.fakes.play import play
 _FIRE = 1
 
 
-def _options(num_action_repeats: int = 4, directory: Path | str = "") -> suites.EnvironmentOptions:
-    directory = str(directory)
-    return suites.EnvironmentOptions(
-        num_action_repeats, 84, 84, "full", training=False, human_starts_dir=directory
-    )
+def _options(repeats: int = 4, directory: Path | str = "") -> suites.EnvironmentOptions:
+    starts = {"training": False, "human_starts_dir": str(directory)}
+    return suites.EnvironmentOptions(repeats, 84, 84, "full", **starts)
 
 
 def _random_actions(num_steps: int, seed: int = 0) -> list[int]:
@@ -63,7 +61,7 @@ def _play(environment: AtariFromStarts, actions: list[int]) -> StepOutput:
 
 @pytest.mark.parametrize("game", ["space_invaders", "qbert"])
 def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(game: str, tmp_path: Path) -> None:
-    original, fresh, used = (Emulator(game, _options(num_action_repeats=1)) for _ in range(3))
+    original, fresh, used = (Emulator(game, _options(repeats=1)) for _ in range(3))
     for action in np.repeat(_random_actions(100), 4).tolist():
         original.step(action)
         used.step(_FIRE)
@@ -212,19 +210,15 @@ class _Counting:
     """Plays games of 3, 1 and 8 steps; a state is its place in all, and the seventh has a fault."""
 
     def __init__(self, *_: Any):
-        self._lengths = iter([3, 1, 8])
-        self._count = -1
+        self._steps = enumerate([False, False, True, True, *[False] * 7, True])
 
     def begin(self, num_noops: int) -> np.ndarray:
-        self._remaining = next(self._lengths, 0)
         return np.zeros((2, 2, 1), np.uint8)
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
-        self._remaining -= 1
-        self._count += 1
-        return 0.0, self._remaining == 0, np.zeros((2, 2, 1), np.uint8)
-
-    state = property(lambda self: bytes([self._count]))
+        place, over = next(self._steps)
+        self.state = bytes([place])
+        return 0.0, over, self.begin(0)
 
     def fault(self, state: bytes) -> str | None:
         return "over" if state[0] == 6 else None
