@@ -17,8 +17,7 @@ import tree
 
 from environments import EnvironmentLostError, EnvironmentPool
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary

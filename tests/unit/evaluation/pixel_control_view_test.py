@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from environments import ArraySpec, Observation, Ready, StepOutput, image_of
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.learning.pixel_control import QHead, action_values
