@@ -151,17 +151,18 @@ class RunDirectory:
     def lock(self) -> None:
         """Locks the directory for this process, until `close` or the process's end.
 
-        Raises:
-          InUseError: if another process trains here.
+        Raises InUseError if another process trains here, UserError if it cannot be written to.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
             flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InUseError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
+        except (FileNotFoundError, PermissionError) as error:
+            raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
