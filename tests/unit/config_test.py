@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import math
+import re
 from typing import Any
 
 import pytest
@@ -40,13 +41,12 @@ def _refusal(level_name: str = "catch5", /, **given: Any) -> str:
 
 
 def test_flags_have_the_declared_types_defaults_and_choices() -> None:
-    kinds = {str: "string", int: "int", float: "float", bool: "bool", tuple: "comma separated list"}
     for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
         flag, declared = flags.FLAGS[field.name], field.metadata["setting"]
         default = None if field.default is dataclasses.MISSING else field.default
         assert flag.default == ([] if default == () else default)
+        assert flag.flag_type().startswith(("comma", field.type.__name__[:3]))
         assert declared.help in flag.help
-        assert kinds[field.type] in flag.flag_type()
         assert tuple(getattr(flag.parser, "enum_values", None) or ()) == declared.choices
     assert "18 in catch5, 100 in dmlab30" in flags.FLAGS["unroll_length"].help
     assert flags.FLAGS["batch_size"].help.endswith("Default: 32.")
@@ -62,9 +62,8 @@ def test_page_of_all_settings_is_current() -> None:
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
     both |= {"action_set"}
-    assert set(_config().shared) == both | {"unroll_length"}
     learners = {"use_popart", "multi_head", "pixel_control", "population_size", "reward_clipping"}
-    assert both | learners == _FIXED
+    assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
 
 def test_defaults_are_the_papers() -> None:
@@ -200,26 +199,25 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
 @pytest.mark.parametrize(
     ("level_name", "given", "expected"),
     [
-        ("atari57", {"num_actors": 56}, ["--num_actors=56", "57 tasks", "--level_name=atari57"]),
-        ("pong", {"num_actors": 4, "actor_threads": 5}, ["--actor_threads=5", "--num_actors=4"]),
-        ("catch5", {"width": 6}, ["--width", "5", "6", "catch5"]),
-        ("catch5", {"height": 11}, ["--height", "10", "11", "catch5"]),
-        ("catch5", {"num_action_repeats": 2}, ["--num_action_repeats", "catch5"]),
-        ("pong", {**_POPART, "popart_scale_lower_bound": 2e6}, ["=2000000.0 is above", "upper"]),
-        ("pong", {"mode": "test", "starts": "human"}, ["go together"]),
-        ("pong", {"mode": "test", "human_starts_dir": "starts"}, ["go together"]),
-        ("catch5", {"mode": "test", "starts": "human"}, ["has no human starts"]),
-        ("pong", {"task": 1}, ["--task=1 is for --job_name=actor"]),
-        ("pong", {"learner_address": "host:0"}, ["--learner_address=host:0 must be HOST:PORT"]),
-        ("pong", {"pixel_control": True, "height": 31}, ["--pixel_control needs", "31x84"]),
-        ("pong", {"dataset_path": "dummy"}, ["--dataset_path means nothing to atari57"]),
+        ("atari57", {"num_actors": 56}, "--num_actors=56 .*57 tasks .*--level_name=atari57"),
+        ("pong", {"num_actors": 4, "actor_threads": 5}, "--actor_threads=5 .*--num_actors=4"),
+        ("catch5", {"width": 6}, "--width .*5 in catch5, got 6"),
+        ("catch5", {"height": 11}, "--height .*10 in catch5, got 11"),
+        ("catch5", {"num_action_repeats": 2}, "--num_action_repeats .*1 in catch5"),
+        ("pong", {**_POPART, "popart_scale_lower_bound": 2e6}, "=2000000.0 is above .*upper"),
+        ("pong", {"mode": "test", "starts": "human"}, "go together"),
+        ("pong", {"mode": "test", "human_starts_dir": "starts"}, "go together"),
+        ("catch5", {"mode": "test", "starts": "human"}, "has no human starts"),
+        ("pong", {"task": 1}, "--task=1 is for --job_name=actor"),
+        ("pong", {"learner_address": "host:0"}, "--learner_address=host:0 must be HOST:PORT"),
+        ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
+        ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
     ],
 )
 def test_contradictions_are_refused_with_the_values(
-    level_name: str, given: dict[str, Any], expected: list[str]
+    level_name: str, given: dict[str, Any], expected: str
 ) -> None:
-    message = _refusal(level_name, **given)
-    assert all(text in message for text in expected), message
+    assert re.search(expected, _refusal(level_name, **given))
 
 
 def test_values_at_their_limits_are_taken() -> None:
