@@ -133,15 +133,20 @@ class RunDirectory:
             )
 
     def lock(self) -> None:
-        """Locks the directory until `close`; raises InUseError if another process trains here."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
+        """Locks the directory until `close`.
+
+        Raises InUseError if another process trains here, UserError if it cannot be written to.
+        """
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
             flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InUseError(
                 f"another process trains in {self.path}; stop it or give another --logdir"
             ) from error
+        except (FileNotFoundError, PermissionError) as error:
+            raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,16 +30,13 @@ class Jobs(Programs):
         self.logdir = directory / "run"
         self.address = f"localhost:{free_port()}"
 
-    def start(self, job_name: str, *own: str) -> subprocess.Popen[str]:
-        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        return self.run(f"--job_name={job_name}", *settings, *own)
+    def learner(self, **flags: Any) -> subprocess.Popen[str]:
+        where = {"learner_address": self.address, "logdir": self.logdir}
+        return self.run(**SETTINGS, **where, **flags)
 
-    def learner(self, *own: str) -> subprocess.Popen[str]:
-        where = (f"--learner_address={self.address}", f"--logdir={self.logdir}")
-        return self.start("learner", *where, *own)
-
-    def actor(self, task: int, *own: str) -> subprocess.Popen[str]:
-        return self.start("actor", f"--learner_address={self.address}", f"--task={task}", *own)
+    def actor(self, task: int, **flags: Any) -> subprocess.Popen[str]:
+        where = {"job_name": "actor", "learner_address": self.address, "task": task}
+        return self.run(**{**SETTINGS, **where, **flags})
 
     def frames(self) -> int:
         """Returns the environment frames of the log's last line."""
@@ -55,18 +53,14 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 
 def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs) -> None:
     actors = [jobs.actor(task) for task in range(2)]
-    often = (
-        "--checkpoint_seconds=0.5",
-        "--log_seconds=0.1",
-        "--total_environment_frames=100000000",
-    )
-    first = jobs.learner(*often)
+    often = {"checkpoint_seconds": 0.5, "log_seconds": 0.1, "total_environment_frames": 10**8}
+    first = jobs.learner(**often)
     wait_until(lambda: jobs.frames() > 2000, first, *actors)
     first.kill()
     first.wait()
     actors[0].kill()  # One returns, the other was there all the time.
     before = jobs.frames()
-    second = jobs.learner(*often)
+    second = jobs.learner(**often)
     back = jobs.actor(0)
     wait_until(lambda: jobs.frames() > before + 2000, second, back, actors[1])
     second.terminate()
@@ -74,7 +68,7 @@ def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs
     assert second.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in output
 
-    last = jobs.learner(f"--total_environment_frames={jobs.frames() + 4000}")
+    last = jobs.learner(total_environment_frames=jobs.frames() + 4000)
     for process in (last, back, actors[1]):
         _, output = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0, output
@@ -88,10 +82,10 @@ def test_actors_come_first_outlive_their_learner_and_end_with_the_run(jobs: Jobs
 
 
 def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) -> None:
-    learner = jobs.learner("--log_seconds=0.1")
+    learner = jobs.learner(log_seconds=0.1)
     good = jobs.actor(0)
     wait_until(lambda: jobs.frames() > 0, learner, good)
-    bad = jobs.actor(3, "--network=deep", "--unroll_length=12")
+    bad = jobs.actor(3, network="deep", unroll_length=12)
     _, output = bad.communicate(timeout=DEADLINE_SECONDS)
     assert bad.returncode == 1
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
@@ -108,8 +102,8 @@ def test_an_actor_of_another_configuration_is_refused_on_both_sides(jobs: Jobs) 
 
 
 def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
-    evaluator = jobs.start("evaluator", f"--logdir={jobs.logdir}", "--test_num_episodes=5")
-    training, actor = jobs.learner("--checkpoint_seconds=1"), jobs.actor(0)
+    evaluator = jobs.run(job_name="evaluator", logdir=jobs.logdir, test_num_episodes=5)
+    training, actor = jobs.learner(checkpoint_seconds=1), jobs.actor(0)
     log = jobs.logdir / "evaluations.jsonl"
     wait_until(
         lambda: log.exists() and len(log.read_text().splitlines()) >= 2, evaluator, training, actor
@@ -117,8 +111,8 @@ def test_an_evaluator_follows_the_run(jobs: Jobs) -> None:
     training.terminate()
     training.wait(DEADLINE_SECONDS)
     # Another checkpoint, and with it the run's end.
-    frames = f"--total_environment_frames={jobs.frames() + 40}"
-    last = jobs.start("learner", f"--logdir={jobs.logdir}", frames)
+    more = {"logdir": jobs.logdir, "total_environment_frames": jobs.frames() + 40}
+    last = jobs.run(**SETTINGS, **more)
     assert last.wait(DEADLINE_SECONDS) == 0
     evaluator.terminate()
     assert evaluator.wait(DEADLINE_SECONDS) in (0, 128 + signal.SIGTERM)
