@@ -9,7 +9,6 @@ import pytest
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import records
 from scalable_agent_popart.report.read import Population, Run, read_run
-from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.synthetic_runs import (
     LINEAGES,
     START,
@@ -21,12 +20,7 @@ from tests.fakes.synthetic_runs import (
     write_test,
 )
 
-_TASKS = ["catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100"]
 _EPISODE = {"task": "catch_1", "frames": 5, "episode_return": 1.0}
-
-
-def _run(path: Path) -> RunDirectory:
-    return make_run(path, level_name="catch5", use_popart=True)
 
 
 def _population(run: Run) -> Population:
@@ -35,7 +29,7 @@ def _population(run: Run) -> Population:
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    directory = _run(tmp_path / "run")
+    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     run = read_run(str(tmp_path / "run"))
     assert (run.problems, run.frames) == ([], 200_000)
     written = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
@@ -50,16 +44,11 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(map(len, newest.returns.values())) == [5] * 5
 
 
-def test_tests_are_read_with_held_out_levels_and_other_precisions_are_named(tmp_path: Path) -> None:
+def test_tests_are_read_with_held_out_levels(tmp_path: Path) -> None:
     level = "rooms_collect_good_objects"
-    flags = {"level_name": f"{level}_train,rooms_watermaze", "precision": "float32"}
-    directory = make_run(tmp_path / "run", **flags)
-    record = json.loads(directory.evaluation.read_text())
-    directory.evaluation.write_text(json.dumps({**record, "precision": "bfloat16"}))
+    make_run(tmp_path / "run", level_name=f"{level}_train,rooms_watermaze")
     run = read_run(str(tmp_path / "run"))
     assert set(run.evaluations[0].returns) == {f"{level}_train", f"{level}_test", "rooms_watermaze"}
-    (problem,) = run.problems
-    assert "acted in bfloat16, and it was trained in float32" in problem
 
 
 _DAMAGED_EPISODES = [
@@ -71,7 +60,7 @@ _DAMAGED_EVENTS = ["nonsense", json.dumps({**make_event(9, 1100)._asdict(), "cop
 
 
 def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path: Path) -> None:
-    directory = _run(tmp_path / "run")
+    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     population = make_population(tmp_path / "pbt")
     for log, lines, path in (
         (directory.episodes, _DAMAGED_EPISODES, tmp_path / "run"),
@@ -93,43 +82,30 @@ def test_a_comparison_that_was_made_again_counts_as_it_was_last(tmp_path: Path) 
     assert [event.frames for event in found] == [0, 320, 500]
 
 
-def test_evaluations_that_are_none_are_named(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", tests={}, level_name="catch5")
-    directory.evaluation.write_text('{"frames": 1, "starts": "noop", "tasks": {}}')
-    run = read_run(str(tmp_path / "run"))
-    assert run.evaluations == ()
-    assert run.problems[0].startswith(f"{directory.evaluation} skipped")
-
-
-def test_what_is_missing_or_still_being_written_is_named_and_the_rest_is_read(
-    tmp_path: Path,
-) -> None:
-    directory = _run(tmp_path / "run")
+def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     with open(directory.episodes, "a") as file:
         file.write('{"frames": 2010')
     directory.metrics.unlink()
+    directory.evaluation.write_text('{"frames": 1, "starts": "noop", "tasks": {}}')
     run = read_run(str(tmp_path / "run"))
     assert len(run.logs["episodes"]) == 200
-    assert len(run.evaluations) == 2
-    cut_off, missing = run.problems
+    assert len(run.evaluations) == 1
+    cut_off, missing, damaged = run.problems
     assert cut_off.startswith(f"{directory.episodes}: its last line is cut off")
     assert missing.startswith(f"{directory.metrics} skipped")
+    assert damaged.startswith(f"{directory.evaluation} skipped")
 
 
 def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", tests={}, level_name="catch5")
-    config = tmp_path / "run" / "config.json"
     directory.episodes.write_text("")
     directory.metrics.write_text("")
     with pytest.raises(UserError, match="nothing to report yet"):
         read_run(str(tmp_path / "run"))
-    config.unlink()
+    (tmp_path / "run" / "config.json").unlink()
     with pytest.raises(UserError, match=r"no config\.json"):
         read_run(str(tmp_path / "run"))
-
-
-def _learned(member: int, first: int, last: int, offset: int) -> list[tuple[int, int]]:
-    return [(frames + offset, member) for frames in range(first, last + 1, 10)]
 
 
 def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None:
@@ -139,17 +115,12 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     population = _population(run)
     assert (population.best.name, population.shown.number) == ("member-03", 3)
     assert (population.whole, list(population.members)) == (True, [0, 1, 2, 3])
-    expected = [
-        *_learned(0, 10, 200, 0),
-        *_learned(1, 310, 650, -100),
-        *_learned(2, 410, 700, 150),
-        *_learned(3, 910, 1200, -50),
-    ]
+    ends = ((0, 10, 200, 0), (1, 310, 650, -100), (2, 410, 700, 150), (3, 910, 1200, -50))
+    expected = [(f + offset, n) for n, a, b, offset in ends for f in range(a, b + 1, 10)]
     assert run.logs["episodes"]["frames"].tolist() == [frames for frames, _ in expected]
     assert run.frames == 1150
     one = run.logs["statistics"][run.logs["statistics"]["task"] == "catch_1"]
     assert list(zip(one["frames"], one["shift"].astype(int), strict=True)) == expected
-    assert run.logs["episodes"]["task"].cat.categories.tolist() == _TASKS
 
 
 def test_a_member_is_its_own_ancestry(tmp_path: Path) -> None:
@@ -193,8 +164,6 @@ def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path)
     found = _population(read_run(str(population.path)))
     ranks = {number: member.rank for number, member in found.members.items()}
     assert (found.best.number, min(ranks, key=ranks.__getitem__)) == (1, 0)
-    assert [member.complete for member in found.members.values()] == [False, True, True, True]
-    assert found.members[2].frames == 1210
     assert found.members[2].score == pytest.approx((100 + 4 * 37.5) / 5, abs=0.2)  # 0 is 37.5%.
 
 
@@ -204,25 +173,3 @@ def test_an_ancestry_that_breaks_off_is_shown_from_there_on(tmp_path: Path) -> N
     run = read_run(str(population.path))
     assert run.logs["episodes"]["frames"].iloc[0] == 560
     assert "550 of member 2" in run.problems[-1]
-
-
-def test_neighbours_that_are_no_members_are_passed_over(tmp_path: Path) -> None:
-    population = make_population(tmp_path / "pbt")
-    (population.member(0).path / "config.json").write_text("{")
-    make_run(population.path / "member-04", level_name="catch5", episodes=2)
-    run = read_run(str(population.path))
-    assert list(_population(run).members) == [1, 2, 3]
-    for number, line in zip((0, 4), run.problems[:2], strict=True):
-        assert line.startswith(str(population.member(number).path))
-    assert read_run(str(population.path / "member-04")).population is None
-
-
-def test_populations_of_unknown_origin_or_without_content_are_refused(tmp_path: Path) -> None:
-    population = make_population(tmp_path / "known")
-    (population.path / "population.json").write_text("{}")
-    with pytest.raises(UserError, match=r"population\.json"):
-        read_run(str(population.path))
-    assert read_run(str(population.member(3).path)).frames == 1150
-    empty = make_population(tmp_path / "empty", {})
-    with pytest.raises(UserError, match="nothing to report yet"):
-        read_run(str(empty.path))
