@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from scalable_agent_popart.report.lineage import Segment, trace
+from scalable_agent_popart.report.lineage import trace
 from tests.fakes.synthetic_runs import LINEAGES, START, make_event
 
 _ANEW = make_event(2, 300, fitness=None, started_over=True)
@@ -41,12 +40,6 @@ def test_an_ancestry_begins_where_weights_last_became_others(
     changed: dict[int, Any], member: int, expected: list[tuple]
 ) -> None:
     assert trace({**LINEAGES, **changed}, member) == (tuple(expected), None)
-
-
-def test_frames_belong_to_a_segment_up_to_its_end_and_not_from_its_beginning() -> None:
-    frames = np.array([0, 299, 300, 301, 650, 651])
-    assert Segment(1, 300, 650, 0).holds(frames).tolist() == [False] * 3 + [True] * 2 + [False]
-    assert Segment(1, 0, 300, 0).holds(frames).tolist() == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report import records
 from scalable_agent_popart.report.read import Population, Run, read_run
 from tests.fakes.synthetic_runs import (
     LINEAGES,
@@ -44,13 +43,6 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(map(len, newest.returns.values())) == [5] * 5
 
 
-def test_tests_are_read_with_held_out_levels(tmp_path: Path) -> None:
-    level = "rooms_collect_good_objects"
-    make_run(tmp_path / "run", level_name=f"{level}_train,rooms_watermaze")
-    run = read_run(str(tmp_path / "run"))
-    assert set(run.evaluations[0].returns) == {f"{level}_train", f"{level}_test", "rooms_watermaze"}
-
-
 _DAMAGED_EPISODES = [
     *("not json", "[1, 2]", '{"task": "catch_1", "episode_return": 1.0}'),
     *(json.dumps({**_EPISODE, **own}) for own in ({"task": "pong"}, {"frames": -1})),
@@ -73,13 +65,6 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
         (problem,) = run.problems
         assert problem.startswith(f"{log}: {len(lines)} of {len(whole) + len(lines)} lines")
         assert run.logs["episodes"].equals(before.logs["episodes"])
-
-
-def test_a_comparison_that_was_made_again_counts_as_it_was_last(tmp_path: Path) -> None:
-    member = make_population(tmp_path / "pbt").member(1)
-    write_lineage(member, [*LINEAGES[1][:2], make_event(1, 320), make_event(2, 500)])
-    found = records.read_lineage(member.lineage, [])
-    assert [event.frames for event in found] == [0, 320, 500]
 
 
 def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -115,15 +115,6 @@ def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -
     assert "IMPALA" not in set(found["human"].table_1()["agent"])
 
 
-def test_starts_are_kept_apart_and_have_their_own_reference_scores(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", tests={}, level_name="alien")
-    _write(directory, {"alien": [3000.0]}, 10)
-    _write(directory, {"alien": [6000.0]}, 10, starts="human")
-    found = _scores(compare_runs(tmp_path / "run"))
-    for column, percent in (("noop", 277220 / 6899.9), ("human", 587170 / 6243)):
-        assert _row(found[column].table_1(), "IMPALA")["score"] == pytest.approx(percent)
-
-
 @pytest.mark.parametrize(
     ("frames", "tasks", "chosen"),
     [(20, ("pong",), 0), (20, ("pong", "boxing"), 1), (10, ("pong", "boxing"), 0)],
