@@ -81,12 +81,6 @@ def test_board_shows_one_falling_ball_above_one_paddle_and_nothing_else() -> Non
     assert paddles == [0, 2, 4], "which stays on the board"
 
 
-def test_same_seed_plays_the_same_game_and_another_seed_another() -> None:
-    seen = play(_make([3, 3, 3], [11, 11, 12]), np.ones((10 * _STEPS, 3))).observation
-    np.testing.assert_array_equal(seen[:, 0], seen[:, 1])
-    assert (seen[:, 0] != seen[:, 2]).any()
-
-
 def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
     assert _SUITE.tasks == ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
     boards = _make(list(_TASKS), [0] * 5).reset().observation
