@@ -22,12 +22,8 @@ StandIn = Callable[..., None]
 def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
-    assert not engine_files(tmp_path), "processes and engines leave nothing behind"
-
-
-def engine_files(tmp_path: Path) -> list[Path]:
-    """Returns what processes and engines have left behind."""
-    return list((tmp_path / "temporary").glob("environment_processes_*"))
+    left = list((tmp_path / "temporary").glob("environment_processes_*"))
+    assert not left, "processes and engines leave nothing behind"
 
 
 def test_levels_are_trained_and_tested(

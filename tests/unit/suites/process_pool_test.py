@@ -52,18 +52,17 @@ def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeP
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> MakeEnvironment:
-    """An environment that begins once there is a file `may_begin`."""
     return functools.partial(Waiting, tmp_path / "may_begin")
 
 
-def play(pool: ProcessPool, until: Callable[[Ready], bool], action: int = 5) -> list[Ready]:
-    """Gives every environment the action plus its number whenever it is ready."""
+def play(pool: ProcessPool, until: Callable[[Ready], bool]) -> list[Ready]:
+    """Gives every environment action 5 plus its number whenever it is ready."""
     end = time.monotonic() + DEADLINE_SECONDS
     received = []
     while True:
         assert time.monotonic() < end, "what was waited for did not come about"
         received.append(pool.receive(0.2))
-        pool.send(received[-1].ids, (action + received[-1].ids).astype(np.int32))
+        pool.send(received[-1].ids, (5 + received[-1].ids).astype(np.int32))
         if until(received[-1]):
             return received
 

@@ -39,11 +39,3 @@ def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
     (folder / "d").write_bytes(b"of no use")
     result = _run_tool(tmp_path / "other", *given)
     assert result.stderr == f"error: {folder / 'd'} is no state of this game; leave it out\n"
-    assert not list((tmp_path / "other").iterdir())
-
-
-def test_tool_answers_wrong_flags_in_one_line(tmp_path: Path) -> None:
-    result = _run_tool(tmp_path, "--level_name=pong", "--random", "--logdir=x")
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: ")
-    assert "got --logdir and --random\n" in result.stderr

@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ale_py
 import numpy as np
 import pytest
-import tensorflow as tf
 import tree
 from ale_py import roms
 
 from environments import BatchedEnvironment, StepOutput
 from scalable_agent_popart import suites
-from scalable_agent_popart.agent import frame_stack
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from tests.fakes.play import play
 
@@ -61,27 +58,6 @@ def test_lost_life_is_done_while_the_game_goes_on(breakout: StepOutput) -> None:
     for i in range(2):
         end = int(np.argmax(breakout.info.episode_end[:, i]))
         assert breakout.done[1 : end + 1, i].sum() == 5, "Breakout gives five lives"
-
-
-def test_stacks_are_bit_for_bit_those_of_the_emulator(breakout: StepOutput) -> None:
-    """Lives are lost, which must leave the stack running, and games end, which must empty it."""
-    emulators = ale_py.AtariVectorEnv(
-        "breakout",
-        num_envs=2,
-        num_threads=1,
-        full_action_space=True,
-        autoreset_mode="SameStep",
-        stack_num=4,
-        noop_max=31,  # Exclusive.
-        life_loss_info=True,
-        use_fire_reset=False,
-        reward_clipping=False,
-    )
-    own = [emulators.reset(seed=np.array(_SEEDS))[0]]
-    own += [emulators.step(row)[0] for row in _random_actions(400)]
-    frames, ends = (tf.constant(a) for a in (breakout.observation, breakout.info.episode_end))
-    stacks, _ = frame_stack.unroll(frames, ends, frame_stack.initial_state(*frames.shape[1:4]))
-    np.testing.assert_array_equal(stacks, np.moveaxis(own, 2, -1))
 
 
 def test_end_of_a_game_reports_its_raw_rewards_and_shows_the_next_game(
