@@ -9,9 +9,8 @@ from tests.fakes.counting_environment import CountingEnvironments
 class UnevenEnvironments:
     """A pool of N counting environments, each ready in its own time.
 
-    Some take longer than others, and sometimes none is ready. Every so often one is lost while
-    it works, and begins again with a number of its own and its count at zero; `lost` is how
-    likely that is whenever the others are received.
+    At every `receive`, one that works is lost with probability `lost`, and begins again with a
+    number of its own.
     """
 
     lockstep = False

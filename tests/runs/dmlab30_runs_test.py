@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +22,8 @@ StandIn = Callable[..., None]
 def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
-    assert not engine_files(tmp_path), "processes and engines leave nothing behind"
-
-
-def engine_files(tmp_path: Path) -> list[Path]:
-    """Returns what processes and engines have left behind."""
-    temporary = tmp_path / "temporary"
-    return [*temporary.glob("environment_processes_*")]
+    left = list((tmp_path / "temporary").glob("environment_processes_*"))
+    assert not left, "processes and engines leave nothing behind"
 
 
 def test_levels_are_trained_and_tested(
@@ -44,7 +38,6 @@ def test_levels_are_trained_and_tested(
     metrics = lines(logdir / "metrics.jsonl")[-1]
     assert tuple(metrics["shift"]) == tuple(metrics["scale"]) == (held_out_task, other)
     assert (metrics["environment_restarts"], metrics["tasks_scored"]) == (0, 1)
-    assert "restarts" not in metrics
     assert {line["episode_frames"] for line in lines(logdir / "episodes.jsonl")} == {40}
     assert list((tmp_path / "cache").iterdir())
 
@@ -63,30 +56,17 @@ def test_levels_are_trained_and_tested(
         assert played["normalised"] == pytest.approx(score)
         assert column["aggregate"]["mean_capped"] == pytest.approx(min(100.0, score))
 
-    assert "action_set was popart and is impala" in fails(**settings, action_set="impala")
     stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
     monkeypatch.setattr(evaluate, "_MAX_RESTARTS", 1)
     assert "lost more than 1 times before it could" in fails(**test, level_name=other)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "restarts", "message"),
-    [
-        ({"exit_on_reset": True}, 2, "lt_chasm ended with exit code 1, the last of 3 in a row"),
-        ({"raise_on_step": 100}, 0, "RuntimeError: Stand-in raises after 100 steps"),
-    ],
-)
-def test_a_level_that_cannot_be_kept_going_ends_the_run_in_one_line(
-    stand_in: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    behaviour: dict[str, Any],
-    restarts: int,
-    message: str,
+def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", restarts)
-    stand_in(lt_chasm=behaviour)
+    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", 0)
+    stand_in(lt_chasm={"raise_on_step": 100})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
+    message = "RuntimeError: Stand-in raises after 100 steps"
     assert message in fails(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
-    if "raise_on_step" in behaviour:  # What was learned is saved.
-        assert saved(tmp_path)[FRAMES] == lines(tmp_path / "metrics.jsonl")[-1]["frames"] > 120
+    assert saved(tmp_path)[FRAMES] == lines(tmp_path / "metrics.jsonl")[-1]["frames"] > 120

@@ -41,16 +41,12 @@ def make(name="own", tasks=("left", "right"), **given):
 def _refusal(level_name: str) -> str:
     with pytest.raises(UserError) as error:
         suites.resolve(level_name)
-    message = str(error.value)
-    assert message.startswith("--level_name")
-    assert "\n" not in message
-    return message
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
     ("name", "suite_name", "num_tasks"),
     [
-        ("atari57", "atari57", 57),
         ("dmlab30", "dmlab30", 30),
         ("catch_0.1", "catch5", 1),
         (" pong , boxing,crazy_climber ", "atari57", 3),
@@ -73,25 +69,13 @@ def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() ->
         assert (suite.normalised, suite.unit) == (True, "%")
 
 
-def test_missing_emulator_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = suites.EnvironmentOptions(4, 84, 84, "full")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    suites.resolve("catch5").check(options)
-    with pytest.raises(UserError, match="atari57 needs the module ale_py: pip install ale-py"):
-        suites.resolve("pong").check(options)
-
-
 @pytest.mark.parametrize(
     ("level_name", "message"),
     [
-        ("pongg", r"'pongg'.*did you mean .*\bpong\b.*\?"),
         ("pong,boxxing", r"'boxxing'; did you mean boxing"),
         ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30"),
-        ("pong, ", "there is no level ''"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
-        ("own_nowhere:left", "No module named 'own_nowhere'"),
-        ("catch5,catch_1", "catch5 is a whole suite"),
     ],
 )
 def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message: str) -> None:
@@ -100,7 +84,7 @@ def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message
 
 @pytest.fixture
 def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Writes a module to the current directory and returns its name, each time another one."""
+    """Writes a module of another name each time and returns the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -124,8 +108,22 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
         assert suites.resolve(config.level_name) == config.suite
     assert (config.height, config.width, config.num_actions, config.unroll_length) == (12, 8, 2, 7)
     assert (config.suite.normalised, config.suite.unit) == (False, "")
-    with pytest.raises(UserError, match="--mode=pbt compares"):
-        Config.from_flags({"level_name": f"{module}:left", "mode": "pbt", "population_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("SUITE = make('catch5')", "must not be named catch5"),
+        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
+    ],
+)
+def test_modules_without_a_usable_suite_are_refused_with_the_cause(
+    write_module: Callable[[str], str], source: str, message: str
+) -> None:
+    module = write_module(source)
+    with pytest.raises(UserError, match=message):
+        Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -149,53 +147,14 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     assert seen == [[0, 0, True], [1, 1, False], [2, 1, False], [0, 1, True], [1, 1, False]]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("x = 1", "has no attribute 'SUITE'"),
-        ("SUITE = 1", "must be a .*Suite, not int"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("SUITE = make('catch5')", "must not be named catch5"),
-        ("SUITE = make(tasks=('a,b', 'c'))", "without commas, colons and spaces"),
-        ("SUITE = make(reference_scores={'left': (0, 1)})", "of all its tasks, or of none"),
-        ("SUITE = make(tasks=('lefty', 'right'))", "did you mean lefty"),
-    ],
-)
-def test_modules_without_a_usable_suite_are_refused_with_the_cause(
-    write_module: Callable[[str], str], source: str, message: str
-) -> None:
-    module = write_module(source)
-    assert re.search(message, _refusal(f"{module}:left"))
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
-        ("Counter.__init__ = lambda self: 1 / 0\nSUITE = make()", "ZeroDiv"),
-    ],
-)
-def test_environments_that_do_not_fit_the_suite_are_refused(
-    write_module: Callable[[str], str], source: str, message: str
-) -> None:
-    config = Config.from_flags({"level_name": f"{write_module(source)}:own"})
-    with pytest.raises(UserError, match=message):
-        config.check_playable()
-
-
 def test_installed_packages_register_suites(
     write_module: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = write_module("SUITE = make()")
-    own = f"[scalable_agent_popart.suites]\nown = {module}:SUITE\n"
     entry_points = tmp_path / "own-1.0.dist-info" / "entry_points.txt"
     entry_points.parent.mkdir()
-    entry_points.write_text(f"{own}broken = own_nowhere:SUITE\nother = {module}:SUITE\n")
+    group = "[scalable_agent_popart.suites]"
+    entry_points.write_text(f"{group}\nown = {module}:SUITE\nbroken = own_nowhere:SUITE\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert suites.resolve("own").level_name == "own"
-    assert suites.resolve("pong").name == "atari57", "which no broken package keeps from playing"
     assert "No module named 'own_nowhere'" in _refusal("broken")
-    assert "must have that name, not own" in _refusal("other")
-    entry_points.write_text(own)
-    assert suites.resolve("right,left").level_name == "right,left"
-    assert "did you mean right" in _refusal("righ")
