@@ -55,16 +55,14 @@ def test_script_is_clean_and_tells_how_to_use_it(tmp_path: Path, population: boo
 def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
     options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--actor_memory_gib=7"]
     options += ["--slurm_option=--account=lab", "--slurm_learner_option=--partition=gpu"]
-    for no_evaluator in ([], ["--no-evaluator"]):
-        text = _write(tmp_path, *options, *no_evaluator).read_text()
-        parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
-        learner, actors, *evaluator = [set(part.split()) for part in parts]
-        assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
-        assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
-        assert {"--ntasks=5", "--cpus-per-task=6", "--mem-per-cpu=1195M"} <= actors
-        assert all("--account=lab" in part for part in (learner, actors, *evaluator))
-        assert not any("gpu" in str(part) for part in (actors, *evaluator))
-        assert len(evaluator) == (not no_evaluator)
+    text = _write(tmp_path, *options).read_text()
+    parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
+    learner, actors, evaluator = [set(part.split()) for part in parts]
+    assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
+    assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
+    assert {"--ntasks=5", "--cpus-per-task=6", "--mem-per-cpu=1195M"} <= actors
+    assert all("--account=lab" in part for part in (learner, actors, evaluator))
+    assert not any("gpu" in str(part) for part in (actors, evaluator))
 
 
 class Cluster(ClusterJobs):
@@ -80,12 +78,11 @@ class Cluster(ClusterJobs):
     def submit(
         self,
         script: Path,
-        *arguments: str,
+        *member: str,
         python: str = sys.executable,
         job: int = 12345,
         **fake: str,
     ) -> subprocess.Popen[str]:
-        """Submits a run, or with an argument a population's member."""
         environment = {
             "PATH": os.pathsep.join([str(self.directory / "programs"), os.environ["PATH"]]),
             "PYTHON": python,
@@ -95,11 +92,10 @@ class Cluster(ClusterJobs):
             "SLURM_SUBMIT_DIR": str(self.directory),
             "SLURMD_NODENAME": "node7",
         }
-        return self.popen(["bash", str(script), *arguments], environment, fake)
+        return self.popen(["bash", str(script), *member], environment, fake)
 
     def requeued(self) -> bool:
-        record = self.directory / "scontrol"
-        return record.exists() and record.read_text() == "requeue 12345\n"
+        return (self.directory / "scontrol").exists()
 
 
 @pytest.fixture
@@ -135,19 +131,14 @@ def test_what_fails_is_started_again_until_the_learner_is_through(cluster: Clust
     assert not cluster.requeued()
 
 
-@pytest.mark.parametrize(
-    ("number", "member"),
-    [(signal.SIGUSR1, ["3"]), (signal.SIGUSR1, []), (signal.SIGTERM, []), (None, [])],
-)
-def test_signal_lets_the_learner_save(
-    cluster: Cluster, number: signal.Signals | None, member: list[str]
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, None])
+def test_signal_lets_the_learner_save(cluster: Cluster, number: signal.Signals | None) -> None:
     """USR1 comes before the time limit, after which the job is to go on; TERM cancels it.
 
     A cancelled job's processes may learn of it when the script does not.
     """
     (cluster.directory / "slow_disk").touch()
-    process = cluster.submit(_write(cluster.directory, population=bool(member)), *member)
+    process = cluster.submit(_write(cluster.directory))
     learner = cluster.wait_for_all()[0]
     if number is None:
         os.kill(learner, signal.SIGTERM)
@@ -160,6 +151,8 @@ def test_signal_lets_the_learner_save(
     assert process.wait(60) == 128 + signal.SIGTERM
     assert (cluster.directory / "learner.saved").exists()
     assert cluster.requeued() == (number == signal.SIGUSR1)
+    if cluster.requeued():
+        assert (cluster.directory / "scontrol").read_text() == "requeue 12345\n"
     assert cluster.num_starts()[0] == 1
 
 
@@ -177,9 +170,7 @@ def test_members_share_no_port_whatever_their_jobs_numbers(cluster: Cluster) -> 
         assert told
         assert 8470 <= int(told[1]) < 9470
         assert (int(told[1]) - 8470) % 24 == member
-    for arguments in ([], ["24"], ["-1"], ["three"], ["1 2"], [""], ["1", "2"], ["0x1"], ["1e9"]):
-        command = ["bash", str(script), *arguments]
-        refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        assert refused.returncode == 2
-        (line,) = refused.stderr.splitlines()
-        assert line.startswith("error: give a member's number from 0 to 23")
+    command = ["bash", str(script), "24"]
+    refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: give a member's number from 0 to 23")
