@@ -121,7 +121,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         if config.pbt_member < 0:
             from scalable_agent_popart.population import workers  # noqa: PLC0415
 
-            return workers.train(config, start)
+            return workers.train_population(config, start)
     elif config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
