@@ -62,10 +62,13 @@ class FakePort:
         self._closed.set()
 
 
+LearnerSide = tuple[Learner, FakePort, remote_actors.RemoteActors]
+
+
 @pytest.fixture
 def learner_side(
     monkeypatch: pytest.MonkeyPatch,
-) -> tuple[Learner, FakePort, remote_actors.RemoteActors]:
+) -> LearnerSide:
     monkeypatch.setattr(remote_actors, "LearnerPort", FakePort)
     monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)
     config = flags(learner_address="localhost:1", batch_size=4)
@@ -76,7 +79,7 @@ def learner_side(
 
 
 def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
-    learner_side: tuple[Learner, FakePort, remote_actors.RemoteActors],
+    learner_side: LearnerSide,
 ) -> None:
     learner, port, actors = learner_side
     variables = learner.agent.trainable_variables
@@ -101,7 +104,7 @@ def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
 
 
 def test_an_error_while_weights_are_shown_reaches_the_learner(
-    learner_side: tuple[Learner, FakePort, remote_actors.RemoteActors],
+    learner_side: LearnerSide,
 ) -> None:
     _, port, actors = learner_side
     with pytest.raises(ZeroDivisionError, match="while weights are shown"), actors:  # noqa: PT012
