@@ -412,10 +412,7 @@ class Config:
         }
 
     def refused_changes(self, previous: "Config") -> list[str]:
-        """Names the `changes` that make another run of one that has learned, flag by flag.
-
-        A longer run is the same one; its learning rate is annealed to the new end from then on.
-        """
+        """Names the `changes` that make another run of one that has learned; more frames do not."""
         return [
             f"--{name} was {then} and is {now}"
             for name, (then, now) in self.changes(previous).items()
@@ -468,10 +465,7 @@ SETTINGS, REPORT_SETTINGS = (
 
 
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
-    """Raises UserError if a flag that was given means nothing in the mode or without another.
-
-    `trained` is the configuration of the run to be tested; None if it is not known yet.
-    """
+    """Raises UserError if a flag given means nothing; `trained` is the run tested, if known."""
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.

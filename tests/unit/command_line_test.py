@@ -1,6 +1,5 @@
 """The command line: what is refused, in one line, before anything is written or loaded."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +23,6 @@ def _refusal(*arguments: str) -> str:
     assert line.startswith("error: ")
     assert "\n" not in line
     return line
-
-
-def _files(folder: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) -> None:
@@ -69,20 +64,17 @@ def test_command_that_cannot_be_is_refused_and_nothing_is_written(
 def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
     tmp_path: Path, mode: str
 ) -> None:
-    directory = RunDirectory(str(tmp_path))
-    directory.lock()
-    directory.record(Config.from_flags({"level_name": "catch5", "logdir": str(tmp_path)}))
-    directory.close()
-    before = _files(tmp_path)
+    config = Config.from_flags({"level_name": "catch5", "logdir": str(tmp_path)})
+    RunDirectory(config.logdir).record(config)
+    path = tmp_path / "config.json"
+    record = path.read_bytes()
     line = _refusal(f"--logdir={tmp_path}", "--level_name=pong", f"--mode={mode}")
     assert all(text in line for text in (str(tmp_path), "catch5", "pong"))
-    assert _files(tmp_path) == before
-    record = json.dumps(json.loads((tmp_path / "config.json").read_text()))
-    (tmp_path / "config.json").write_text(record[: len(record) // 2])
-    before = _files(tmp_path)
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (record, [path])
+    path.write_bytes(record[: len(record) // 2])
     line = _refusal(f"--logdir={tmp_path}", "--level_name=catch5", f"--mode={mode}")
-    assert f"{tmp_path / 'config.json'} is damaged" in line
-    assert _files(tmp_path) == before
+    assert f"{path} is damaged" in line
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (record[: len(record) // 2], [path])
 
 
 def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(tmp_path: Path) -> None:
