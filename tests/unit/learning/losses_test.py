@@ -1,4 +1,4 @@
-"""The clipping of rewards; the losses are held to slow ones in `learner_test.py`."""
+"""Clipped rewards and what has no gradient; `learner_test.py` holds the losses to slow ones."""
 
 import numpy as np
 import pytest
@@ -24,3 +24,14 @@ def test_reward_clipping_has_its_golden_values(clipping: str, expected: list[flo
     np.testing.assert_allclose(clipped, [expected], rtol=4 * EPS)
     with pytest.raises(ValueError, match="'abs_two'"):
         losses.clip_rewards(tf.zeros([2]), "abs_two")
+
+
+def test_no_gradient_flows_into_advantages_targets_and_statistics() -> None:
+    noise = tf.random.stateless_normal([5, 5, 3], [0, 0])
+    log_probs, values, *constants = (*noise[:4], noise[4, 0], tf.exp(noise[4, 1]))
+    advantages, targets, shift, scale = constants
+    with tf.GradientTape() as tape:
+        tape.watch(constants)
+        lost = losses.policy_gradient_loss(log_probs, advantages)
+        lost += losses.value_loss(targets, values, shift, scale)
+    assert tape.gradient(lost, constants) == [None] * 4
