@@ -12,8 +12,6 @@ from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.synthetic_runs import START, make_population, make_run
 
-_POPART = {"use_popart": True}
-
 
 def _runs(folder: Path, *flags: dict[str, Any]) -> list[Run]:
     for i, given in enumerate(flags):
@@ -28,9 +26,10 @@ def _labels(runs: list[Run], *ignored: str) -> dict[str, list[str]]:
 
 
 def test_runs_of_the_same_flags_are_one_agent_and_labels_name_the_others(tmp_path: Path) -> None:
-    unclipped = {**_POPART, "reward_clipping": "none"}
-    flags = ({**_POPART, "seed": 1}, {**_POPART, "seed": 2}, {}, {"multi_head": True},
-             {"num_actors": 4}, unclipped, {**unclipped, "popart_step_size": 0.01})  # fmt: skip
+    popart = [{"use_popart": True, "seed": seed} for seed in (1, 2)]
+    unclipped = {"use_popart": True, "reward_clipping": "none"}
+    flags = (*popart, {}, {"multi_head": True}, {"num_actors": 4}, unclipped)
+    flags += ({**unclipped, "popart_step_size": 0.01},)
     assert list(_labels(_runs(tmp_path, *flags)).items()) == [
         ("IMPALA", ["2", "4"]),
         ("MultiHead-IMPALA", ["3"]),
@@ -40,9 +39,7 @@ def test_runs_of_the_same_flags_are_one_agent_and_labels_name_the_others(tmp_pat
     ]
 
 
-def test_flags_are_ignored_if_agents_are_told_apart_by_them_beside_their_names(
-    tmp_path: Path,
-) -> None:
+def test_flags_beside_those_in_agents_names_can_be_ignored(tmp_path: Path) -> None:
     runs = _runs(tmp_path, {"precision": "float32"}, {"precision": "bfloat16"})
     assert len(_labels(runs)) == 2
     assert _labels(runs, "precision") == {"IMPALA": ["0", "1"]}
@@ -55,8 +52,8 @@ def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(tmp_p
     runs = _runs(tmp_path, {}, {"discounting": 0.5})
     directory = RunDirectory(str(tmp_path / "1"))
     directory.record(runs[1].config.with_flags({"discounting": 0.5, "seed": 4}), 30_000)
-    changes = "seed 1 to 4 at 30,000 frames"
-    assert f"IMPALA (mixed: {changes})" in _labels([runs[0], read_run(str(tmp_path / "1"))])
+    labels = _labels([runs[0], read_run(str(tmp_path / "1"))])
+    assert "IMPALA (mixed: seed 1 to 4 at 30,000 frames)" in labels
 
 
 def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: Path) -> None:

@@ -53,25 +53,6 @@ def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
         own = table[table["agent"] == bars.get_label()].set_index("level")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
         assert drawn == pytest.approx(own["normalised"].to_dict())
-    own = table[table["agent"] == "PopArt-IMPALA"]
-    (axes,) = figures.breakdown(own, logarithmic=False, styles=_STYLES).axes
-    (lines,) = axes.collections
-    drawn = sorted(tuple(segment[:, 0]) for segment in lines.get_segments())
-    np.testing.assert_allclose(drawn, sorted(zip(own["low"], own["high"], strict=True)))
-
-
-def test_statistics_and_scales_are_drawn_as_their_table_says(compared: Comparison) -> None:
-    table = tables.statistics(compared)
-    above, below, *_ = figures.statistics(table[table["seed"] == 1], _STYLES).axes
-    own = table[(table["task"] == above.get_title()) & (table["seed"] == 1)]
-    np.testing.assert_allclose(above.lines[0].get_ydata(), own["shift"])
-    np.testing.assert_allclose(below.lines[0].get_ydata(), own["episode_return"])
-    corners = above.collections[0].get_paths()[0].vertices[:, 1]
-    ends = ((own["shift"] - own["scale"]).min(), (own["shift"] + own["scale"]).max())
-    assert (corners.min(), corners.max()) == pytest.approx(ends)
-    (axes,) = figures.scales(table).axes
-    drawn = {tuple(line.get_ydata()) for line in axes.lines} - {()}
-    assert drawn == {tuple(own["scale"]) for _, own in table.groupby(["run", "task"])}
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Whole reports through `experiment.main`: what is written, and what is refused."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,11 @@ from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.tables import IMPALA
 from tests.fakes.synthetic_runs import make_population, make_run
 
-_ROOT = Path(__file__).resolve().parents[3]
 _NAME = "<b>_bold_ *run* | 1"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of several agents on three games, one of another suite, and what is no run."""
     root, games = tmp_path_factory.mktemp("runs"), {"level_name": "pong,boxing,crazy_climber"}
     popart = {**games, "use_popart": True}
     for seed in (1, 2):
@@ -55,7 +51,6 @@ def _table(markdown: str, head: str) -> dict[str, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on all of them, one of them named twice."""
     out = tmp_path_factory.mktemp("report") / "new"
     _report(out, *sorted(runs.iterdir()), runs / "empty" / ".." / "impala")
     return out
@@ -72,6 +67,9 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
     assert {str(p.relative_to(written)) for p in written.glob("*/*")} == set(named)
     assert "## Atari-57, a subset of 3 of 57 tasks: boxing, crazy_climber, pong" in text
     assert "## Catch-5" in text
+    page = (written / "report.html").read_text()
+    assert page.count('src="data:image/png;base64,') == page.count("src=")
+    assert "<b>" not in page
     # Skipped lines are in the page and among the errors.
     text = _report(tmp_path, runs / "empty", runs / "damaged", level_name="boxing,pong")
     assert "a subset of 2 of 57 tasks: boxing, pong" in text
@@ -93,7 +91,6 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
         cell += " †" * (row["source"] == "training")
         assert rows[str(agent)]["random starts: ours"] == cell
     assert rows[popart]["random starts: from"] == "2 runs, 5 episodes a task, 120k frames"
-    assert rows[popart]["human starts: ours"] == "" != rows["IMPALA"]["human starts: ours"]
     assert "| IMPALA | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text
     # Task k of 3 has sizes k/10, 2k/10, ..., 49k/10, and of the total loss the squares of that.
     assert f"| {popart} | policy loss: part of all sizes (mean) | 16.7% | 33.3% | 50.0% |" in text
@@ -117,16 +114,6 @@ def test_what_cannot_be_reported_or_written_is_one_line(runs: Path, tmp_path: Pa
     assert not out.exists()
 
 
-def test_a_report_loads_no_tensorflow(runs: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "experiment.py", "--mode=report"]
-    command += [f"--runs={runs / 'impala'}", f"--report_dir={tmp_path / 'out'}"]
-    result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
-    lines = result.stderr.splitlines()
-    imported = {line.rsplit("|", 1)[1].strip() for line in lines if "|" in line}
-    assert "matplotlib" in imported
-    assert not {"tensorflow", "sonnet", "keras"} & imported
-
-
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
     assert write_report([path], str(tmp_path / "out")) == []
@@ -135,6 +122,4 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     assert "| PopArt-IMPALA (population of 5) |" in text
     assert "ancestry of member-03, through 3 copies" in text
     assert next(iter(_table(text, "Member"))) == "member-03"
-    for name in ("population-1.png", "populations.csv", "ancestries.csv"):
-        (file,) = (tmp_path / "out").glob(f"*/catch5-{name}")
-        assert file.name in text
+    assert len(list((tmp_path / "out").glob("*/catch5-population*"))) == 2

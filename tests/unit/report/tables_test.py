@@ -29,11 +29,9 @@ def _row(table: pd.DataFrame, agent: str) -> dict[str, Any]:
     return row
 
 
-def _write(
-    directory: RunDirectory, returns: dict[str, list[float]], frames: int, starts: str = "noop"
-) -> None:
+def _write(directory: RunDirectory, returns: dict[str, list[float]], frames: int) -> None:
     found = {level: {"returns": values} for level, values in returns.items()}
-    directory.write_evaluation({"frames": frames, "starts": starts, "tasks": found})
+    directory.write_evaluation({"frames": frames, "starts": "noop", "tasks": found})
 
 
 def _percent(task: str, score: float) -> float:
@@ -87,7 +85,6 @@ def test_intervals_are_over_seeds_or_over_the_episodes_of_one_run(
     row = _row(found.table_1(), "IMPALA")
     assert (row["source"], row["runs"], row["episodes"]) == ("test", len(percents), 8)
     assert row["score"] == row["mean"] == pytest.approx(np.mean(by_run))
-    assert (row["lowest"], row["highest"]) == pytest.approx((min(by_run), max(by_run)))
     if len(percents) == 1:
         expected = (scores.intervals_of_aggregates(returns[0], _CATCH) or {})["mean"]
     else:
@@ -115,18 +112,13 @@ def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -
     assert "IMPALA" not in set(found["human"].table_1()["agent"])
 
 
-@pytest.mark.parametrize(
-    ("frames", "tasks", "chosen"),
-    [(20, ("pong",), 0), (20, ("pong", "boxing"), 1), (10, ("pong", "boxing"), 0)],
-)
-def test_the_newest_test_of_all_tasks_counts_then_the_longest(
-    tmp_path: Path, frames: int, tasks: tuple[str, ...], chosen: int
-) -> None:
+def test_the_newest_test_of_all_tasks_counts_then_the_longest(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", tests={}, level_name="pong,boxing")
-    _write(directory, {"pong": [0.0] * 5, "boxing": [0.0]}, 10)
-    _write(directory, {task: [1.0] for task in tasks}, frames)
+    for frames, value, tasks in ((10, 3, 2), (20, 5, 2), (30, 7, 1), (20, 6, 2)):
+        returns = {task: [float(value)] * (11 - value) for task in ("pong", "boxing")[:tasks]}
+        _write(directory, returns, frames)
     found = _scores(compare_runs(tmp_path / "run"))["noop"]
-    assert list(found.breakdown().query("agent == 'IMPALA'")["mean_return"]) == [chosen] * 2
+    assert list(found.breakdown().query("agent == 'IMPALA'")["mean_return"]) == [5] * 2
 
 
 def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
@@ -138,11 +130,7 @@ def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
     found = _scores(compare_runs(*(tmp_path / name for name in names)))["noop"]
     row = _row(found.table_1(), "IMPALA")
     assert (row["source"], row["runs"], row["lowest"] > 60) == ("test", 1, True)
-    reasons = {
-        "untested": "not tested yet",
-        "behind": "at 40,000",
-        "part": "tested on 1 of 2 tasks",
-    }
+    reasons = {"untested": "not tested yet", "behind": "at 40,000", "part": "tested on 1 of 2"}
     assert all(f"{tmp_path / name}: {own}" in str(found.left_out) for name, own in reasons.items())
 
 
@@ -176,15 +164,6 @@ def test_each_run_counts_as_much_as_any_up_to_where_all_are() -> None:
     assert (row["norm"], row["part"]) == (pytest.approx(10.0), pytest.approx(1 / 3))
     expected = scores.interval_over_seeds([0.1, 0.4, 0.5])
     assert (row["low_part"], row["high_part"]) == pytest.approx(expected)
-
-
-def test_gradients_over_frames_are_of_even_stretches_by_seed() -> None:
-    rows = [(frames, frames / 10, frames % 2) for frames in range(1, 81)]
-    table = pd.DataFrame(rows, columns=["frames", "norm", "part"])
-    found = tables.gradients_over_frames(table.assign(agent="a", run="a-1", seed=1, task="t"))
-    assert list(found["frames"]) == [2 * i + 1 for i in range(40)]
-    np.testing.assert_allclose(found["norm"], [(2 * i + 1.5) / 10 for i in range(40)])
-    np.testing.assert_allclose(found["part"], 0.5)
 
 
 def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:
