@@ -60,8 +60,7 @@ class Setting:
         if self.low is None and self.above is None:
             return f"one of {', '.join(self.choices)}" if self.choices else ""
         least = f"above {self.above}" if self.low is None else f"at least {self.low}"
-        most = "finite" if self.high == math.inf else f"at most {self.high}"
-        return f"{least} and {most}"
+        return f"{least} and {'finite' if self.high == math.inf else f'at most {self.high}'}"
 
     def allows(self, value: Any) -> bool:
         """Tells whether a value is one of the choices, or within the bounds."""
@@ -276,6 +275,8 @@ class Config:
 
     def _problems(self, suite: Suite) -> Iterator[str]:
         """Yields what is wrong with flags that contradict each other or the suite."""
+        if not self.logdir:
+            yield "--logdir is empty: give the directory of the run"
         lower, upper = self.popart_scale_lower_bound, self.popart_scale_upper_bound
         if lower > upper:
             yield f"--popart_scale_lower_bound={lower} is above --popart_scale_upper_bound={upper}"
@@ -471,7 +472,8 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
     `trained` is the configuration of the run to be tested; None if it is not known yet.
     """
-    mode, evaluates = given.get("mode", "train"), given.get("job_name") == "evaluator"
+    mode = given.get("mode", "train")
+    evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.
     modes = _RUNS if evaluates else (mode, "test") if given.get("learner_address") else (mode,)
     own = given if trained is None else {**asdict(trained), **given}

@@ -59,8 +59,11 @@ def fill(text: str, root: Path) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """Lists the Markdown pages of the repository."""
-    return sorted([*root.glob("*.md"), *root.glob("[a-z]*/**/*.md")])
+    """Lists the Markdown pages of the repository, without those that programs leave in it."""
+    folders = ("bazel", "benchmarks", "configs", "docs", "results")
+    return sorted(
+        [*root.glob("*.md"), *(p for each in folders for p in root.glob(f"{each}/**/*.md"))]
+    )
 
 
 def _table(root: Path, file: str, lines: list[str]) -> str:

@@ -9,9 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 NUM_FRAMES = 4  # Bytes of a uint32.
-_SHIFTS = np.array(
-    [24, 16, 8, 0], np.uint32
-)  # Where each frame's bits begin in a word, the newest first.
+_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Of each frame's bits in a word, the newest first.
 
 
 def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

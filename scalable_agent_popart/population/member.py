@@ -23,7 +23,7 @@ from scalable_agent_popart.population import pbt
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
-from scalable_agent_popart.training.tuning import Tuner
+from scalable_agent_popart.training.trainer import Tuner
 
 # Attempts to fetch a checkpoint that has gone in favour of a newer one.
 _MAX_LOOKS = 5

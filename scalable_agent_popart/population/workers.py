@@ -35,7 +35,7 @@ _GRACE_SECONDS = 120.0
 _MAX_LINE_BYTES = 2**17
 
 
-def train(config: Config, start: Mapping[str, float]) -> int | None:
+def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
     All is saved either way. `start` has, by flag, hyperparameters that are not to be sampled at

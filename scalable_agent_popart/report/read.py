@@ -125,9 +125,10 @@ def read_run(path: str) -> Run:
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
         directory, segments = population.directory(population.shown.number), population.segments
-    config = directory.read_config()
-    if config is None:
+    record = directory.read_record()
+    if record is None:
         raise UserError("it holds no config.json, so no run")
+    config = record.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
         own = population.directory(number) if population else directory
@@ -157,7 +158,7 @@ def read_run(path: str) -> Run:
         tables[name] = pd.concat(whole, ignore_index=True)
     if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    history, device = directory.read_history(), directory.read_device()
+    history, device = record.history, record.device
     return Run(Path(path), config, tables, evaluations, problems, population, history, device)
 
 

@@ -15,6 +15,10 @@ class Threads(abc.ABC):
         self._error: BaseException | None = None
 
     @abc.abstractmethod
+    def start(self) -> None:
+        """Starts the threads, which `close` ends."""
+
+    @abc.abstractmethod
     def stop(self) -> None:
         """Makes every thread return.
 

@@ -19,7 +19,8 @@ class Programs:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
-    def run(self, *arguments: str) -> subprocess.Popen[str]:
+    def run(self, *arguments: str, **flags: Any) -> subprocess.Popen[str]:
+        arguments += tuple(f"--{name}={value}" for name, value in flags.items())
         command = [sys.executable, "experiment.py", *arguments]
         process = subprocess.Popen(
             command, cwd=ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL

@@ -9,16 +9,11 @@ import numpy as np
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
-from scalable_agent_popart.population.directory import (
-    Event,
-    MemberDirectory,
-    PopulationDirectory,
-)
+from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 
-FRAMES_PER_EPISODE = 1000
 HYPERPARAMETERS = {"learning_rate": 1e-3, "entropy_cost": 1e-2, "epsilon": 0.1}
 
 
@@ -29,10 +24,9 @@ def make_run(
     tests: Mapping[str, int] = {"noop": 5},
     **flags: Any,
 ) -> RunDirectory:
-    """Writes a run of so many `episodes` a task, whose returns grow evenly from random play.
+    """Writes a run of so many `episodes` a task, whose returns grow from random play.
 
-    Every task ends at about the human-normalised score `final_percent`, in training and in the
-    `tests`, given as a number of episodes a level by their starts.
+    They end at about the score `final_percent`, as in the `tests`: episodes a level by starts.
     """
     config = Config.from_flags({"logdir": str(path), **flags})
     tasks, references = config.suite.tasks, config.suite.reference_scores
@@ -41,19 +35,16 @@ def make_run(
     directory = RunDirectory(str(path))
     directory.record(config)
     count = episodes * len(tasks)
-    total = count * FRAMES_PER_EPISODE
+    total = count * 1000
     records = []
     for i in range(1, count + 1):
         task = tasks[(i - 1) % len(tasks)]
         low, high = references[task]
         score = low + (high - low) * final_percent * i / count * random.uniform(0.9, 1.1) / 100
-        frames = i * FRAMES_PER_EPISODE
-        records.append({"task": task, "episode_return": score, "frames": frames})
+        records.append({"task": task, "episode_return": score, "frames": i * 1000})
     append(directory.episodes, *records)
     for i in range(1, 51):
-        steps, wobble = config.unroll_length * config.batch_size, (-1) ** i / 10 / len(tasks)
-        shares = np.full(len(tasks), 1 / len(tasks))
-        shares[[0, -1]] += (wobble, -wobble)  # Between the first task and the last.
+        steps = config.unroll_length * config.batch_size
         record = {
             "frames": total * i // 50,
             "frames_per_second": 1000.0,
@@ -61,7 +52,7 @@ def make_run(
             "memory_mib": 500.0 + i,
             "entropy_cost": config.entropy_cost,
             "entropy_loss": -config.entropy_cost * steps * 0.5,
-            "batch_share": dict(zip(tasks, shares.tolist(), strict=True)),
+            "batch_share": dict.fromkeys(tasks, 1 / len(tasks)),
         }
         if config.use_popart:
             spans = {task: references[task].human - references[task].random for task in tasks}
@@ -80,7 +71,6 @@ def make_run(
 
 
 def compare_runs(*paths: Path) -> Comparison:
-    """Reads runs that can all be compared with each other."""
     (comparison,), left_out = compare([read_run(str(path)) for path in paths], None)
     assert left_out == []
     return comparison
@@ -89,7 +79,6 @@ def compare_runs(*paths: Path) -> Comparison:
 def write_test(
     directory: RunDirectory, config: Config, frames: int, percent: float, episodes: int
 ) -> None:
-    """Writes the evaluation of a policy with about this score on every level."""
     suite = config.suite
     random = np.random.default_rng(config.seed)
     returns = {}
@@ -101,7 +90,6 @@ def write_test(
 
 
 def append(path: Path, *records: Mapping[str, Any]) -> None:
-    """Adds lines to a log."""
     with open(path, "a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
 
@@ -111,15 +99,9 @@ def make_event(
 ) -> Event:
     """A comparison, at which `source` may be copied: a member and its frames."""
     partner, source_frames = source or (None, None)
-    values: dict[str, Any] = {
-        "fitness": 10.0 if number else None,
-        "partner": partner,
-        "partner_fitness": 20.0 if source else None,
-        "copied": source is not None,
-        "source_frames": source_frames,
-        "hyperparameters": HYPERPARAMETERS,
-    }
-    return Event(number, frames, **{**values, **given})
+    fitness, theirs = 10.0 if number else None, 20.0 if source else None
+    own = (fitness, partner, theirs, source is not None, source_frames, HYPERPARAMETERS)
+    return Event(number, frames, *own)._replace(**given)
 
 
 START = make_event(0, 0)
@@ -154,14 +136,12 @@ def make_population(
         directory.path.mkdir()
         directory.record(population.member_config(config, number, HYPERPARAMETERS))
         write_lineage(directory, events)
-        episodes, metrics = [], []
         for frames in range(10, 1210, 10):
             task = tasks[frames // 10 % len(tasks)]
             value = 1.0 * (number == best) if frames > 600 else number / 1000
             scale = config.suite.reference_scores[task].human
-            episodes.append({"task": task, "frames": frames, "episode_return": value * scale})
+            own = {"task": task, "frames": frames, "episode_return": value * scale}
+            append(directory.episodes, own)
             by_task = dict.fromkeys(tasks, float(number))
-            metrics.append({"frames": frames, "shift": by_task, "scale": by_task})
-        append(directory.episodes, *episodes)
-        append(directory.metrics, *metrics)
+            append(directory.metrics, {"frames": frames, "shift": by_task, "scale": by_task})
     return population

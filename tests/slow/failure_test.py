@@ -1,13 +1,12 @@
 """Real processes that are killed, interrupted and started again."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.checkpoints import Checkpoints
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, Programs, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
 SETTINGS = {
     "level_name": "catch5",
@@ -34,9 +33,8 @@ class Runs(Programs):
         super().__init__()
         self.logdir = logdir
 
-    def start(self, *extra: str) -> subprocess.Popen[str]:
-        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        return self.run(f"--logdir={self.logdir}", *settings, *extra)
+    def start(self, **flags: Any) -> subprocess.Popen[str]:
+        return self.run(**{**SETTINGS, "logdir": self.logdir, **flags})
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
     chance = random.Random(0)
     frames_before = 0
     for _ in range(3):
-        process = runs.start("--checkpoint_seconds=1e-9", "--log_seconds=1e-9")
+        process = runs.start(checkpoint_seconds=1e-9, log_seconds=1e-9)
         goal = frames_before + chance.randrange(1000, 3000)
         wait_until(lambda goal=goal: saved(runs.logdir)[0] >= goal, process)
         process.kill()
@@ -78,7 +76,7 @@ def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
         np.testing.assert_array_equal(learner.head.shift, shift)
         frames_before = frames
 
-    process = runs.start(f"--total_environment_frames={frames_before + 200}")
+    process = runs.start(total_environment_frames=frames_before + 200)
     assert process.wait(DEADLINE_SECONDS) == 0
     recorded = [line["frames"] for line in metrics(runs.logdir)]
     assert recorded == sorted(set(recorded))  # Never backwards, none twice.
@@ -90,7 +88,7 @@ def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Signals) -> None:
-    process = runs.start("--checkpoint_seconds=1e9", "--log_seconds=1e-9")
+    process = runs.start(checkpoint_seconds=1e9, log_seconds=1e-9)
     wait_until(lambda: len(metrics(runs.logdir)) >= 5, process)
     before = metrics(runs.logdir)[-1]["frames"]
     process.send_signal(number)
@@ -104,24 +102,16 @@ def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Sig
 
 
 def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path) -> None:
-    training = runs.start("--checkpoint_seconds=1", "--log_seconds=0.1")
+    training = runs.start(checkpoint_seconds=1, log_seconds=0.1)
     wait_until(lambda: saved(runs.logdir)[0] > 0, training)
     before = saved(runs.logdir)[0]
-    program = [sys.executable, "experiment.py"]
-    test = [*program, "--mode=test", f"--logdir={runs.logdir}", "--test_num_episodes=4"]
-    subprocess.run(test, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
-    assert training.poll() is None
+    test = runs.run(mode="test", logdir=runs.logdir, test_num_episodes=4)
+    assert test.wait(DEADLINE_SECONDS) == 0
     result = json.loads((runs.logdir / "evaluation.json").read_text())
     assert before <= result["frames"] <= saved(runs.logdir)[0]
-
     wait_until(lambda: saved(runs.logdir)[0] > result["frames"], training)  # It trains on.
-    report = [
-        *program,
-        "--mode=report",
-        f"--runs={runs.logdir}",
-        f"--report_dir={tmp_path / 'out'}",
-    ]
-    subprocess.run(report, cwd=ROOT, check=True, timeout=DEADLINE_SECONDS)
+    report = runs.run(mode="report", runs=runs.logdir, report_dir=tmp_path / "out")
+    assert report.wait(DEADLINE_SECONDS) == 0
     assert training.poll() is None
     assert str(runs.logdir) in (tmp_path / "out" / "report.md").read_text()
     training.terminate()
@@ -130,17 +120,12 @@ def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path
     assert "Traceback" not in output
 
 
-def test_training_shows_its_progress_and_nothing_else(tmp_path: Path) -> None:
-    flags = "--level_name=catch5 --num_actors=10 --batch_size=4 --total_environment_frames=800"
-    result = subprocess.run(
-        [sys.executable, "experiment.py", *flags.split(), f"--logdir={tmp_path}"],
-        cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-    )
-    assert result.returncode == 0
-    shown = [line for line in result.stderr.splitlines() if line]
+def test_training_shows_its_progress_and_nothing_else(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    process = runs.start(total_environment_frames=800)
+    shown = [line for line in process.communicate(timeout=DEADLINE_SECONDS)[1].splitlines() if line]
+    assert process.returncode == 0
     assert shown
     assert [line for line in shown if "frames" not in line] == []

@@ -13,6 +13,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from scalable_agent_popart.population.directory import (
+    Event,
+    MemberDirectory,
+    PopulationDirectory,
+)
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
 _MEMBERS, _KILLS, _FRAMES = 4, 30, 400_000
@@ -60,7 +65,7 @@ def test_members_that_are_killed_leave_nothing_half_made(
         process.kill()
         process.wait()
         found.update(_examine(tmp_path, victim))
-        newest = tf.train.latest_checkpoint(str(folder / "checkpoints"))
+        newest = tf.train.latest_checkpoint(str(folder.checkpoints))
         reached[victim] = int(_read(newest)["learner/frames"]) if newest else 0
         members[victim] = start(victim)
     for number, process in enumerate(members):
@@ -75,24 +80,18 @@ def _until_end(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
     return lambda: condition() or process.poll() is not None
 
 
-def _directory(population: Path, number: int) -> Path:
-    return population / f"member-{number:02d}"
+def _directory(population: Path, number: int) -> MemberDirectory:
+    return PopulationDirectory(str(population)).member(number)
 
 
-def _frames(member: Path) -> int:
-    lines = metrics(member)
+def _frames(member: MemberDirectory) -> int:
+    lines = metrics(member.path)
     return lines[-1]["frames"] if lines else 0
 
 
-def _inode(member: Path) -> int | None:
-    path = member / "fitness.json"
+def _inode(member: MemberDirectory) -> int | None:
+    path = member.path / "fitness.json"
     return path.stat().st_ino if path.exists() else None
-
-
-def _lineage(member: Path, length: int | None = None) -> list[dict[str, Any]]:
-    """Returns the events in the first `length` bytes of a member's lineage."""
-    lines = (member / "lineage.jsonl").read_bytes()[:length].split(b"\n")
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def _read(checkpoint: str) -> dict[str, Any]:
@@ -110,28 +109,27 @@ def _examine(population: Path, number: int) -> Iterator[str]:
       its checkpoint is a copy, which is then compared with its source, value by value.
     """
     own = _directory(population, number)
-    newest = tf.train.latest_checkpoint(str(own / "checkpoints"))
+    newest = tf.train.latest_checkpoint(str(own.checkpoints))
     if newest is None:
         return  # It died before the first.
     values = _read(newest)
-    events = _lineage(own, int(values["lineage_length"]))
-    assert [event["comparison"] for event in events] == list(range(len(events)))
+    lines = own.lineage.read_bytes()[: int(values["lineage_length"])].splitlines()
+    events = [Event(**json.loads(line)) for line in lines]
+    assert [event.comparison for event in events] == list(range(len(events)))
     assert values["num_comparisons"] == len(events) - 1
-    for name, value in events[-1]["hyperparameters"].items():
+    for name, value in events[-1].hyperparameters.items():
         assert values[f"hyperparameters/{name}"] == value, (name, value)
-    if (own / "fitness.json").exists():
-        published = json.loads((own / "fitness.json").read_text())
-        seen = _read(str(own / "snapshots" / published["checkpoint"]))
-        assert seen["learner/frames"] == published["frames"] <= values["learner/frames"]
-        assert seen["num_comparisons"] == published["comparison"] - 1
-        for name, value in published["hyperparameters"].items():
+    if published := own.published():
+        seen = _read(published.checkpoint)
+        assert seen["learner/frames"] == published.frames <= values["learner/frames"]
+        assert seen["num_comparisons"] == published.comparison - 1
+        for name, value in published.hyperparameters.items():
             assert seen[f"hyperparameters/{name}"] == value, (name, value)
         unfinished = values["learner/frames"] < _FRAMES
         if seen["num_comparisons"] == values["num_comparisons"] and unfinished:
             yield "comparison"
-    if events[-1]["copied"] and values["learner/frames"] == events[-1]["frames"]:
-        partner = _directory(population, events[-1]["partner"])
-        source = _snapshot(partner, events[-1]["source_frames"])
+    if events[-1].copied and values["learner/frames"] == events[-1].frames:
+        source = _snapshot(_directory(population, events[-1].partner), events[-1].source_frames)
         if source is not None:
             same = {name for name in values if name.startswith("learner/")} - _OWN
             assert len(same) > 20
@@ -139,9 +137,9 @@ def _examine(population: Path, number: int) -> Iterator[str]:
             yield "copy"
 
 
-def _snapshot(member: Path, frames: int) -> dict[str, Any] | None:
+def _snapshot(member: MemberDirectory, frames: int) -> dict[str, Any] | None:
     """Reads the snapshot that a member published at these frames, if it is still there."""
-    for index in (member / "snapshots").glob("*.index"):
+    for index in (member.path / "snapshots").glob("*.index"):
         try:
             values = _read(str(index.with_suffix("")))
         except (tf.errors.OpError, ValueError):  # Gone while it was read: that member is alive.
@@ -153,17 +151,15 @@ def _snapshot(member: Path, frames: int) -> dict[str, Any] | None:
 
 def _follow_lineages(population: Path) -> int:
     """Checks that hyperparameters follow from those before; returns the number of comparisons."""
-    lineages = {number: _lineage(_directory(population, number)) for number in range(_MEMBERS)}
-    for events in lineages.values():
-        for before, event in itertools.pairwise(events):
-            assert before["frames"] < event["frames"]
-            base = before["hyperparameters"]
-            if event["copied"]:
-                assert event["partner_fitness"] - event["fitness"] > 5
-                source = lineages[event["partner"]]
-                known = [each for each in source if each["frames"] < event["source_frames"]]
-                base = known[-1]["hyperparameters"]
-            for name, value in event["hyperparameters"].items():
-                factor = value / base[name]
-                assert min(abs(factor - known) for known in _FACTORS) < 1e-5, (name, factor)
-    return sum(len(events) - 1 for events in lineages.values())
+    lineages = [_directory(population, number).read_lineage() for number in range(_MEMBERS)]
+    for before, event in itertools.chain(*map(itertools.pairwise, lineages)):
+        assert before.frames < event.frames
+        base = before.hyperparameters
+        if event.copied:
+            assert event.partner_fitness - event.fitness > 5
+            known = [each for each in lineages[event.partner] if each.frames < event.source_frames]
+            base = known[-1].hyperparameters
+        for name, value in event.hyperparameters.items():
+            factor = value / base[name]
+            assert min(abs(factor - known) for known in _FACTORS) < 1e-5, (name, factor)
+    return sum(map(len, lineages)) - _MEMBERS

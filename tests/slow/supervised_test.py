@@ -1,10 +1,8 @@
 """Owners of processes whose processes die, or that die themselves, again and again."""
 
 import functools
-import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.process_environments import Counting, Dying
-from tests.fakes.programs import ROOT, is_alive, metrics, wait_until
+from tests.fakes.programs import wait_until
 from tests.unit.bazel.run_local_test import Jobs
 from tests.unit.suites.process_pool_test import MakePool, make_pool, play, steps_of
 
@@ -52,34 +50,3 @@ def test_processes_of_a_local_job_that_do_not_listen_are_killed_in_the_end(jobs:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert not jobs.any_alive()
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_experiment_that_is_stopped_saves_and_leaves_nothing(
-    jobs: Jobs, tmp_path: Path, begun: bool
-) -> None:
-    files = [tmp_path / f"{name}.flags" for name in ("impala", "popart")]
-    for path in files:
-        flags = [
-            "--level_name=catch5",
-            "--log_seconds=0.1",
-            "--total_environment_frames=1000000000",
-        ]
-        path.write_text("\n".join([*flags, "--use_popart" * (path.stem == "popart")]))
-    runs = [tmp_path / "runs" / f"{path.stem}-1" for path in files]
-    command = [sys.executable, str(ROOT / "tools" / "run_experiment.py"), "--places=2"]
-    command += [f"--logdir={tmp_path / 'runs'}", f"--report_dir={tmp_path / 'report'}"]
-    process = jobs.popen([*command, *map(str, files)], {}, {})
-    wait_until(lambda: all((run.parent / f"{run.name}.log").exists() for run in runs))
-    if begun:
-        wait_until(lambda: all(len(metrics(run)) > 1 for run in runs), process)
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert not any(is_alive(int(child)) for child in listed.split())
-    assert process.returncode == 128 + signal.SIGINT
-    assert "Traceback" not in output
-    for run in runs if begun else []:
-        assert list((run / "checkpoints").glob("*.index"))
-        (line,) = (run / "processes.jsonl").read_text().splitlines()
-        assert json.loads(line)["memory_kib"] > 100_000

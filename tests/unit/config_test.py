@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import math
+import re
 from typing import Any
 
 import pytest
@@ -39,17 +40,13 @@ def _refusal(level_name: str = "catch5", /, **given: Any) -> str:
     return str(error.value)
 
 
-# Declarations.
-
-
 def test_flags_have_the_declared_types_defaults_and_choices() -> None:
-    kinds = {str: "string", int: "int", float: "float", bool: "bool", tuple: "comma separated list"}
     for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
         flag, declared = flags.FLAGS[field.name], field.metadata["setting"]
         default = None if field.default is dataclasses.MISSING else field.default
         assert flag.default == ([] if default == () else default)
+        assert flag.flag_type().startswith(("comma", field.type.__name__[:3]))
         assert declared.help in flag.help
-        assert kinds[field.type] in flag.flag_type()
         assert tuple(getattr(flag.parser, "enum_values", None) or ()) == declared.choices
     assert "18 in catch5, 100 in dmlab30" in flags.FLAGS["unroll_length"].help
     assert flags.FLAGS["batch_size"].help.endswith("Default: 32.")
@@ -65,45 +62,37 @@ def test_page_of_all_settings_is_current() -> None:
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
     both |= {"action_set"}
-    assert set(_config().shared) == both | {"unroll_length"}
     learners = {"use_popart", "multi_head", "pixel_control", "population_size", "reward_clipping"}
-    assert both | learners == _FIXED
-
-
-# Defaults.
+    assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
 
 def test_defaults_are_the_papers() -> None:
-    config = _config("atari57")
-    assert (config.unroll_length, config.batch_size, config.num_action_repeats) == (20, 32, 4)
-    assert (config.height, config.width, config.network) == (84, 84, "deep")
-    assert (config.use_lstm, config.reward_clipping) == (False, "abs_one")
-    assert (config.learning_rate, config.entropy_cost) == (6e-4, 0.01)
-    assert (config.epsilon, config.max_grad_norm, config.popart_step_size) == (0.01, 40.0, 3e-4)
-    assert (config.decay, config.momentum) == (0.99, 0.0)
-    assert (config.baseline_cost, config.discounting) == (0.5, 0.99)
-    assert (config.popart_scale_lower_bound, config.popart_scale_upper_bound) == (1e-4, 1e6)
-    assert (config.popart_second_moment_of, config.popart_order) == ("squares", "gradient_first")
-    assert (config.use_popart, config.multi_head, config.pixel_control) == (False,) * 3
-    assert (config.pixel_control_discount, config.mode) == (0.9, "train")
+    expected = {
+        **{"unroll_length": 20, "batch_size": 32, "num_action_repeats": 4, "height": 84},
+        **{"width": 84, "network": "deep", "use_lstm": False, "reward_clipping": "abs_one"},
+        **{"learning_rate": 6e-4, "entropy_cost": 0.01, "epsilon": 0.01, "max_grad_norm": 40.0},
+        **{"decay": 0.99, "momentum": 0.0, "baseline_cost": 0.5, "discounting": 0.99},
+        **{"popart_step_size": 3e-4, "popart_order": "gradient_first", "mode": "train"},
+        **{"popart_scale_lower_bound": 1e-4, "popart_scale_upper_bound": 1e6},
+        **{"popart_second_moment_of": "squares", "pixel_control_discount": 0.9},
+        **{"use_popart": False, "multi_head": False, "pixel_control": False},
+        "learning_rate_schedule": "linear",
+    }
+    assert dataclasses.asdict(_config("atari57")).items() >= expected.items()
+    assert _config("atari57", **_PBT).learning_rate_schedule == "constant"
 
 
-@pytest.mark.parametrize(
-    ("level_name", "num_actors", "frames", "episodes"),
-    [
+def test_actors_are_the_fewest_equal_shares_and_frames_the_tasks_part_of_the_suites() -> None:
+    for level_name, num_actors, frames, episodes in (
         ("pong", 32, 200_000_000, 200),
         ("pong,boxing,qbert", 33, 600_000_000, 200),
         ("catch5", 35, 500_000, 200),
         ("atari57", 57, 11_400_000_000, 200),
         ("dmlab30", 30, 10_000_000_000, 500),
-    ],
-)
-def test_actors_are_the_fewest_equal_shares_and_frames_the_tasks_part_of_the_suites(
-    level_name: str, num_actors: int, frames: int, episodes: int
-) -> None:
-    config = _config(level_name)
-    assert (config.num_actors, config.total_environment_frames) == (num_actors, frames)
-    assert config.test_num_episodes == episodes
+    ):
+        config = _config(level_name)
+        assert (config.num_actors, config.total_environment_frames) == (num_actors, frames)
+        assert config.test_num_episodes == episodes
 
 
 def test_given_flag_wins_over_the_suites_default_and_moves_no_other() -> None:
@@ -118,20 +107,15 @@ def test_given_flag_wins_over_the_suites_default_and_moves_no_other() -> None:
         config.seed = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("given", "name", "num_heads"),
-    [
-        ({}, "IMPALA", 1),
-        ({"multi_head": True}, "MultiHead-IMPALA", 2),
-        ({"use_popart": True, "multi_head": True}, "PopArt-IMPALA", 2),
-        ({"use_popart": True, "pixel_control": True}, "Pixel-PopArt-IMPALA", 2),
-    ],
-)
-def test_agents_have_the_papers_names_and_a_head_for_each_task_if_they_tell_them_apart(
-    given: dict[str, bool], name: str, num_heads: int
-) -> None:
-    config = _config("pong,boxing", **given)
-    assert (config.agent_name, config.num_heads) == (name, num_heads)
+def test_agents_have_the_papers_names_and_a_head_for_each_task_if_they_tell_them_apart() -> None:
+    for flags_set, name, num_heads in (
+        ((), "IMPALA", 1),
+        (("multi_head",), "MultiHead-IMPALA", 2),
+        (("use_popart", "multi_head"), "PopArt-IMPALA", 2),
+        (("use_popart", "pixel_control"), "Pixel-PopArt-IMPALA", 2),
+    ):
+        config = _config("pong,boxing", **dict.fromkeys(flags_set, True))
+        assert (config.agent_name, config.num_heads) == (name, num_heads)
 
 
 def test_only_tests_begin_at_human_starts() -> None:
@@ -140,9 +124,6 @@ def test_only_tests_begin_at_human_starts() -> None:
     assert config.environment_options(training=True) == expected
     tested = dataclasses.replace(expected, training=False, human_starts_dir="starts")
     assert config.environment_options(training=False) == tested
-
-
-# What is refused.
 
 
 _ZERO = ("entropy_cost", "baseline_cost", "pixel_control_cost", "max_grad_norm", "momentum", "seed")
@@ -167,31 +148,28 @@ def test_number_is_held_to_its_bounds(name: str) -> None:
             config.with_flags({name: value})
 
 
-@pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.choices])
-def test_choice_that_does_not_exist_is_refused_with_those_that_do(name: str) -> None:
-    with pytest.raises(UserError) as error:
-        _config().with_flags({name: "nonsense"})
-    assert f"--{name} must be one of {', '.join(SETTINGS[name].choices)}" in str(error.value)
+def test_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    for name, declared in SETTINGS.items():
+        if declared.choices:
+            expected = f"--{name} must be one of {', '.join(declared.choices)}"
+            with pytest.raises(UserError, match=expected):
+                _config().with_flags({name: "nonsense"})
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "others", "expected"),
     [
         ("popart_order", "gradient_first", {}, "without --use_popart"),
-        ("popart_step_size", 1.0, {"use_popart": False}, "without --use_popart"),
         ("pixel_control_cost", 0.1, _POPART, "without --pixel_control"),
-        ("pbt_episodes", 5, {}, "is for --mode=pbt"),
         ("pbt_places", 1, {}, "is for --mode=pbt"),
         ("pbt_member", -1, {}, "is for --mode=pbt|test, not --mode=train"),
-        ("test_num_episodes", 5, {}, "is for --mode=test"),
         ("record_video", True, _PBT, "is for --mode=test"),
         ("allow_changes", True, _PBT, "is for --mode=train"),
         ("checkpoint_seconds", 60.0, {"mode": "test"}, "is for --mode=train|pbt, not --mode=test"),
         ("batch_size", 32, {"mode": "test"}, "not --mode=test"),
-        ("learner_address", "host:1", {"mode": "test"}, "not --mode=test"),
-        ("runs", ["run"], {}, "is for --mode=report"),
         ("report_dir", "dir", _EVALUATOR, "is for --mode=report"),
         ("logdir", "dir", {"mode": "report"}, "not --mode=report"),
+        ("job_name", "evaluator", {"mode": "report"}, "is for --mode=train|pbt"),
     ],
 )
 def test_flag_that_means_nothing_is_refused_even_at_its_default(
@@ -202,19 +180,15 @@ def test_flag_that_means_nothing_is_refused_even_at_its_default(
     assert expected in message
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_flags_that_mean_something_to_a_process_of_the_job_are_taken() -> None:
+    for given in (
         {**_CLUSTER, **_POPART, "multi_head": False, "test_num_episodes": 5, **_HUMAN},
         {**_CLUSTER, "job_name": "actor", "task": 0, "log_seconds": 5.0, "record_video": True},
         {"learning_rate_schedule": "constant", "task": 0, "job_name": "learner"},
         {"mode": "test", "network": "deep", "seed": 2, "precision": "auto", "num_actors": 5},
         {**_PBT, **_CLUSTER, "pbt_member": 1, "pbt_episodes": 5, "learning_rate": 1e-3},
-    ],
-)
-def test_flags_that_mean_something_to_a_process_of_the_job_are_taken(given: dict) -> None:
-    config = _config("pong", **given)
-    assert all(getattr(config, name) == value for name, value in given.items())
+    ):
+        assert dataclasses.asdict(_config("pong", **given)).items() >= given.items()
 
 
 def test_records_may_hold_flags_that_mean_nothing() -> None:
@@ -225,26 +199,25 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
 @pytest.mark.parametrize(
     ("level_name", "given", "expected"),
     [
-        ("atari57", {"num_actors": 56}, ["--num_actors=56", "57 tasks", "--level_name=atari57"]),
-        ("pong", {"num_actors": 4, "actor_threads": 5}, ["--actor_threads=5", "--num_actors=4"]),
-        ("catch5", {"width": 6}, ["--width", "5", "6", "catch5"]),
-        ("catch5", {"height": 11}, ["--height", "10", "11", "catch5"]),
-        ("catch5", {"num_action_repeats": 2}, ["--num_action_repeats", "catch5"]),
-        ("pong", {**_POPART, "popart_scale_lower_bound": 2e6}, ["=2000000.0 is above", "upper"]),
-        ("pong", {"mode": "test", "starts": "human"}, ["go together"]),
-        ("pong", {"mode": "test", "human_starts_dir": "starts"}, ["go together"]),
-        ("catch5", {"mode": "test", "starts": "human"}, ["has no human starts"]),
-        ("pong", {"task": 1}, ["--task=1 is for --job_name=actor"]),
-        ("pong", {"learner_address": "host:0"}, ["--learner_address=host:0 must be HOST:PORT"]),
-        ("pong", {"pixel_control": True, "height": 31}, ["--pixel_control needs", "31x84"]),
-        ("pong", {"dataset_path": "dummy"}, ["--dataset_path means nothing to atari57"]),
+        ("atari57", {"num_actors": 56}, "--num_actors=56 .*57 tasks .*--level_name=atari57"),
+        ("pong", {"num_actors": 4, "actor_threads": 5}, "--actor_threads=5 .*--num_actors=4"),
+        ("catch5", {"width": 6}, "--width .*5 in catch5, got 6"),
+        ("catch5", {"height": 11}, "--height .*10 in catch5, got 11"),
+        ("catch5", {"num_action_repeats": 2}, "--num_action_repeats .*1 in catch5"),
+        ("pong", {**_POPART, "popart_scale_lower_bound": 2e6}, "=2000000.0 is above .*upper"),
+        ("pong", {"mode": "test", "starts": "human"}, "go together"),
+        ("pong", {"mode": "test", "human_starts_dir": "starts"}, "go together"),
+        ("catch5", {"mode": "test", "starts": "human"}, "has no human starts"),
+        ("pong", {"task": 1}, "--task=1 is for --job_name=actor"),
+        ("pong", {"learner_address": "host:0"}, "--learner_address=host:0 must be HOST:PORT"),
+        ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
+        ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
     ],
 )
 def test_contradictions_are_refused_with_the_values(
-    level_name: str, given: dict[str, Any], expected: list[str]
+    level_name: str, given: dict[str, Any], expected: str
 ) -> None:
-    message = _refusal(level_name, **given)
-    assert all(text in message for text in expected), message
+    assert re.search(expected, _refusal(level_name, **given))
 
 
 def test_values_at_their_limits_are_taken() -> None:
@@ -261,52 +234,40 @@ def test_suite_without_its_emulator_is_refused(monkeypatch: pytest.MonkeyPatch) 
     _config("catch5").check_playable()
 
 
-# Going on with a run.
-
-
-@pytest.mark.parametrize("name", sorted(_FIXED))
-def test_differences_name_the_flag_and_both_values(name: str) -> None:
+def test_differences_name_the_flag_and_both_values_and_nothing_that_may_change() -> None:
     before = _config("pong,boxing")
-    now = dataclasses.replace(before, **{name: "other"})
-    assert now.differences(before) == [f"--{name} was {getattr(before, name)} and is other"]
-
-
-def test_settings_that_may_change_between_starts_are_no_difference() -> None:
+    for name in _FIXED:
+        now = dataclasses.replace(before, **{name: "other"})
+        assert now.differences(before) == [f"--{name} was {getattr(before, name)} and is other"]
     given = {"num_actors": 10, "actor_threads": 1, "batch_size": 2, "unroll_length": 3, "seed": 9}
     given |= {"total_environment_frames": 5, "learning_rate": 1.0, "logdir": "/elsewhere"}
-    assert _config(**given).differences(_config()) == []
-    assert _config("pong, boxing").differences(_config("pong,boxing")) == []
-    assert _config("boxing,pong").differences(_config("pong,boxing"))
+    assert _config("pong, boxing", **given).differences(before) == []
+    assert _config("boxing,pong").differences(before)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("discounting", 0.5), ("batch_size", 8), ("unroll_length", 5), ("seed", 7)],
-        *[("popart_step_size", 0.1), ("precision", "bfloat16")],
-    ],
-)
-def test_flags_that_shape_learning_are_changes_that_are_refused(name: str, value: Any) -> None:
+def test_flags_that_shape_learning_are_changes_that_are_refused() -> None:
     then = _config("pong", precision="float32")
-    now = then.with_flags({name: value})
-    assert now.changes(then) == {name: (getattr(then, name), value)}
-    assert now.refused_changes(then) == [f"--{name} was {getattr(then, name)} and is {value}"]
-    assert (now.experiment == then.experiment) == (name == "seed")
+    changed = {"discounting": 0.5, "batch_size": 8, "unroll_length": 5, "seed": 7}
+    for name, value in {**changed, "popart_step_size": 0.1, "precision": "bfloat16"}.items():
+        now = then.with_flags({name: value})
+        assert now.changes(then) == {name: (getattr(then, name), value)}
+        assert now.refused_changes(then) == [f"--{name} was {getattr(then, name)} and is {value}"]
+        assert (now.experiment == then.experiment) == (name == "seed")
+    now = then.with_flags({"total_environment_frames": 10**9})  # A run may be made longer.
+    assert now.changes(then) == {"total_environment_frames": (200_000_000, 10**9)}
+    assert now.refused_changes(then) == []
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_where_and_how_fast_a_run_goes_on_is_no_change() -> None:
+    then = _config("pong", precision="float32")
+    for given in (
         {"num_actors": 40, "actor_threads": 1, "xla": True, "allow_changes": True},
         {"logdir": "elsewhere", "log_seconds": 1.0, "checkpoint_seconds": 9.0, **_CLUSTER},
         {"precision": "auto"},
         {"test_num_episodes": 3, "log_task_gradients": True, "pbt_episodes": 3},
-    ],
-)
-def test_where_and_how_fast_a_run_goes_on_is_no_change(given: dict[str, Any]) -> None:
-    then = _config("pong", precision="float32")
-    assert then.with_flags(given).changes(then) == {}
-    assert then.changes(then.with_flags(given)) == {}
+    ):
+        assert then.with_flags(given).changes(then) == {}
+        assert then.changes(then.with_flags(given)) == {}
 
 
 def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
@@ -314,28 +275,15 @@ def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
     assert one.experiment == two.experiment != dummy.experiment
 
 
-def test_a_run_may_be_made_longer_which_is_a_change_all_the_same() -> None:
-    then, now = _config("pong"), _config("pong", total_environment_frames=10**9)
-    assert now.changes(then) == {"total_environment_frames": (200_000_000, 10**9)}
-    assert now.refused_changes(then) == []
-
-
-# Testing a run.
-
-
-def test_run_is_tested_on_levels_of_its_suite_alone() -> None:
+def test_run_is_tested_on_levels_of_its_suite_and_with_its_network_alone() -> None:
     trained = _config("pong,boxing", **_POPART)
     for level_name in ("pong", "qbert", "atari57"):
         config = trained.for_test({"level_name": level_name})
         assert (config.suite.tasks, config.mode) == (_config(level_name).suite.tasks, "test")
     with pytest.raises(UserError, match=r"trained on atari57; .* catch5"):
         trained.for_test({"level_name": "catch5"})
-
-
-def test_run_is_not_tested_with_another_network() -> None:
-    with pytest.raises(UserError, match="--network was deep and is shallow; leave") as error:
-        _config("atari57").for_test({"level_name": "pong", "network": "shallow"})
-    assert "--level_name" not in str(error.value)
+    with pytest.raises(UserError, match="run: --network was deep and is shallow; leave"):
+        trained.for_test({"level_name": "pong", "network": "shallow"})
 
 
 def test_a_test_has_the_runs_settings_but_is_asked_for_its_own() -> None:

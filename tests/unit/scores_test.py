@@ -1,8 +1,5 @@
 """Normalised scores, aggregates and intervals: by hand, by slow resampling, over simulated runs."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -54,8 +51,6 @@ def test_interval_of_a_mean_is_that_of_resampled_means() -> None:
     assert scores.interval_of_mean(returns) == pytest.approx((low, high), abs=0.1 * (high - low))
     assert scores.interval_of_mean([3.0, 3.0, 3.0]) == (3.0, 3.0)
     assert scores.interval_of_mean([3.0]) is None
-    low, high = scores.interval_of_mean(_episodes(300_000)) or (0, 0)
-    assert low < 0.5 < high < low + 0.005
 
 
 def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
@@ -88,8 +83,3 @@ def test_intervals_over_seeds_are_students_t() -> None:
         assert found == pytest.approx((3 - own, 3 + own), abs=2e-3)
     assert scores.interval_over_seeds([0.0, 2.0]) == pytest.approx((-11.706, 13.706), abs=1e-3)
     assert scores.interval_over_seeds([5.0]) is None
-
-
-def test_reference_scores_come_without_scipy() -> None:
-    code = "import sys, scalable_agent_popart.scores; sys.exit('scipy' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,8 +10,7 @@ import tensorflow as tf
 from environments import Lockstep
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting.actor import run_actor
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import Weights
+from scalable_agent_popart.acting.policy import Policy, Weights
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.system.stage_clock import StageClock
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed

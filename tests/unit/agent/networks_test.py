@@ -1,4 +1,4 @@
-"""Convolutions against TensorFlow's own, torsos in both types, instructions in slow NumPy."""
+"""Convolutions against TensorFlow's own, torsos in both types, instructions word by word."""
 
 from typing import Any
 
@@ -178,24 +178,12 @@ def random_words(*lengths: int) -> np.ndarray:
     return np.where(present, buckets, 0).astype(np.int32)
 
 
-def encoded_slowly(encoder: InstructionEncoder, instruction: np.ndarray) -> np.ndarray:
-    """Reads one instruction `[MAX_WORDS]`, word by word, in float64; `[64]`."""
-    values = {v.name.split("/", 1)[1]: v.numpy().astype(np.float64) for v in encoder.variables}
-    ends = ("embeddings:0", "w_i:0", "w_h:0", "lstm/b:0")
-    embeddings, inputs, hidden, bias = (
-        next(value for name, value in values.items() if name.endswith(end)) for end in ends
-    )
-
-    def sigmoid(x: np.ndarray) -> np.ndarray:
-        return 1 / (1 + np.exp(-x))
-
-    h, c = np.zeros(64), np.zeros(64)
+def encoded_slowly(encoder: InstructionEncoder, instruction: np.ndarray) -> tf.Tensor:
+    """Reads one instruction `[MAX_WORDS]`, word by word, to its end; `[64]`."""
+    state = encoder._core.initial_state(1)
     for word in instruction[instruction > 0]:
-        # Sonnet's forget gate has its bias of one among the variables.
-        i, f, g, o = np.split(embeddings[word] @ inputs + h @ hidden + bias, 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-    return h
+        _, state = encoder._core(encoder._embedding(tf.constant([word])), state)
+    return state.hidden[0]
 
 
 def test_instructions_are_encoded_to_their_true_length_in_any_number() -> None:

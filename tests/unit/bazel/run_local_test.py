@@ -27,8 +27,8 @@ class Jobs(ClusterJobs):
         self, *arguments: str, executable: Path = FAKE, **behaviour: str
     ) -> subprocess.Popen[str]:
         own = [f"--executable={executable}", "--actor_jobs=2", "--evaluator"]
-        own += ["--restart_seconds=0.01", *arguments]
-        return self.popen([sys.executable, str(_PROGRAM), *own], {}, behaviour)
+        command = [sys.executable, str(_PROGRAM), *own, "--restart_seconds=0.01", *arguments]
+        return self.popen(command, {}, behaviour)
 
 
 @pytest.fixture
@@ -52,24 +52,21 @@ def test_all_end_when_the_learner_is_through(jobs: Jobs) -> None:
 
 
 def test_processes_are_told_who_they_are(jobs: Jobs) -> None:
-    """And who wrote a line is told before it."""
     flag_file = jobs.directory / "job.flags"
     flag_file.write_text("# Pong.\n--level_name=pong\n")
     own = ["--logdir=runs/x", "--port=8471", f"--flag_file={flag_file}"]
     process = jobs.start(*own, "--use_popart")
     jobs.wait_for_all()
-    flags, address = ["--level_name=pong", "--use_popart"], "--learner_address=127.0.0.1:8471"
-    logdir = ["--logdir=runs/x"]
-    jobs.check_told(flags, learner=[address, *logdir], actor=[address], evaluator=logdir)
+    flags, logdir = ["--level_name=pong", "--use_popart"], ["--logdir=runs/x"]
+    address = ["--learner_address=127.0.0.1:8471"]
+    jobs.check_told(flags, learner=[*address, *logdir], actor=address, evaluator=logdir)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
-    for name, role in (("learner", "learner"), ("actor 0", "actor"), ("actor 1", "actor")):
-        for text in (f"{role} says wait", "over", "and an unfinished line"):
-            assert f"[{name}] {text}\n" in output
+    for text in ("actor says wait", "over", "and an unfinished line"):
+        assert f"[actor 1] {text}\n" in output, "each line stands behind its writer's name"
 
 
 def test_signal_lets_a_learner_within_a_zip_save_before_all_end(jobs: Jobs) -> None:
-    """Its launcher dies of the signal at which the program saves."""
     executable = jobs.directory / "experiment.zip"
     with zipfile.ZipFile(executable, "w") as archive:
         archive.writestr("__main__.py", _LAUNCHER.format(str(FAKE)))
@@ -89,21 +86,15 @@ def test_signal_lets_a_learner_within_a_zip_save_before_all_end(jobs: Jobs) -> N
     assert not jobs.any_alive()
 
 
-@pytest.mark.parametrize("signalled", [False, True])
-def test_evaluator_may_test_the_end_of_the_run_until_a_signal_comes(
-    jobs: Jobs, signalled: bool
-) -> None:
+def test_evaluator_may_test_the_end_of_the_run_until_a_signal_comes(jobs: Jobs) -> None:
     (jobs.directory / "slow_disk").touch()
     process = jobs.start(learner="wait,0", evaluator="busy")
     os.kill(jobs.wait_for_all()[0], signal.SIGKILL)
     assert process.stdout
     assert any(line.startswith("[learner] is through") for line in process.stdout)
-    if signalled:
-        process.send_signal(signal.SIGINT)
-    else:
-        (jobs.directory / "slow_disk").unlink()
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert process.returncode == (128 + signal.SIGINT if signalled else 0)
+    assert process.returncode == 128 + signal.SIGINT
     assert not (jobs.directory / "evaluator.saving").exists(), "it is not asked to end"
     wait_until(lambda: not jobs.any_alive())
 
@@ -124,34 +115,17 @@ def test_nothing_is_left_when_it_does_not_wait_or_is_killed_itself(jobs: Jobs, n
     assert jobs.all() == pids
 
 
-@pytest.mark.parametrize(("code", "words"), [(3, "learner says 3"), (126, "cannot be started: ")])
-def test_learner_that_fails_at_once_is_given_up(jobs: Jobs, code: int, words: str) -> None:
-    text = jobs.directory / "text"
-    text.write_text("text\n")
-    text.chmod(0o700)
-    process = jobs.start(learner="3", executable=FAKE if code == 3 else text)
+def test_learner_that_fails_at_once_is_given_up(jobs: Jobs) -> None:
+    process = jobs.start(learner="3")
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert f"[learner] {words}" in output
+    assert process.returncode == 3
     assert "[learner] failed 5 times at once; giving up" in output
-    assert jobs.num_starts()[0] == (5 if code == 3 else 0)
+    assert jobs.num_starts()[0] == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--actor_jobs=1"], "--executable"),
-        (["--executable=gone.py", "--actor_jobs=1"], "--executable=gone.py is no file"),
-        ([f"--executable={ROOT / 'Makefile'}", "--actor_jobs=1"], "is no program"),
-        ([f"--executable={FAKE}", "--actor_jobs=0"], "--actor_jobs must be"),
-        ([f"--executable={FAKE}", "--actor_jobs=1", "--port=-1"], "--port must lie"),
-        ([f"--executable={FAKE}", "--actor_jobs=1", "--restart_seconds=nan"], "got nan"),
-    ],
-)
-def test_impossible_job_is_answered_with_one_line(arguments: list[str], expected: str) -> None:
-    command = [sys.executable, str(_PROGRAM), *arguments]
+def test_impossible_job_is_answered_with_one_line() -> None:
+    command = [sys.executable, str(_PROGRAM), f"--executable={FAKE}", "--actor_jobs=0"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert expected in line
+    assert line.startswith("error: --actor_jobs must be")

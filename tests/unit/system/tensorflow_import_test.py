@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.fakes.programs import ROOT
 
 _PROGRAM = """
@@ -32,7 +30,6 @@ def _run(tmp_path: Path, tensorflow: str, **environment: str) -> subprocess.Comp
         env={**inherited, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 
@@ -40,17 +37,12 @@ def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_p
     for driver, level in (("/nowhere", "3"), (str(tmp_path), "2")):  # Errors of GPUs are shown.
         result = _run(tmp_path, "", DRIVER=driver)
         assert (result.stderr, result.stdout) == ("afterwards\n", f"{level}\n")
-    interrupted = _run(tmp_path, "raise KeyboardInterrupt")
-    assert interrupted.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    assert "oneDNN" not in interrupted.stderr
     asked_for = _run(tmp_path, "", TF_CPP_MIN_LOG_LEVEL="0")
     assert asked_for.stderr == "oneDNN custom operations are on\nafterwards\n"
     assert asked_for.stdout == "0\n"
 
 
-@pytest.mark.parametrize("end", ["raise ImportError('no libcudart')", "os.abort()"])
-def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path, end: str) -> None:
-    result = _run(tmp_path, end)
+def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:
+    result = _run(tmp_path, "os.abort()")
     assert result.returncode != 0
     assert "oneDNN custom operations are on" in result.stderr
-    assert ("no libcudart" in end) == ("ImportError: no libcudart" in result.stderr)
