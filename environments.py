@@ -1,9 +1,9 @@
 """The environment contract: what actors and environments exchange.
 
-It needs only NumPy and dm-tree (for nested arrays), so that processes that emulate stay small. An
-actor plays an *environment pool*, whose N environments need not wait for one another. A *batched
-environment* steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single
-`Environment` runs in a process of its own, or among others in a `SerialEnvironments`.
+It needs only NumPy and dm-tree, so that processes that emulate stay small. An actor plays an
+*environment pool*, whose N environments need not wait for one another. A *batched environment*
+steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single `Environment`
+runs in a process of its own, or among others in a `SerialEnvironments`.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
@@ -74,7 +74,7 @@ class Ready(NamedTuple):
 
 
 class EnvironmentPool(Protocol):
-    """N environments, each received, then sent one action, then received again, or left to rest.
+    """N environments, each received, then sent one action, and so on, or left to rest.
 
     Both methods raise EnvironmentLostError if an environment cannot be kept going.
     """
@@ -116,10 +116,7 @@ class Environment(Protocol):
 
 
 class BatchedEnvironment(Protocol):
-    """N environments stepped in lockstep.
-
-    A step is a `send` and a `receive`, so that what is sent to several is worked on by all at once.
-    """
+    """N environments in lockstep; after a `send` to several, all work on the step at once."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
 
@@ -156,10 +153,7 @@ class EpisodeCounter:
         ids: np.ndarray | slice = slice(None),
         begins: np.ndarray | bool = False,
     ) -> StepOutputInfo:
-        """Adds one step of M environments; episodes that end start again at zero.
-
-        `begins` is true where an environment was started instead of taking a step.
-        """
+        """Adds one step of M environments, or none where one `begins`; what ends goes to zero."""
         played = np.logical_not(begins)
         episode_return = (self._return[ids] + reward) * played
         episode_step = (self._step[ids] + 1) * played
@@ -175,7 +169,6 @@ class SerialEnvironments:
         self.task_ids = task_ids
         self._members = members
         self._counter = EpisodeCounter(len(members))
-        self._actions = np.zeros(len(members), np.int32)
 
     def reset(self) -> StepOutput:
         return self._counter.start(_stack([member.reset() for member in self._members]))
@@ -185,8 +178,7 @@ class SerialEnvironments:
 
     def receive(self) -> StepOutput:
         pairs = zip(self._members, self._actions.tolist(), strict=True)
-        steps = [member.step(action) for member, action in pairs]
-        rewards, dones, observations = zip(*steps, strict=True)
+        rewards, dones, observations = zip(*(m.step(action) for m, action in pairs), strict=True)
         reward, done = np.array(rewards, np.float32), np.array(dones, bool)
         return StepOutput(reward, self._counter.step(reward, done), done, _stack(observations))
 
@@ -195,10 +187,7 @@ class SerialEnvironments:
 
 
 class Lockstep:
-    """A pool of batched environments that are all stepped at the same time, unless at rest.
-
-    Each of them is a group; environments keep the order of the members they came from.
-    """
+    """A pool of batched environments, each a group, all stepped together unless at rest."""
 
     lockstep = True
 
@@ -206,8 +195,7 @@ class Lockstep:
         self.members = members
         self.task_ids = np.concatenate([member.task_ids for member in members])
         self.restarts = np.zeros(len(self.task_ids), np.int64)
-        sizes = [len(member.task_ids) for member in members]
-        self.groups = np.repeat(np.arange(len(members)), sizes)
+        self.groups = np.repeat(np.arange(len(members)), [len(m.task_ids) for m in members])
         self._first: list[StepOutput] = []
         self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
 

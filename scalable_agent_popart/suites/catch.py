@@ -37,12 +37,10 @@ class Boards:
         moves: np.ndarray,
         rewards: np.ndarray,
     ):
-        """Creates a board for each task id and seed.
+        """Creates a board of `size` rows and columns for each task id and seed.
 
-        Args:
-          size: rows and columns of a board.
-          moves: int32 `[N, 3]`, the paddle's move for each action.
-          rewards: float32 `[N, 2]`, the reward of a ball that is missed and of one that is caught.
+        `moves` `[N, 3]` is the paddle's move for each action, `rewards` float32 `[N, 2]` that of a
+        ball that is missed and of one that is caught.
         """
         self.task_ids = task_ids
         self._random = [np.random.default_rng(seed) for seed in seeds]
@@ -50,9 +48,7 @@ class Boards:
         self._rows, self._columns = size
         self._moves, self._rewards = moves, rewards
         self._counter = EpisodeCounter(len(task_ids))
-        self._ball_row, self._ball_column, self._paddle, self._actions = (
-            np.zeros(len(task_ids), np.int32) for _ in range(4)
-        )
+        self._ball_row, self._ball_column, self._paddle = np.zeros((3, len(task_ids)), np.int32)
 
     def place(self, board: int) -> None:
         """Chooses the columns of a board's ball and paddle for a new episode."""

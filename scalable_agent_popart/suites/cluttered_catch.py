@@ -4,10 +4,8 @@ The game of `catch` on a board of 12x12 tiles, with the paddle starting in a ran
 ball arrives, the reward is +1 if the paddle is under it and 0 if not. Ball and paddle are white,
 and every other tile has a colour at random, new in each episode.
 
-To play, only the columns of ball and paddle need to be seen, among 142 tiles that mean nothing. The
-reward depends on them only after eleven steps, and in random play it is 0 eleven times out of
-twelve. But the clutter stands still within an episode: the only tiles that change are those that
-the ball and the paddle leave or enter.
+In random play the reward is 0 eleven times out of twelve. But the clutter stands still within an
+episode: the only tiles that change are those that the ball and the paddle leave or enter.
 """
 
 from collections.abc import Sequence

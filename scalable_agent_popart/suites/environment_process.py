@@ -1,12 +1,10 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
-Parent and children share a block of memory in which each environment has its rows. A byte over
-the connection gives a child the turn; the child fills its rows and gives the turn back by writing
-its number to a pipe that all children share. Both pass through the kernel, whose locks order what
-is written to the rows before it is read, on processors of every kind. A child whose parent is gone
-closes its environment and ends, and the last of them removes the files of all.
-
-No TensorFlow here, as in all that the children import.
+Parent and children share a block of memory in which each environment has its row. A byte over the
+connection gives a child the turn; the child fills its row and gives the turn back by writing its
+number to a pipe that all children share. Both pass through the kernel, whose locks order what is
+written before it is read. A child whose parent is gone closes its environment and ends, and the
+last of them removes the files of all. Nothing that children import may import TensorFlow.
 """
 
 import contextlib
@@ -14,7 +12,6 @@ import fcntl
 import mmap
 import os
 import shutil
-import socket
 import sys
 import time
 import traceback
@@ -28,8 +25,8 @@ import tree
 from environments import ArraySpec, Environment
 from scalable_agent_popart.system import supervisor
 
-# Makes an environment, in its process. Given how often it was made before, so that it need not
-# repeat what ended it, and a directory for its files, which is removed after it.
+# Makes an environment, given how often it was made before, so that it need not repeat what ended
+# it, and a directory for its files, which is removed after it.
 MakeEnvironment = Callable[[int, Path], Environment]
 
 # Exit codes where an environment raises, before its first episode or later; engines use others.
@@ -43,21 +40,16 @@ class Rows:
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
         """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
-        scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
-        fields = [
-            (str(i), spec.dtype, (num_environments, *spec.shape))
-            for i, spec in enumerate([*scalars, *tree.flatten(observation)])
-        ]
+        specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
+        specs += tree.flatten(observation)
+        fields = [(f"{i}", s.dtype, (num_environments, *s.shape)) for i, s in enumerate(specs)]
         dtype = np.dtype(fields, align=True)
         os.ftruncate(memory, dtype.itemsize)
-        block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)
-        self.action, self.reward, self.done, *self._observations = (
-            block[name][0] for name in dtype.fields or ()
-        )
+        block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)[0]
+        self.action, self.reward, self.done, *self._observations = block
         self.observation = tree.unflatten_as(observation, self._observations)
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
-        """Writes a step of one environment."""
         self.reward[row] = reward
         self.done[row] = done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):
@@ -70,11 +62,7 @@ class Rows:
 
 
 def play() -> None:
-    """Makes an environment and steps it until the parent is gone: all that a child does.
-
-    The parent says how to make it, how often it was made before, its row, the pipe in which the
-    turn is given back, and the arguments of `Rows`.
-    """
+    """Makes an environment and steps it until the parent is gone: all that a child does."""
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
         connection, (make, attempt, row, answers, shared) = supervisor.begin()
@@ -83,9 +71,20 @@ def play() -> None:
         refused_or_raised = REFUSED
         try:
             environment = make(attempt, directory)
-            first = environment.reset()
+            observation = environment.reset()
             refused_or_raised = RAISED
-            _take_turns(connection, environment, first, Rows(*shared), row, answers)
+            reward, done, rows = 0.0, True, Rows(*shared)
+            while True:
+                rows.write(row, reward, done, observation)
+                if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
+                    os.ftruncate(sys.stderr.fileno(), 0)
+                try:
+                    os.write(answers, np.array(row, ANSWER).tobytes())
+                    if not connection.recv(1):
+                        break
+                except (BrokenPipeError, ConnectionResetError):
+                    break
+                reward, done, observation = environment.step(int(rows.action[row]))
         except Exception:
             # Ends with its last words, and without asking the engine, which has failed.
             traceback.print_exc()
@@ -94,33 +93,8 @@ def play() -> None:
         environment.close()
 
 
-def _take_turns(
-    connection: socket.socket,
-    environment: Environment,
-    observation: Any,
-    rows: Rows,
-    row: int,
-    answers: int,
-) -> None:
-    reward, done = 0.0, True
-    while True:
-        rows.write(row, reward, done, observation)
-        if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
-            os.ftruncate(sys.stderr.fileno(), 0)
-        try:
-            os.write(answers, np.array(row, ANSWER).tobytes())
-            if not connection.recv(1):
-                return
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        reward, done, observation = environment.step(int(rows.action[row]))
-
-
 class Hold:
-    """Holds a directory that several processes use; the last to let go removes it.
-
-    Use as a context manager, or `release`. A process that is killed lets go as well.
-    """
+    """Holds a directory of several processes; the last to let go, or to be killed, removes it."""
 
     def __init__(self, directory: Path):
         self._directory = directory

@@ -51,15 +51,13 @@ def make_suite(
     """Returns a suite of Gymnasium environments.
 
     Args:
-      name: see `Suite`, as for `total_frames`.
+      name: see `Suite`, as for `total_frames`, `defaults` and other fields.
       tasks: name of each task to a function that makes its environment. Observations must be a
         `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
       image_shape: height, width and channels of the observations.
       num_actions: of every task.
       processes: gives each environment a process of its own, which pays where steps are slow and
-        keeps the run going if one crashes; functions in `tasks` must then pickle. Otherwise,
-        actors' threads step their environments one after the other.
-      defaults: flag to value, for flags whose defaults are to be others than a `Suite`'s.
+        keeps the run going if one crashes; functions in `tasks` must then pickle.
       **fields: of `Suite`, such as `reference_scores`.
     """
     height, width, num_channels = image_shape
@@ -67,10 +65,8 @@ def make_suite(
     def make_environments(
         names: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], _: EnvironmentOptions
     ) -> EnvironmentPool:
-        makers = [
-            functools.partial(GymnasiumEnvironment, tasks[task], seed)
-            for task, seed in zip(names, seeds, strict=True)
-        ]
+        own = zip(names, seeds, strict=True)
+        makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
         if processes:
             return ProcessPool(names, makers, task_ids, ArraySpec(image_shape, np.uint8))
         return Lockstep(SerialEnvironments([make() for make in makers], task_ids))
@@ -88,18 +84,14 @@ def make_suite(
             if found != expected:
                 raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
 
+    burn_in, given = max(1, total_frames // 20), defaults or {}
     return Suite(
         name=name,
         tasks=tuple(tasks),
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,
-        defaults={
-            "height": height,
-            "width": width,
-            "pbt_burn_in_frames": max(1, total_frames // 20),
-            **(defaults or {}),
-        },
+        defaults={"height": height, "width": width, "pbt_burn_in_frames": burn_in, **given},
         environment_factory=make_environments,
         check_tasks=check,
         **fields,

@@ -20,33 +20,23 @@ import numpy as np
 from absl import logging
 
 from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
-from scalable_agent_popart.suites.environment_process import (
-    ANSWER,
-    REFUSED,
-    Hold,
-    MakeEnvironment,
-    Rows,
-)
+from scalable_agent_popart.suites import environment_process
+from scalable_agent_popart.suites.environment_process import ANSWER, MakeEnvironment
 from scalable_agent_popart.system import supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
 _PIPE_BYTES = 2**16  # As much as Linux keeps.
-# How long environments that are ready wait for others to share a call of the policy.
-_GATHER_SECONDS = 0.01
-# An environment that has had the turn for so long does more than a step, and is not waited for.
-_SLOW_SECONDS = 0.1
+_GATHER_SECONDS = 0.01  # Those that are ready wait so long for others to share a policy's call.
+_SLOW_SECONDS = 0.1  # Who has had the turn longer does more than a step, and is not waited for.
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_RESTARTS_IN_A_ROW = 8
-# A death begins a new row if so many steps came before it.
-_HEALTHY_STEPS = 10
-# How long a step or reset may take: a map that is compiled on a busy machine takes minutes.
-_MAX_TURN_SECONDS = 15 * 60.0
+_HEALTHY_STEPS = 10  # A death begins a new row if so many came before it.
+_MAX_TURN_SECONDS = 15 * 60.0  # A map that is compiled on a busy machine takes minutes.
 _CHECK_SECONDS = 1.0
 _UNSEEN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
-# End of the output that is searched: an engine shows all that its map compiler printed (10 kB).
-_MAX_OUTPUT_BYTES = 2**18
+_MAX_OUTPUT_BYTES = 2**18  # Of the output's end, which may hold a map compiler's (10 kB).
 
 
 class ProcessPool:
@@ -63,11 +53,7 @@ class ProcessPool:
     ):
         """Prepares the pool; `start` starts the processes.
 
-        Args:
-          names: of what the environments play, for messages.
-          make: makes each environment, in its process; must pickle.
-          task_ids: int32 `[N]`.
-          observation: nested `ArraySpec`s of one environment.
+        Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s.
         """
         size = len(task_ids)
         self.task_ids = task_ids
@@ -82,7 +68,7 @@ class ProcessPool:
         for file in (self._memory, self._answers, self._answer):
             self._resources.callback(os.close, file)
         self._shared = (self._memory, size, observation)
-        self._rows = Rows(*self._shared)
+        self._rows = environment_process.Rows(*self._shared)
         self._counter = EpisodeCounter(size)
         self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
@@ -90,12 +76,10 @@ class ProcessPool:
         self._policies = [
             Restarts(_FIRST_PAUSE_SECONDS, max_in_a_row=_MAX_RESTARTS_IN_A_ROW) for _ in range(size)
         ]
-        # Of the present processes; the first turn they give back is no step.
-        self._steps = np.zeros(size, np.int64)
+        self._steps = np.zeros(size, np.int64)  # Of the present processes, from -1.
         self._due = np.full(size, np.inf)  # When each is started again.
-        self._has_turn, self._hung = np.zeros(size, bool), np.zeros(size, bool)
-        self._answered = np.zeros(size, bool)  # And were not received yet.
-        self._ended = np.zeros(size, bool)  # While they did not have the turn.
+        # `_answered` are those not received yet; `_ended` ended while they did not have the turn.
+        self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
         self._turn_began = np.zeros(size)
         self._checked = 0.0  # When hung ones were last looked for.
 
@@ -104,15 +88,12 @@ class ProcessPool:
         # Nobody else removes it if the last child has to be killed.
         self._resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self._resources.callback(self._end_children)
-        self._resources.callback(Hold(self._directory).release)
+        self._resources.callback(environment_process.Hold(self._directory).release)
         for i in range(len(self.task_ids)):
             self._start(i)
 
     def receive(self, seconds: float) -> Ready:
-        """Receives as in the protocol; once one is ready, waits a little for more than half to be.
-
-        An environment is lost if it cannot even begin, or dies too often in a row.
-        """
+        """Waits as in the protocol; once one is ready, a little longer for more than half."""
         ids = self._gather(seconds)
         self._answered[ids] = False
         self._steps[ids] += 1
@@ -137,8 +118,8 @@ class ProcessPool:
         self._resources.close()
 
     def _end_children(self) -> None:
-        for child in self._children.values():
-            child.connection.close()  # All of them end at the same time.
+        for child in self._children.values():  # All end at the same time.
+            child.connection.close()
         supervisor.end(self._children.values(), _GRACE_SECONDS)
 
     def _gather(self, seconds: float) -> np.ndarray:
@@ -212,24 +193,20 @@ class ProcessPool:
         self._has_turn[i] = self._answered[i] = False
         code = self._children.pop(i).wait()
         assert code is not None
+        hung = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
+        end = hung if self._hung[i] else supervisor.describe_exit(code)
         directory = self._directory / f"{i}_{self.restarts[i]}"
         words = supervisor.last_words(supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES))
         shutil.rmtree(directory, ignore_errors=True)
-        end = supervisor.describe_exit(code)
-        if self._hung[i]:
-            end = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
-        if not self.restarts[i] and code == REFUSED and self._steps[i] < 0:
+        if not self.restarts[i] and code == environment_process.REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         policy = self._policies[i]
         pause = policy.pause(healthy=bool(self._steps[i] >= _HEALTHY_STEPS))
         if pause is None:
-            raise EnvironmentLostError(
-                f"the process of {self._names[i]} {end}, the last of {policy.deaths} in a row; "
-                f"its last words: {words}"
-            )
-        logging.warning(
-            "the process of %s %s; starting another in %g s: %s", self._names[i], end, pause, words
-        )
+            row = f"the last of {policy.deaths} in a row; its last words: {words}"
+            raise EnvironmentLostError(f"the process of {self._names[i]} {end}, {row}")
+        warning = "the process of %s %s; starting another in %g s: %s"
+        logging.warning(warning, self._names[i], end, pause, words)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
 

@@ -18,7 +18,7 @@ class Uniform(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these values, each with the same probability."""
+    """One of these values, all with the same probability."""
 
     values: tuple[float, ...]
 

@@ -37,22 +37,21 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """Settings of a suite's environments; paths are empty where they are not given."""
+    """Settings of environments; paths are empty where they are not given."""
 
     num_action_repeats: int  # environment frames of an agent step
     height: int  # of the observation, in pixels
     width: int
     action_set: str
-    # If true, `done` also marks what ends an episode only in training, such as the loss of a life
-    # in Atari; if false, levels are those of the published evaluation.
+    # If true, `done` also marks what ends only training episodes, such as the loss of a life in
+    # Atari; if false, levels are those of the published evaluation.
     training: bool = True
     dataset_path: str = ""  # directory of the images that some levels show
     level_cache_dir: str = ""  # directory of compiled levels
     human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
 
 
-# Makes one environment for each task name. The ids become its `task_ids`; each environment takes
-# its randomness from its own seed.
+# Makes an environment for each task name, `task_ids` of the pool, and seed.
 MakeEnvironments = Callable[
     [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions], EnvironmentPool
 ]
@@ -135,11 +134,7 @@ class Suite:
     def references(self, starts: str) -> dict[str, ReferenceScore]:
         """Returns the reference scores of all levels from `noop` or `human` starts."""
         by_task = self.human_starts_scores if starts == "human" else self.reference_scores
-        return {
-            level: reference
-            for task, reference in by_task.items()
-            for level in (task, self.test_version(task))
-        }
+        return {**by_task, **{self.test_version(task): score for task, score in by_task.items()}}
 
     def select(self, tasks: Iterable[str]) -> "Suite":
         """Returns the same benchmark with these tasks in play."""

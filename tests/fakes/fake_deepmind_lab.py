@@ -37,7 +37,6 @@ class Behaviour(NamedTuple):
     reset_seconds: float = 0.0  # an eighth of it where the level cache has the map
     episode_frames: int = 300
     exit_after_steps: int | None = None  # calls of step(), on average over processes
-    exit_exactly: bool = False  # ends the process after exactly that many calls
     raise_on_step: int | None = None  # raises after that many calls
 
 
@@ -63,9 +62,8 @@ class Lab:
         self._shape = (int(config.get("height", 240)), int(config.get("width", 320)), 3)
         given = json.loads(os.environ.get("FAKE_DMLAB") or "{}")
         self._behaviour = Behaviour(**{**given.get("*", {}), **given.get(self._level, {})})
-        self._exit_at = self._behaviour.exit_after_steps or math.inf
-        if not self._behaviour.exit_exactly:
-            self._exit_at *= random.Random(os.getpid()).expovariate(1.0)
+        exit_after = self._behaviour.exit_after_steps or math.inf
+        self._exit_at = exit_after * random.Random(os.getpid()).expovariate(1.0)
         self._calls = 0
         self._folder = Path(temp_folder, "baselab")
         self._folder.mkdir(parents=True, exist_ok=True)

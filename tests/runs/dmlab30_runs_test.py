@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from scalable_agent_popart import scores, suites
-from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.suites import process_pool
 from tests.fakes.main_program import run
 from tests.runs.experiment_test import FRAMES, fails, lines, saved
@@ -26,9 +25,7 @@ def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert not left, "processes and engines leave nothing behind"
 
 
-def test_levels_are_trained_and_tested(
-    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> None:
     held_out_task, other = "rooms_collect_good_objects_train", "lt_chasm"
     stand_in(**{"*": {"episode_frames": 40}})  # Games of 10 agent steps.
     logdir = tmp_path / "run"
@@ -41,8 +38,7 @@ def test_levels_are_trained_and_tested(
     assert {line["episode_frames"] for line in lines(logdir / "episodes.jsonl")} == {40}
     assert list((tmp_path / "cache").iterdir())
 
-    test = {"mode": "test", "logdir": str(logdir), "test_num_episodes": 2}
-    run(**test)
+    run(mode="test", logdir=str(logdir), test_num_episodes=2)
     result = json.loads((logdir / "evaluation.json").read_text())
     suite = suites.resolve("dmlab30")
     held_out = suite.test_versions[held_out_task]
@@ -55,10 +51,6 @@ def test_levels_are_trained_and_tested(
         score = scores.normalise(np.mean(played["returns"]), suite.reference_scores[held_out_task])
         assert played["normalised"] == pytest.approx(score)
         assert column["aggregate"]["mean_capped"] == pytest.approx(min(100.0, score))
-
-    stand_in(lt_chasm={"exit_after_steps": 20, "exit_exactly": True})
-    monkeypatch.setattr(evaluate, "_MAX_RESTARTS", 1)
-    assert "lost more than 1 times before it could" in fails(**test, level_name=other)
 
 
 def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(

@@ -92,32 +92,3 @@ def test_lockstep_sends_to_all_members_before_it_receives_and_lets_some_rest() -
     with pytest.raises(OSError, match="b cannot be closed"):
         pool.close()
     assert sorted(calls[-3:]) == ["close a", "close b", "close c"]
-
-
-class Countdown:
-    """A single environment whose episodes last as many steps as the number says."""
-
-    def __init__(self, length: int):
-        self._length = length
-
-    def reset(self) -> np.ndarray:
-        self._left = self._length
-        return np.full(2, self._left)
-
-    def step(self, action: int) -> tuple[float, bool, np.ndarray]:
-        self._left -= 1
-        return float(action), not self._left, np.full(2, self._left) if self._left else self.reset()
-
-
-def test_serial_environments_are_a_batch_of_single_ones() -> None:
-    batch = environments.SerialEnvironments([Countdown(2), Countdown(3)], np.array([5, 6]))
-    np.testing.assert_array_equal(batch.reset().observation, [[2, 2], [3, 3]])
-    outputs = []
-    for actions in ([1, 2], [3, 4], [5, 6]):
-        batch.send(np.array(actions, np.int32))
-        outputs.append(batch.receive())
-    np.testing.assert_array_equal([o.reward for o in outputs], [[1, 2], [3, 4], [5, 6]])
-    ends = [[False, False], [True, False], [False, True]]
-    np.testing.assert_array_equal([o.done for o in outputs], ends)
-    np.testing.assert_array_equal([o.info.episode_return[1] for o in outputs], [2, 6, 12])
-    np.testing.assert_array_equal(outputs[-1].observation, [[1, 1], [3, 3]])

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from environments import BatchedEnvironment, EpisodeCounter, Lockstep, StepOutput
+from environments import EpisodeCounter, Lockstep, StepOutput
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
-from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_starts
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_reference_scores
 
@@ -28,13 +28,13 @@ class AtariEnvironments:
     """N copies of one game, stepped by `ale-py`'s own threads without holding the GIL."""
 
     def __init__(
-        self, game: str, task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
+        self, game: str, task_ids: np.ndarray, seeds: np.ndarray, options: EnvironmentOptions
     ):
         """Loads the game; its name is that of its ROM, such as `space_invaders`."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
         self.task_ids = task_ids
-        self._seeds = np.asarray(seeds, np.int32)
+        self._seeds = seeds
         self._counter = EpisodeCounter(len(task_ids))
         self._game_frame = np.zeros(len(task_ids), np.int32)
         self._environments: Any = ale_py.AtariVectorEnv(
@@ -43,8 +43,7 @@ class AtariEnvironments:
             num_threads=1,  # Other actor threads use the other cores.
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
-            # Restarting in the step after a game's end would ignore that step's action, and
-            # the learner would be taught that it had been taken.
+            # Restarting a step later would ignore that step's action, as if it had been taken.
             autoreset_mode="SameStep",
             img_height=options.height,
             img_width=options.width,
@@ -56,8 +55,8 @@ class AtariEnvironments:
             reward_clipping=False,
             use_fire_reset=False,
         )
-        # `send` takes indices into the game's own list of actions, which may be shorter than the
-        # 18 (Skiing has no fire button). As in the emulator itself, the others do nothing.
+        # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
+        # no fire button). As in the emulator itself, the others do nothing.
         legal = self._environments.ale.get_action_set()
         actions = list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
         known = [action if action in legal else ale_py.Action.NOOP for action in actions]
@@ -74,13 +73,11 @@ class AtariEnvironments:
     def receive(self) -> StepOutput:
         frames, rewards, terminated, truncated, info = self._environments.recv()
         done = terminated | truncated
-        # A lost life leaves the game's frame counter running, a new game resets it. The number
-        # of lives would not tell: some games never report one.
+        # A new game resets its frame counter. Lives would not tell: some games never report any.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
         self._game_frame = info["episode_frame_number"]
         rewards = rewards.astype(np.float32)
         info = self._counter.step(rewards, game_over)
-        # [N, 1, height, width] -> [N, height, width, 1]
         return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
 
     def close(self) -> None:
@@ -91,15 +88,14 @@ def _make_environments(
     games: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
 ) -> Lockstep:
     """Makes one batched environment for each group of neighbouring copies of a game."""
-    members: list[BatchedEnvironment] = []
-    for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
-        own = list(group)
-        if options.human_starts_dir:
-            members.append(atari_starts.AtariFromStarts(game, task_ids[own], options))
-        else:
-            own_seeds = [seeds[i] for i in own]
-            members.append(AtariEnvironments(game, task_ids[own], own_seeds, options))
-    return Lockstep(*members)
+    groups = itertools.groupby(range(len(games)), lambda i: games[i])
+    own = [(game, list(group)) for game, group in groups]
+    if options.human_starts_dir:
+        return Lockstep(*(AtariFromStarts(game, task_ids[i], options) for game, i in own))
+    all_seeds = np.asarray(seeds, np.int32)
+    return Lockstep(
+        *(AtariEnvironments(game, task_ids[i], all_seeds[i], options) for game, i in own)
+    )
 
 
 _SCORES = read_reference_scores("atari57_scores.csv")
@@ -131,7 +127,7 @@ SUITE = Suite(
     },
     environment_factory=_make_environments,
     search_space=PAPER_ATARI,
-    check_tasks=atari_starts.check_starts,
+    check_tasks=check_starts,
     requires={
         "ale_py": "pip install ale-py",
         "gymnasium": "pip install gymnasium",

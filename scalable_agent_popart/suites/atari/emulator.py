@@ -1,8 +1,4 @@
-"""A game of Atari whose state can be saved and restored.
-
-`ale-py`'s vector environment, which agents are trained in, cannot do that. Preprocessing is the
-same bit for bit.
-"""
+"""A game of Atari whose state, unlike that of a vector environment, can be saved and restored."""
 
 import functools
 from pathlib import Path
@@ -17,7 +13,7 @@ _NOOP = 0
 
 
 class Emulator:
-    """One game, played and preprocessed as by `atari57.AtariEnvironments`."""
+    """One game, played and preprocessed bit for bit as by `atari57.AtariEnvironments`."""
 
     def __init__(self, game: str, options: suite.EnvironmentOptions, seed: int = 0):
         """Loads the game by the name of its ROM and begins it; `seed` is below 2^31."""
@@ -54,8 +50,7 @@ class Emulator:
         """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
 
         A state holds no screen. To draw one, a frame of no-op is played, whose reward is ignored.
-        From there on the game continues as the one that was saved, except that where only parts of
-        the screen are redrawn, pixels of another game may show at first.
+        Where a game redraws only parts of the screen, pixels of another may show at first.
         """
         # A state does not say whether the last frame was cut short, as Q*bert's always are. In an
         # emulator that has played no frame since its reset, Q*bert would continue differently.
@@ -67,8 +62,8 @@ class Emulator:
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
         """Repeats one of the 18 actions, up to the game's end; those it does not use are no-ops.
 
-        Returns the raw reward of all frames, whether the game has ended or reached its limit of
-        frames, and the pixelwise maximum of the last two frames, uint8 `[height, width, 1]`.
+        Returns the raw reward, whether the game has ended or reached its limit of frames, and the
+        pixelwise maximum of the last two frames, uint8 `[height, width, 1]`.
         """
         reward, over, screens = 0, False, []
         for remaining in reversed(range(self._num_repeats)):

@@ -2,10 +2,8 @@
 
 As in Nair et al. (2015) and van Hasselt et al. (2016): the agent plays on from the recorded
 point until the game is over or has lasted 108,000 frames, including those before the start.
-Only rewards after the start count.
-
-The starts of the papers were never published. A file `<directory>/<game>.npz` holds those of
-one game, of any player. It is an archive of plain NumPy arrays, nothing pickled:
+Only rewards after the start count. A file `<directory>/<game>.npz` holds the starts of one game, of
+any player, as an archive of plain NumPy arrays, nothing pickled:
 
   format    the string "atari-starts-1"
   game      the name of the game's ROM, such as "space_invaders"
@@ -74,9 +72,8 @@ def check_starts(games: Sequence[str], options: EnvironmentOptions) -> None:
     if not directory:
         return
     if missing := [game for game in games if not _path(directory, game).is_file()]:
-        named = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
-        of_all = f"{len(missing)} of {len(games)} games ({named})"
-        raise UserError(f"{directory} holds no starts for {of_all}; {_HOW_TO_RECORD}")
+        games_of_all = f"{len(missing)} of {len(games)} games ({', '.join(missing)})"
+        raise UserError(f"{directory} holds no starts for {games_of_all}; {_HOW_TO_RECORD}")
     for game in games:
         read_starts(directory, game)
 
@@ -141,10 +138,9 @@ class AtariFromStarts(SerialEnvironments):
             if fault := emulators[0].fault(state):
                 path = _path(options.human_starts_dir, game)
                 raise UserError(f"{path}: start {i} is {fault}; leave it out")
-        games = []
-        for j, emulator in enumerate(emulators):
-            own = itertools.islice(itertools.cycle(states), j, None, len(emulators))
-            games.append(_Game(emulator, map(emulator.restore, own)))
+        size = len(emulators)
+        own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
+        games = [_Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
         super().__init__(games, task_ids)
         # Emulators release the GIL, so that games with a thread each are played in parallel.
         self._thread = ThreadPoolExecutor(1)
@@ -172,8 +168,7 @@ def record_starts(
     """Plays whole games, each after 0 to 30 no-ops, and samples starts from them.
 
     Args:
-      act: the player, called with outputs `[1, ...]` of an environment that restarts in the step
-        that ends a game: `done` where a game begins.
+      act: the player, called with outputs `[1, ...]`, which are `done` where a game begins.
       num_starts: sampled uniformly from all agent steps after which the game goes on; with fewer
         steps than that, a UserError is raised.
       seed: of the no-ops and the sample, below 2^31.

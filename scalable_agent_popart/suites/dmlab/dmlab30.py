@@ -3,9 +3,8 @@
 RGB frames of 72x96 and the instruction, each action repeated for four frames, one of two sets of
 actions (Hessel et al., 2019, appendix "DeepMind Lab action discretisation"). Each level runs in a
 process of its own: the engine never releases Python's lock, takes seconds to compile a map, and
-ends its whole process at some errors. Tests play the levels of the published evaluation: two have
-versions held out from training, and all have a mixer seed of their own, which decides their random
-choices. Random and human scores are those of scalable_agent (`dmlab30.py`).
+ends its whole process at some errors. Tests play the published evaluation, with its mixer seed and
+two levels held out from training. Scores are those of scalable_agent (`dmlab30.py`).
 """
 
 import functools
@@ -31,18 +30,13 @@ from scalable_agent_popart.system.supervisor import last_words
 _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
-_BUILD = (
-    "it is on no package registry: build and install it as "
-    "https://github.com/google-deepmind/lab/blob/master/docs/users/build.md says"
-)
+_BUILD = "build it: https://github.com/google-deepmind/lab/blob/master/docs/users/build.md"
 
 
 def _action_set(looks: Sequence[int], downs: Sequence[int]) -> np.ndarray:
     """Returns a set of actions: look right, look down, strafe right, forward, fire, jump, crouch.
 
-    Args:
-      looks: pixels to look to the right, standing or moving forward.
-      downs: pixels to look down.
+    `looks` are pixels to the right, standing or moving forward; `downs` are pixels down.
     """
     moves = [(0, 0, 0, 1), (0, 0, 0, -1), (0, 0, -1, 0), (0, 0, 1, 0)]
     moves += [(look, 0, 0, 0) for look in looks]
@@ -85,11 +79,7 @@ class DmLabLevel:
     def __init__(
         self, level: str, seed: int, options: EnvironmentOptions, attempt: int, directory: Path
     ):
-        """Loads a level, of DmLab-30 without its folder or any other with it.
-
-        Its episodes depend on the seed and on `attempt`, how often it was loaded before with this
-        seed; `directory` is for the engine's files.
-        """
+        """Loads a level; `attempt` is how often it was, and `directory` for the engine's files."""
         import deepmind_lab  # noqa: PLC0415 - it may end the process.
 
         config = {"width": str(options.width), "height": str(options.height), "logLevel": "warn"}
@@ -97,20 +87,15 @@ class DmLabLevel:
             config["datasetPath"] = options.dataset_path
         if not options.training:
             config |= {"allowHoldOutLevels": "true", "mixerSeed": str(_TEST_MIXER_SEED)}
-        load = functools.partial(
-            deepmind_lab.Lab,
-            _path(level),
-            config=config,
-            level_cache=LevelCache(options.level_cache_dir) if options.level_cache_dir else None,
-            temp_folder=str(directory),
-        )
+        cache = LevelCache(options.level_cache_dir) if options.level_cache_dir else None
+        given = {"config": config, "level_cache": cache, "temp_folder": str(directory)}
         self._actions = ACTION_SETS[options.action_set]
         self._num_action_repeats = options.num_action_repeats
         self._random = np.random.default_rng([seed, attempt])
         try:
-            self._lab: Any = load(_OBSERVATIONS)
+            self._lab: Any = deepmind_lab.Lab(_path(level), _OBSERVATIONS, **given)
         except ValueError:  # Levels outside of DmLab-30 need not have instructions.
-            self._lab = load(_OBSERVATIONS[:1])
+            self._lab = deepmind_lab.Lab(_path(level), _OBSERVATIONS[:1], **given)
 
     def reset(self) -> Observation:
         self._lab.reset(seed=int(self._random.integers(2**31)))
@@ -138,10 +123,8 @@ def _path(level: str) -> str:
 def _make_environments(
     levels: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
 ) -> EnvironmentPool:
-    make = [
-        functools.partial(DmLabLevel, level, seed, options)
-        for level, seed in zip(levels, seeds, strict=True)
-    ]
+    pairs = zip(levels, seeds, strict=True)
+    make = [functools.partial(DmLabLevel, level, seed, options) for level, seed in pairs]
     return ProcessPool(levels, make, task_ids, SUITE.observation_spec(options))
 
 
@@ -149,10 +132,8 @@ def _task(name: str) -> str | None:
     """Returns the task that plays a level, None if there is no such level; refuses test levels."""
     level = name.removeprefix(_FOLDER)
     if level in _TEST_VERSIONS.values():
-        raise UserError(
-            f"--level_name: {level} is held out for testing; give {level.removesuffix('test')}train"
-            ", of which --mode=test plays both versions"
-        )
+        advice = f"give {level.removesuffix('test')}train, of which --mode=test plays both versions"
+        raise UserError(f"--level_name: {level} is held out for testing; {advice}")
     if level in _SCORES:
         return level
     return name if complaint(name) is None else None
@@ -199,8 +180,7 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
         if missing:
             lacks = f"={path} has no {' and no '.join(missing)}" if path else " is missing"
             raise UserError(
-                f"--dataset_path{lacks}: {needy} need(s) the images {' to '.join(_IMAGES)} of "
-                "Brady, Konkle, Alvarez and Oliva (2008), which DeepMind Lab's "
+                f"--dataset_path{lacks}: {needy} need(s) the images that DeepMind Lab's "
                 "data/brady_konkle_oliva2008/README.md tells how to get; give --dataset_path, the "
                 f"folder that holds them, or '{_DUMMY_DATASET}' for coloured squares"
             )

@@ -11,9 +11,8 @@ from absl import logging
 class LevelCache:
     """A level cache as `deepmind_lab.Lab` takes one: an object with `fetch` and `write`.
 
-    An entry is a file: a digest of key and compiled map, then the map. It is written atomically,
-    and ignored if its digest does not fit: the engine ends its process if `fetch` returns True
-    without a proper map.
+    An entry is a file: a digest of key and compiled map, then the map. It is ignored if its digest
+    does not fit, since the engine ends its process if `fetch` returns True without a proper map.
     """
 
     def __init__(self, directory: str):

@@ -69,17 +69,6 @@ def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
     assert len(set(map(tuple, controls))) == 5
 
 
-def test_board_shows_one_falling_ball_above_one_paddle_and_nothing_else() -> None:
-    # Left, stay and right are actions 0, 1 and 2 of the first task.
-    boards = play(_make([0] * 3, [5, 6, 7]), np.tile([0, 1, 2], (_STEPS - 1, 1))).observation
-    for step, board in enumerate(boards):
-        pieces = board.any(axis=-1)
-        assert (pieces.sum(axis=(1, 2)) == 2).all()
-        assert (pieces.any(axis=2).argmax(axis=1) == step).all()
-        np.testing.assert_array_equal(_columns(board)[0], _columns(boards[0])[0])
-    assert _columns(boards[-1])[1].tolist() == [0, 2, 4], "which stays on the board"
-
-
 @pytest.mark.parametrize("task_id", _TASKS)
 def test_episode_ends_with_the_signed_scale_and_the_next_first_board(task_id: int) -> None:
     stay = _controls(task_id).index(0)

@@ -54,16 +54,6 @@ def test_balls_fall_paddles_move_and_nothing_else_changes_until_the_episode_ends
         before = output
 
 
-def test_boards_begin_with_any_two_columns_and_dark_clutter_of_their_seed() -> None:
-    output = make(3000).reset()
-    _, balls, paddles = pieces(output)
-    assert len(set(zip(balls.tolist(), paddles.tolist(), strict=True))) == SIZE**2
-    seen = tiles_of(output)
-    assert np.unique(seen[seen < 255]).tolist() == list(range(128))
-    np.testing.assert_array_equal(make().reset().observation, output.observation[:8])
-    assert (seen[1:] != seen[:-1]).mean() > 0.9
-
-
 def test_reference_scores_are_those_of_random_and_of_perfect_play() -> None:
     reference = suites.resolve("cluttered_catch").reference_scores["cluttered_catch"]
     actions = np.random.default_rng(0).integers(3, size=(10 * LENGTH, 400))

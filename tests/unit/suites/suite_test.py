@@ -59,16 +59,6 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
     assert suites.resolve(suite.level_name) == suite
 
 
-def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() -> None:
-    # A suite of a single task is that task.
-    several = [suite.name for suite in suites.ALL if len(suite.tasks) > 1]
-    names = [*several, *(task for suite in suites.ALL for task in suite.tasks)]
-    assert len(set(names)) == len(names)
-    for suite in suites.ALL:
-        assert set(suite.reference_scores) == set(suite.tasks)
-        assert (suite.normalised, suite.unit) == (True, "%")
-
-
 @pytest.mark.parametrize(
     ("level_name", "message"),
     [

@@ -127,6 +127,13 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     assert len(set(output.reward[:step, 0].tolist())) > 1
 
 
+def test_games_begin_after_0_to_30_noops() -> None:
+    # Of all seeds below 3,000, those that give the smallest numbers and the largest.
+    environment = _make("pong", [2927, 1146, 2193, 2748])
+    environment.reset()
+    assert environment._game_frame.tolist() == [0, 0, 30, 30]
+
+
 def test_game_is_cut_off_after_its_frames_and_that_ends_the_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

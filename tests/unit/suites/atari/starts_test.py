@@ -1,6 +1,5 @@
 """Human starts on the real emulator: the file, playing on from a state, recording."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +75,6 @@ def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(tmp_path: Path) -> N
             np.testing.assert_array_equal(seen, frame)
         total += expected[0]
     assert total > 0
-
-
-def test_game_restarts_in_the_step_that_ends_it_and_counts_from_the_start_on(
-    breakout: list[bytes], tmp_path: Path
-) -> None:
-    outputs = _play(_make(tmp_path, breakout[:1]), _random_actions(400, seed=1))
-    info, returns = outputs.info, []
-    np.testing.assert_array_equal(outputs.done[1:], info.episode_end[1:])
-    for begin, end in itertools.pairwise(np.flatnonzero(outputs.done)):
-        np.testing.assert_array_equal(outputs.observation[end], outputs.observation[0])
-        assert info.episode_step[end, 0] == end - begin > 20, "five lives, not one"
-        returns.append(outputs.reward[begin + 1 : end + 1].sum())
-        assert info.episode_return[end, 0] == returns[-1]
-    assert max(returns) > 0
 
 
 def test_copies_use_all_starts_equally_up_to_the_games_limit_of_frames(
