@@ -59,10 +59,10 @@ class ClusterJobs:
             start = starts(self.directory, process)[0]
             role = process.rstrip("01")
             task = [f"--task={process[-1]}"] * (role == "actor")
-            told = [*flags, f"--job_name={role}", *own[role], *task]
-            assert sorted(start["arguments"]) == sorted(told)
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES") if role == "learner" else "-1"
             assert start["devices"] == gpus
+            told = [*flags, f"--job_name={role}", *own[role], *task]
+            assert sorted(start["arguments"]) == sorted(told)
 
     def close(self) -> None:
         for program in self._programs:

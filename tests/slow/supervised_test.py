@@ -1,8 +1,6 @@
 """Owners of processes whose processes die, or that die themselves, again and again."""
 
 import functools
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,11 +40,3 @@ def test_nothing_is_left_of_a_local_job_whenever_it_is_killed(jobs: Jobs) -> Non
         wait_until(lambda count=count: len(jobs.all()) >= 4 * count)  # type: ignore[misc]
         process.kill()
     wait_until(lambda: not jobs.any_alive())
-
-
-def test_processes_of_a_local_job_that_do_not_listen_are_killed_in_the_end(jobs: Jobs) -> None:
-    process = jobs.start(learner="wait,0", actor="deaf", evaluator="1")
-    os.kill(jobs.wait_for_all()[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert not jobs.any_alive()

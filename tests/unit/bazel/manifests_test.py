@@ -69,11 +69,8 @@ def test_processes_are_told_who_they_are_and_start_again(make: _Make) -> None:
     objects = make(*_FLAGS)
     assert {name for kind, name in objects if kind == "Job"} == set(_ROLES)
     address, logdir = f"--learner_address={_NAME}-learner:{_PORT}", f"--logdir=/runs/{_NAME}"
-    own = {
-        "learner": [address, logdir],
-        "actor": [address, "--task=$(ACTOR_TASK)"],
-        "evaluator": [logdir],
-    }
+    own = {"learner": [address, logdir], "evaluator": [logdir]}
+    own["actor"] = [address, "--task=$(ACTOR_TASK)"]
     for role in _ROLES:
         container = _container(objects, role)
         assert container["command"] == ["python3", "/app/experiment.zip"]
@@ -91,13 +88,11 @@ def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(make
     labels = {role: _labels(objects, role) for role in _ROLES}
     service = objects["Service", "learner"]["spec"]
     assert service["clusterIP"] == "None"
-    other = {"app.kubernetes.io/instance": "other"}
-    strangers = [{}, labels["actor"] | other]
+    other = labels["actor"] | {"app.kubernetes.io/instance": "other"}
     for role in _ROLES:
         selected = service["selector"].items() <= labels[role].items()
         assert selected == (role == "learner")
-        assert not service["selector"].items() <= (labels[role] | other).items()
-        assert not any(_connects(objects, stranger, labels[role]) for stranger in strangers)
+        assert not _connects(objects, other, labels[role])
         senders = {sender for sender in _ROLES if _connects(objects, labels[sender], labels[role])}
         assert senders == ({"actor"} if role == "learner" else set())
 
@@ -125,9 +120,6 @@ def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) ->
         assert learner == [*own, "--job_name=learner", address, f"--logdir=/runs/{_NAME}"]
         receiver = pods[member, "learner"]
         assert {s for s in pods if _connects(objects, pods[s], receiver)} == {(member, "actor")}
-        selector = objects["Service", f"{member}-learner"]["spec"]["selector"]
-        selected = [s for s in pods if selector.items() <= pods[s].items()]
-        assert selected == [(member, "learner")]
 
 
 @pytest.mark.parametrize("name", ["atari57-unclipped-popart", "dmlab30-popart-large-pbt"])
@@ -144,20 +136,6 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
     assert experiments[0] == experiments[1]
 
 
-@pytest.mark.parametrize(
-    ("experiment_flags", "options", "expected"),
-    [
-        ([], {"name": "atari57_popart"}, "hyphens"),
-        ([], {"actor_jobs": "0"}, "got 0"),
-        (["--pbt_member=0"], {}, "leave it out"),
-    ],
-)
-def test_an_impossible_job_is_answered_in_one_line_and_nothing_is_written(
-    make: _Make, tmp_path: Path, experiment_flags: list[str], options: dict, expected: str
-) -> None:
-    with pytest.raises(SystemExit) as error:
-        make(*experiment_flags, **options)
-    (line,) = str(error.value).splitlines()
-    assert line.startswith("error: ")
-    assert expected in line
-    assert not (tmp_path / "out").exists()
+def test_an_impossible_job_is_answered_in_one_line(make: _Make) -> None:
+    with pytest.raises(SystemExit, match=r"^error: .*leave it out"):
+        make("--pbt_member=0")

@@ -121,11 +121,3 @@ def test_learner_that_fails_at_once_is_given_up(jobs: Jobs) -> None:
     assert process.returncode == 3
     assert "[learner] failed 5 times at once; giving up" in output
     assert jobs.num_starts()[0] == 5
-
-
-def test_impossible_job_is_answered_with_one_line() -> None:
-    command = [sys.executable, str(_PROGRAM), f"--executable={FAKE}", "--actor_jobs=0"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: --actor_jobs must be")

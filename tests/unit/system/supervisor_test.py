@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -115,20 +114,14 @@ def test_restarts_come_later_and_later_up_to_a_limit() -> None:
 
 # What the real engine printed without `zip`, which packs what the map compiler made, shortened.
 _NO_ZIP = """/site/compile_map.sh: line 128: zip: command not found
-Script file scripts/ghost.shader was not found
 WARNING: Couldn't find image for shader textures/door_placeholder:door_5_9
-
 Traceback (most recent call last):
-  File "/code/scalable_agent_popart/suites/environment_process.py", line 122, in play
-    first = environment.reset()
-            ^^^^^^^^^^^^^^^^^^^
-RuntimeError: Failed to start environment - "Failed to compile map.
-Map Name:
-**P  I   **
-
+  File "/code/environment_process.py", line 122, in play
+RuntimeError: Failed to compile map.
 stack traceback:
 \t[C]: in function 'mapFromTextLevel'
 """
+_STEPS = "".join(f"step {i} failed\n" for i in range(6))
 
 
 @pytest.mark.parametrize(
@@ -137,17 +130,15 @@ stack traceback:
         ("a\nb\n\n  c \nd\ne\nf\n", "b c d e f"),
         ("KeyError: 1\nDuring handling\npkg.LuaError: two\n lines\n", "pkg.LuaError: two lines"),
         (
-            "zip: command not found\n"
-            + "".join(f"step {i} failed\n" for i in range(6))
-            + "RuntimeError: no map\n",
+            f"zip: command not found\n{_STEPS}RuntimeError: no map\n",
             "zip: command not found; step 4 failed; step 5 failed; RuntimeError: no map",
         ),
         (
             _NO_ZIP,
-            r"/site/compile_map\.sh: line 128: zip: command not found; RuntimeError: Failed to "
-            r'start environment - "Failed to compile map\. Map Name: \*\*P  I   \*\*',
+            "/site/compile_map.sh: line 128: zip: command not found; "
+            "RuntimeError: Failed to compile map.",
         ),
     ],
 )
 def test_last_words_tell_in_one_line_what_happened_and_why(output: str, told: str) -> None:
-    assert re.fullmatch(told, supervisor.last_words(output))
+    assert supervisor.last_words(output) == told
