@@ -98,6 +98,7 @@ def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
             wait_until(lambda: len(port.shown) == 2)
         variables[0].assign_add(tf.ones_like(variables[0]))  # Not to be seen yet.
         learner.frames.assign(10**12)
+        actors.threads.stop()  # As leaving does, and surely before the first are shown.
         port.free.set()
     assert list(dict.fromkeys(port.shown))[1:] == [(1, expected[1]), (3, expected[3])]
     assert port.finished_after == len(port.shown), "actors are sent away with the newest"
