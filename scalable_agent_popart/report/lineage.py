@@ -67,8 +67,7 @@ def trace(
 def _origin(events: Sequence[Event], last: int | None) -> tuple[Event | None, str | None]:
     """Finds the start, first or anew, or the copy that the weights at `last`, or now, go back to.
 
-    If a line is missing that might tell of a later one, gives the event after it, or None if that
-    came after `last`; and what is missing.
+    Gives the event after a missing line, or None if that came after `last`; and what is missing.
     """
     if not events:
         return None, "nothing can be read of its lineage"

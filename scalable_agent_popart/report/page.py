@@ -38,11 +38,8 @@ def write_report(
 ) -> list[str]:
     """Writes a report on the runs in some directories, and gives a line for each thing left out.
 
-    Runs are compared on the tasks of `suite`, by default on those that each was trained on. Flags
-    that are `ignored` do not tell agents apart.
-
-    Raises:
-      UserError: if no run can be read, or nothing written, or flags cannot be ignored.
+    Tasks and ignored flags are those of `compare`. A UserError tells if no run can be read, or
+    nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():

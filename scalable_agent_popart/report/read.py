@@ -98,10 +98,9 @@ class Population:
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run directory, or of a population's.
+    """The content of a run directory, or of a population's or its member's.
 
-    Where there is a `population`, which the run is the best of or a member of, frames are those
-    that the weights have learned from, in whatever member.
+    Frames are those that the weights have learned from, in whatever member.
     """
 
     path: Path
@@ -121,10 +120,7 @@ class Run:
 
     @property
     def mixed(self) -> list[str]:
-        """Names the changes of flags that the run has learned with, one after the other.
-
-        A run that was made longer has, if its learning rate was annealed to the end before.
-        """
+        """Names the changes of flags, but of length, that only an annealed rate depends on."""
         return [
             f"{name} {then} to {now} at {change.frames:,} frames"
             for change in self.history
