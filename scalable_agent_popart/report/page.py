@@ -290,9 +290,9 @@ class _Section:
             return figures.gradients(tables.gradients_over_frames(own))
 
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
-        parts = self._figures(draw, policy, "gradients", says)
+        drawn = self._figures(draw, policy, "gradients", says)
         end = [_table(rows), _note("gradients"), self._file(table, "gradients")]
-        return ["### Gradients by task", *parts, *end]
+        return ["### Gradients by task", *drawn, *end]
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         table, name = final.breakdown(), f"levels-{final.column.name}"

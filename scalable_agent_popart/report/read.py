@@ -120,7 +120,7 @@ class Run:
 
     @property
     def mixed(self) -> list[str]:
-        """Names the changes of flags, but of length, that only an annealed rate depends on."""
+        """Names changes of flags in turn; a longer run counts if its learning rate was annealed."""
         return [
             f"{name} {then} to {now} at {change.frames:,} frames"
             for change in self.history
