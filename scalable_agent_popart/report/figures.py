@@ -74,8 +74,8 @@ def learning_curves(
 ) -> Figure:
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
-    A line a run; several runs of an agent have the mean as a thick line, and its 95% interval
-    filled. Published final scores (`targets`) are dotted. The axis is chosen for the runs.
+    A line a run; over several runs the mean is thick, its 95% interval filled. Published final
+    scores (`targets`) are dotted. The axis is chosen for the runs.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -152,10 +152,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
 
 
 def scales(table: pd.DataFrame) -> Figure:
-    """Draws all tasks' scales on one axis, a column an agent and a line a run and task.
-
-    Tasks are named with their scales at the end; of many, those with the smallest and the largest.
-    """
+    """Draws tasks' scales on one axis an agent; of many, the smallest and the largest are named."""
     agents = list(dict.fromkeys(table["agent"]))
     ends = table.groupby(["agent", "run", "task"])["scale"].last()
     order = list(ends.groupby("task").mean().sort_values().index)
@@ -190,10 +187,7 @@ def scales(table: pd.DataFrame) -> Figure:
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Draws the size of each task's policy gradient, and its part of all sizes; a column a panel.
-
-    The 95% interval of a part that is a mean over runs is filled.
-    """
+    """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
     panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
     colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
@@ -208,9 +202,8 @@ def gradients(table: pd.DataFrame) -> Figure:
             frames = line["frames"] / unit
             above.plot(frames, line["norm"], color=colour, label=task)
             below.plot(frames, line["part"], color=colour)
-            below.fill_between(
-                frames, line["low_part"], line["high_part"], color=colour, alpha=0.12, lw=0
-            )
+            ends = line["low_part"], line["high_part"]
+            below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
         above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
@@ -257,8 +250,7 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
             axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
             for x in np.where(several[:, None], ranges, intervals).T:
                 axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
-        labels = [name.replace("_", " ") for name in names]
-        axes.set_yticks(np.arange(len(names)), labels, fontsize=8)
+        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
             axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
@@ -282,9 +274,8 @@ class _Curve(NamedTuple):
 def population(shown: Population) -> Figure:
     """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
 
-    A line a member, coloured by its present score, with a dot where it goes on from a copy. In
-    black the ancestry that the report's curves follow, dotted from the frames at which a
-    member's checkpoint was taken to those at which another went on from it.
+    A line a member, coloured by its present score, with a dot where it goes on from a copy; in
+    black the ancestry that the report's curves follow, dotted from a copied checkpoint to its copy.
     """
     members, tuned = shown.members, shown.shown.config.tuned
     panels = {flag: {n: _steps(own, flag) for n, own in members.items()} for flag in tuned}
@@ -403,8 +394,7 @@ def _frames_axis(
     """Labels a figure's axis of frames, and gives what they are counted in there."""
     units = {1e9: "billions", 1e6: "millions", 1e3: "thousands", 1.0: "one by one"}
     unit = next((unit for unit in units if most >= unit), 1.0)
-    text = f"{of} ({units[unit]}), summed over tasks"
-    figure.supxlabel(text, fontsize="medium", **where)
+    figure.supxlabel(f"{of} ({units[unit]}), summed over tasks", fontsize="medium", **where)
     return unit
 
 

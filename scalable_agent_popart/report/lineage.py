@@ -31,12 +31,10 @@ def trace(
 ) -> tuple[tuple[Segment, ...], str | None]:
     """Follows a member's present weights back to where they started.
 
-    Lineages, by member, may lack lines, contradict each other or be missing: what is older than
-    that is left out, and frames are counted as the oldest known member counts them.
-
-    Returns:
-      Segments, oldest first, without gap or overlap in frames learned from; and the reason why
-      older ones are not known, or None if these reach a start.
+    Gives segments, oldest first, without gap or overlap in frames learned from; and the reason why
+    older ones are not known, or None if these reach a start. Lineages, by member, may lack lines or
+    contradict each other: what is older than that is left out, and frames are counted as the oldest
+    known member counts them.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
     followed: set[tuple[int, int]] = set()  # Copies: member and comparison.
@@ -69,8 +67,7 @@ def trace(
 def _origin(events: Sequence[Event], last: int | None) -> tuple[Event | None, str | None]:
     """Finds the start, first or anew, or the copy that the weights at `last`, or now, go back to.
 
-    If a line is missing that might tell of a later one, gives the event after it, or None if that
-    came after `last`; and what is missing.
+    Gives the event after a missing line, or None if that came after `last`; and what is missing.
     """
     if not events:
         return None, "nothing can be read of its lineage"

@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
-from scalable_agent_popart.report.read import Population, read_run
-from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
 from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.suites import Suite
 
@@ -39,14 +38,8 @@ def write_report(
 ) -> list[str]:
     """Writes a report on the runs in some directories, and gives a line for each thing left out.
 
-    Args:
-      paths: of run directories.
-      report_dir: directory to write to; made if need be.
-      suite: with the tasks to compare; by default those that each run was trained on.
-      ignored: flags that do not tell agents apart.
-
-    Raises:
-      UserError: if no run can be read, or nothing written, or flags cannot be ignored.
+    Tasks and ignored flags are those of `compare`. A UserError tells if no run can be read, or
+    nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -112,18 +105,17 @@ def _members(population: Population | None) -> str:
         return ""
     size = population.shown.config.population_size
     if not population.whole:
-        best = ", now its best" if population.shown is population.best else ""
-        return f", of a population of {size}{best}"
+        is_best = population.shown is population.best
+        return f", of a population of {size}{', now its best' * is_best}"
     waiting = size - len(population.members)
-    rest = f", {waiting} not begun" if waiting else ""
+    rest = f", {waiting} not begun" * (waiting > 0)
     return f", population of {size}, best: {population.best.name}{rest}"
 
 
 class _Section:
-    """One comparison's part of the report, with the files that it refers to."""
+    """One comparison's part of a report in a directory, with its files, which begin with a name."""
 
     def __init__(self, comparison: Comparison, name: str, directory: Path):
-        """Takes what the names of its files begin with, and the directory of the report."""
         self._comparison = comparison
         self._suite = comparison.suite
         self._name = name
@@ -267,16 +259,16 @@ class _Section:
         if not len(table):
             return []
         several = table.groupby("agent")["run"].nunique().max() > 1
-        says = "shift and scale by task, above returns"
+        says = "scales of all tasks beside each other"
+
+        def draw(own: pd.DataFrame) -> Figure:
+            return figures.statistics(own, self._styles)
+
         return [
             "### Normalisation statistics",
-            *self._figures(
-                lambda own: figures.statistics(own, self._styles), table, "statistics", says
-            ),
+            *self._figures(draw, table, "statistics", "shift and scale by task, above returns"),
             _note("statistics", file=self._file(table, "statistics")),
-            *self._figures(
-                figures.scales, table, "scales", "scales of all tasks beside each other"
-            ),
+            *self._figures(figures.scales, table, "scales", says),
             *([_note("scales")] if several else []),
         ]
 
@@ -284,8 +276,7 @@ class _Section:
         table = tables.gradients(self._comparison)
         if not len(table):
             return []
-        rows = []
-        by_agent = tables.gradients_by_agent(table)
+        rows, by_agent = [], tables.gradients_by_agent(table)
         for (agent, loss), own in by_agent.groupby(["agent", "loss"], sort=False):
             sizes, parts = {}, {}
             for row in own.itertuples():
@@ -294,18 +285,14 @@ class _Section:
                 parts[row.task] = _with_ends(row.part, row.low_part, row.high_part, ".1%")
             rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
             rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
-        return [
-            "### Gradients by task",
-            *self._figures(
-                lambda own: figures.gradients(tables.gradients_over_frames(own)),
-                table[table["loss"] == "policy"],
-                "gradients",
-                "size of tasks' policy gradients",
-            ),
-            _table(rows),
-            _note("gradients"),
-            self._file(table, "gradients"),
-        ]
+
+        def draw(own: pd.DataFrame) -> Figure:
+            return figures.gradients(tables.gradients_over_frames(own))
+
+        policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
+        drawn = self._figures(draw, policy, "gradients", says)
+        end = [_table(rows), _note("gradients"), self._file(table, "gradients")]
+        return ["### Gradients by task", *drawn, *end]
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         table, name = final.breakdown(), f"levels-{final.column.name}"
@@ -340,6 +327,7 @@ class _Section:
                 f"member {segment.member} ({segment.first:,} to {population.end(segment):,})"
                 for segment in population.segments
             ]
+            frames = sum(member.frames for member in population.members.values())
             if len(passed) > _MAX_NAMED:
                 passed = ["...", *passed[-_MAX_NAMED:]]
             parts += [
@@ -353,11 +341,7 @@ class _Section:
                     file=ancestries,
                 ),
                 _table(_standings(population)),
-                _note(
-                    "standings",
-                    frames=f"{sum(member.frames for member in population.members.values()):,}",
-                    file=events,
-                ),
+                _note("standings", frames=f"{frames:,}", file=events),
             ]
         return parts
 

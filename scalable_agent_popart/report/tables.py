@@ -11,10 +11,8 @@ from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.population.directory import Event
-from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
-from scalable_agent_popart.report.read import Population, Run
-from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
 from scalable_agent_popart.scores import Scores
 from scalable_agent_popart.suites import Suite
 
@@ -37,10 +35,7 @@ _MAX_PANELS = 8  # For each seed one, in that figure.
 
 
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
-    """Gives a column of the paper's Table 1: percent by agent and reward clipping.
-
-    The paper has no scores by level, so none of a subset.
-    """
+    """Gives a column of the paper's Table 1: percent by agent and reward clipping."""
     table = _published("table1.csv").query("suite == @suite and column == @column")
     return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
 
@@ -90,8 +85,8 @@ class _Final(NamedTuple):
 class FinalScores:
     """The scores that count in the end, under one column's protocol.
 
-    Every agent is compared on all tasks in play: a test of some of them does not count. Where a
-    run of an agent was tested, untested ones do not count, nor do runs that lag far behind.
+    A test of some tasks in play does not count; where a run of an agent was tested, untested ones
+    do not, nor do runs that lag far behind.
 
     Attributes:
       column: the protocol.
@@ -133,10 +128,7 @@ class FinalScores:
         return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
 
     def breakdown(self) -> pd.DataFrame:
-        """Makes a row a level and agent, published ones too: raw and normalised scores.
-
-        The latter have an interval and a range as in `table_1`.
-        """
+        """Makes a row a level and agent: raw and normalised scores, with ends as in `table_1`."""
         rows: list[dict[str, Any]] = []
         for level in self._levels if self._finals else ():
             rows += [self._level_row(agent, own, level) for agent, own in self._finals]
@@ -263,11 +255,7 @@ def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and point: aggregate scores over training.
-
-    A curve begins where every task has finished an episode; tasks whose random and human scores
-    are not known are left out.
-    """
+    """Makes a row a run and point, from where every task with reference scores has an episode."""
     references = comparison.suite.reference_scores
     tasks = [task for task in comparison.suite.tasks if task in references]
     longest = max(run.frames for _, run in comparison.runs)
@@ -301,9 +289,8 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and record: speed, memory and entropy, see `records.read_metrics`."""
-    columns = ["frames", *records.METRICS["progress"]]
-    return _of_runs(comparison, columns, lambda run: run.logs["progress"])
+    """Makes a row a run and record: speed, memory and entropy, see `read.Run.logs`."""
+    return _of_runs(comparison, ["frames", *METRICS["progress"]], lambda run: run.logs["progress"])
 
 
 def batches(comparison: Comparison) -> pd.DataFrame:
@@ -332,9 +319,8 @@ def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFra
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
-    `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
-    a batch have by themselves, see `Learner.gradient_norms`; NaN where there were none. `part`,
-    from 0 to 1, is that over the sum of all tasks' norms.
+    `norm` is the length of the gradient of the task's rollouts in a batch, see
+    `Learner.gradient_norms`; NaN without any. `part` is that over the sum of all tasks' norms.
     """
 
     def read(run: Run) -> pd.DataFrame:
@@ -349,9 +335,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
     """Makes a row an agent, loss and task: `norm` and `part`.
 
-    Of each run the median norm and the mean part, up to the frames that all runs have reached.
-    Then the median of the norms, which may differ by orders of magnitude between runs, with the
-    least and the most; and the mean of the parts, with its 95% interval over runs.
+    They are medians of runs' median norms, with the least and the most, and means of runs' mean
+    parts with the 95% interval, up to the frames that all runs have reached.
     """
     common = table.groupby("run")["frames"].max().min()
     keys = ["agent", "loss", "task"]

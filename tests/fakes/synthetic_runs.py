@@ -95,7 +95,6 @@ def append(path: Path, *records: Mapping[str, Any]) -> None:
 def make_event(
     number: int, frames: int, source: tuple[int, int] | None = None, **given: Any
 ) -> Event:
-    """A comparison, at which `source` may be copied: a member and its frames."""
     partner, source_frames = source or (None, None)
     fitness, theirs = 10.0 if number else None, 20.0 if source else None
     own = (fitness, partner, theirs, source is not None, source_frames, HYPERPARAMETERS)

