@@ -10,7 +10,8 @@ import pytest
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.suites import process_pool
 from tests.fakes.main_program import run
-from tests.runs.experiment_test import FRAMES, fails, lines, saved
+from tests.fakes.programs import metrics
+from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
 
@@ -32,10 +33,11 @@ def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> Non
     settings = {**SMALL, "level_name": f"{held_out_task},{other}", "logdir": str(logdir)}
     settings |= {"level_cache_dir": str(tmp_path / "cache"), "num_actors": 4, "use_popart": True}
     run(**settings, total_environment_frames=600)
-    metrics = lines(logdir / "metrics.jsonl")[-1]
-    assert tuple(metrics["shift"]) == tuple(metrics["scale"]) == (held_out_task, other)
-    assert (metrics["environment_restarts"], metrics["tasks_scored"]) == (0, 1)
-    assert {line["episode_frames"] for line in lines(logdir / "episodes.jsonl")} == {40}
+    last = metrics(logdir)[-1]
+    assert tuple(last["shift"]) == tuple(last["scale"]) == (held_out_task, other)
+    assert (last["environment_restarts"], last["tasks_scored"]) == (0, 1)
+    episodes = (logdir / "episodes.jsonl").read_text().splitlines()
+    assert {json.loads(line)["episode_frames"] for line in episodes} == {40}
     assert list((tmp_path / "cache").iterdir())
 
     run(mode="test", logdir=str(logdir), test_num_episodes=2)
@@ -59,6 +61,6 @@ def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(
     monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", 0)
     stand_in(lt_chasm={"raise_on_step": 100})
     settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
-    message = "RuntimeError: Stand-in raises after 100 steps"
-    assert message in fails(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
-    assert saved(tmp_path)[FRAMES] == lines(tmp_path / "metrics.jsonl")[-1]["frames"] > 120
+    with pytest.raises(SystemExit, match="RuntimeError: Stand-in raises after 100 steps"):
+        run(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
+    assert saved(tmp_path) == metrics(tmp_path)[-1]["frames"] > 120
