@@ -1,8 +1,7 @@
 """Trains all members of a population on this machine, as many at a time as there are workers.
 
-A worker is a process that trains members in turns (`Worker.take_turns`). This process starts the
-workers, starts those again that are killed, and shows how far the population is. Nothing depends
-on it: workers save and end when it does, and the same command goes on.
+This process starts the workers (see `Worker.take_turns`), starts those again that are killed, and
+shows how far the population is. Workers save and end when it does, and the same command goes on.
 """
 
 import contextlib
@@ -16,9 +15,8 @@ from collections.abc import Mapping
 
 import tqdm
 
-from scalable_agent_popart import errors
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, explain
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import supervisor, tensorflow_import
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
@@ -27,26 +25,19 @@ from scalable_agent_popart.system.supervisor import Child, Restarts
 _COMMAND = "from scalable_agent_popart.population.workers import work; work()"
 _POLL_SECONDS = 0.5
 _MAX_RESTARTS_IN_A_ROW = 7
-# A death begins a new row if the worker was so old, and members had come further.
-_HEALTHY_SECONDS = 60.0
-# How long workers may take to save and end when they are asked to.
-_GRACE_SECONDS = 120.0
-# Bytes at the end of a log that are sure to hold its last line.
-_MAX_LINE_BYTES = 2**17
+_HEALTHY_SECONDS = 60.0  # The death of an older worker begins a new row if members came further.
+_GRACE_SECONDS = 120.0  # How long workers may take to save and end when they are asked to.
+_MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 
 
 def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    All is saved either way. `start` has, by flag, hyperparameters that are not to be sampled at
-    the start.
-
-    Raises:
-      UserError: if a worker fails, or is killed again and again.
+    `start` has, by flag, hyperparameters that are not to be sampled at the start. Raises UserError
+    if a worker fails, or is killed again and again.
     """
-    population = PopulationDirectory(config.logdir)
     workers: list[_Worker] = []
-    with StopOnSignal() as stop, _Progress(config, population) as progress:
+    with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:
         try:
             for _ in range(min(config.pbt_places, config.population_size)):
                 workers.append(_Worker(config, start))
@@ -60,7 +51,7 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
             supervisor.end([worker.child for worker in workers], _GRACE_SECONDS)
         progress.refresh()
     if stop.signal_number is not None:
-        show_saved(progress.frames, population.path)
+        show_saved(progress.frames, PopulationDirectory(config.logdir).path)
     return stop.signal_number
 
 
@@ -75,17 +66,11 @@ class _Worker:
 
     def _open(self, frames: int) -> None:
         self._frames = frames  # Of all members, when this process was started.
-        self.child = Child(
-            [sys.executable, "-c", _COMMAND],
-            (self._config, self._start),
-            environment=supervisor.python_environment(),
-        )
+        command, payload = [sys.executable, "-c", _COMMAND], (self._config, self._start)
+        self.child = Child(command, payload, environment=supervisor.python_environment())
 
     def is_done(self, frames: int) -> bool:
-        """Tells whether no member is left to train; starts the process again if it was killed.
-
-        `frames` are the environment frames of all members up to now.
-        """
+        """Tells whether no member is left to train; starts the process again if it was killed."""
         code = self.child.wait(0)
         if self.child.message:
             raise UserError(self.child.message)
@@ -96,16 +81,15 @@ class _Worker:
         age = time.monotonic() - self.child.began
         if self._restarts.pause(age >= _HEALTHY_SECONDS and frames > self._frames) is None:
             raise UserError(
-                f"a process that trains members was killed {self._restarts.deaths} times in a row "
-                "soon after its start: is there too little memory for --pbt_places="
-                f"{self._config.pbt_places}?"
+                f"a process that trains members was killed {self._restarts.deaths} times in a row: "
+                f"is there too little memory for --pbt_places={self._config.pbt_places}?"
             )
         self._open(frames)
         return False
 
 
 def work() -> None:
-    """Trains members until none is left, a signal comes or the parent is gone: a worker's all."""
+    """Trains members, in a worker, until none is left, a signal comes or the parent is gone."""
     connection, (config, start) = supervisor.begin()
 
     def end_with_parent() -> None:
@@ -123,22 +107,18 @@ def work() -> None:
             if signal_number is not None:
                 sys.exit(128 + signal_number)
     except Exception as error:
-        line = errors.explain(error)
-        if line is None:
+        if (line := explain(error)) is None:
             raise
         connection.sendall(line.encode())
         sys.exit(1)
 
 
 class _Progress:
-    """How far the population is, on the terminal.
+    """How far the population is, on the terminal: `frames` are those of all members' logs."""
 
-    Attributes:
-      frames: environment frames of all members, by their logs.
-    """
-
-    def __init__(self, config: Config, population: PopulationDirectory):
+    def __init__(self, config: Config):
         size = config.population_size
+        population = PopulationDirectory(config.logdir)
         self._members = [population.member(number) for number in range(size)]
         self._member_frames = [0] * size
         self._num_events = [0] * size  # Those of the lineage that are known.
@@ -159,10 +139,7 @@ class _Progress:
             smoothing=0.05,
         )
 
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         self._bar.close()
 
     def refresh(self) -> None:

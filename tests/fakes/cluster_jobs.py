@@ -42,12 +42,10 @@ class ClusterJobs:
         return [len(starts(self.directory, each)) for each in _PROCESSES]
 
     def wait_for_all(self) -> list[int]:
-        """Waits until every process runs; returns their ids."""
         wait_until(lambda: all(self.num_starts()))
         return self.all()
 
     def all(self) -> list[int]:
-        """Returns the ids of whatever was started so far."""
         return [start["pid"] for each in _PROCESSES for start in starts(self.directory, each)]
 
     def any_alive(self) -> bool:

@@ -39,7 +39,6 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
 
 
 def test_all_end_when_the_learner_is_through(jobs: Jobs) -> None:
-    """What dies is started again, and an actor or evaluator that is through is not."""
     process = jobs.start(learner="wait,0", actor="1,kill,0,wait", evaluator="0")
     learner = jobs.wait_for_all()[0]
     wait_until(lambda: jobs.num_starts() == [1, 3, 3, 1])
@@ -101,7 +100,6 @@ def test_evaluator_may_test_the_end_of_the_run_until_a_signal_comes(jobs: Jobs) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_it_does_not_wait_or_is_killed_itself(jobs: Jobs, number: int) -> None:
-    """It does not wait for the learner at a second Ctrl-C."""
     (jobs.directory / "slow_disk").touch()
     process = jobs.start(actor="deaf")
     pids = jobs.wait_for_all()

@@ -94,7 +94,7 @@ def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
 
 
 _PROGRAM = """
-import json, resource, sys, threading
+import resource, sys, threading
 from unittest.mock import MagicMock
 sys.modules["tensorflow"] = MagicMock()
 from scalable_agent_popart.system import hardware
@@ -114,9 +114,8 @@ for prepare in (int, hardware.keep_freed_memory):
 
 
 def test_freed_memory_is_kept() -> None:
-    command = [sys.executable, "-c", _PROGRAM]
-    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    without, kept = map(int, result.stdout.split())
+    output = subprocess.check_output([sys.executable, "-c", _PROGRAM], cwd=ROOT)
+    without, kept = map(int, output.split())
     assert kept <= without / 20, "page faults"
 
 

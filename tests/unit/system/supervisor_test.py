@@ -26,8 +26,8 @@ print(program.pid, flush=True)
 
 
 @contextlib.contextmanager
-def _python(code: str, *arguments: Any, **how: Any) -> Iterator[Child]:
-    child = Child([sys.executable, "-c", code], *arguments, output=subprocess.PIPE, **how)
+def _python(code: str, payload: Any = None) -> Iterator[Child]:
+    child = Child([sys.executable, "-c", code], payload, output=subprocess.PIPE)
     try:
         yield child
     finally:
@@ -54,7 +54,6 @@ def test_waiting_ends_with_the_child_or_the_time() -> None:
         child.send_signal(signal.SIGTERM)
         assert child.wait() == 128 + signal.SIGTERM
         child.send_signal(signal.SIGTERM)  # Nobody is there, and nobody else is meant.
-        child.kill()
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -79,17 +78,6 @@ def test_children_have_a_grace_period_of_which_all_know_the_end() -> None:
         supervisor.end(children, 0.5)
         assert 0.5 <= time.monotonic() - began < 1.0
         assert [child.exit_code for child in children] == [137, 137, 5]
-
-
-def test_child_notices_that_its_parent_is_gone() -> None:
-    """The parent is killed, and the child's connection ends."""
-    child = f"{_BEGIN}connection, _ = supervisor.begin()\nprint(os.getpid(), flush=True)\n"
-    child += "connection.recv(1)"
-    parent = f"{_BEGIN}supervisor.Child([sys.executable, '-c', {child!r}], 1).wait()"
-    with _python(parent) as process:
-        pid = int(_line(process))
-        os.kill(process.pid, signal.SIGKILL)  # And not its group, of which the child is none.
-        wait_until(lambda: not is_alive(pid))
 
 
 @pytest.mark.parametrize("own_end", [signal.SIGKILL, signal.SIGTERM])
