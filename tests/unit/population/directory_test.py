@@ -17,8 +17,6 @@ from unittest import mock
 
 import pytest
 
-from environments import EnvironmentLostError
-from scalable_agent_popart import errors
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import (
@@ -28,7 +26,6 @@ from scalable_agent_popart.population.directory import (
     Published,
 )
 
-_OUTSIDE_DMLAB30 = "seekavoid_arena_01"
 _ENDINGS = ("index", "data-00000-of-00001")
 _VALUES = {"entropy_cost": 1e-3, "epsilon": 1e-7}
 
@@ -54,21 +51,17 @@ def test_defaults_are_the_papers_and_given_values_win() -> None:
     assert _population(learning_rate_schedule="linear").learning_rate_schedule == "linear"
 
 
-@pytest.mark.usefixtures("stand_in")
 def test_impossible_flags_of_a_population_are_refused() -> None:
     for given, *words in (
-        ({"population_size": 1}, "--mode=pbt needs --population_size", "got 1"),
+        ({"population_size": 1}, "--mode=pbt needs --population_size"),
         ({"mode": "train"}, "--population_size is for --mode=pbt"),
-        ({"pbt_member": -2}, "--pbt_member=-2", "[0, 3]"),
         ({"pbt_member": 4}, "--pbt_member=4", "[0, 3]"),
         ({"learner_address": "host:1"}, "--learner_address", "--pbt_member"),
         ({"pbt_places": 2, "pbt_member": 0}, "--pbt_places", "--pbt_member"),
-        ({"level_name": _OUTSIDE_DMLAB30}, "--mode=pbt", "human-normalised", _OUTSIDE_DMLAB30),
     ):
-        with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        with pytest.raises(UserError) as error:
             _population(**given)
         assert all(word in str(error.value) for word in words)
-    _population(f"{_OUTSIDE_DMLAB30},lasertag_one_opponent_small", pbt_places=5)
 
 
 def test_members_of_a_population_are_one_experiment() -> None:
@@ -76,12 +69,9 @@ def test_members_of_a_population_are_one_experiment() -> None:
     assert _member(config, 1, epsilon=0.1, entropy_cost=1e-3).experiment == config.experiment
     other = _population(seed=2, logdir="/other", checkpoint_seconds=7.0, pbt_places=2)
     assert other.experiment == _member(other, 3).experiment == config.experiment
-    for given in ({"population_size": 5}, {"pbt_episodes": 7}, {"max_grad_norm": 7.0}):
-        assert _population(**given).experiment != config.experiment
+    assert _population(pbt_episodes=7).experiment != config.experiment
     tuned = _population("atari57", max_grad_norm=7.0)  # What is tuned is no part of it.
     assert tuned.experiment == _population("atari57").experiment
-    alone = Config.from_flags({"level_name": "catch5", "learning_rate_schedule": "constant"})
-    assert alone.experiment != _member(config, 0).experiment
 
 
 def test_a_member_has_a_seed_of_its_own_and_the_populations_flags(tmp_path: Path) -> None:
@@ -112,8 +102,8 @@ def test_if_members_begin_at_once_the_first_one_decides(
     def join(config: Config) -> str:
         try:
             return population.join(config, "float32")
-        except UserError as error:
-            return str(error)
+        except UserError:
+            return "refused"
 
     configs = [_population(pbt_member=n, batch_size=8 + n % 2) for n in range(4)]
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
@@ -121,11 +111,8 @@ def test_if_members_begin_at_once_the_first_one_decides(
         outcomes = [*pool.map(join, configs)]
     begun = population.read_config()
     assert begun in [dataclasses.replace(config, precision="float32") for config in configs]
-    for config, outcome in zip(configs, outcomes, strict=True):
-        expected = f"--batch_size was {begun.batch_size} and is {config.batch_size}"
-        assert (
-            outcome == "float32" if config.batch_size == begun.batch_size else expected in outcome
-        )
+    same = [config.batch_size == begun.batch_size for config in configs]
+    assert outcomes == ["float32" if own else "refused" for own in same]
     assert {file.name for file in population.path.iterdir()} == {"lock", "population.json"}
 
 
@@ -136,16 +123,13 @@ def test_members_share_a_type_and_another_population_is_refused(tmp_path: Path) 
     expected = dataclasses.replace(_population(), precision="bfloat16")
     for given, measured in (
         ({}, "bfloat16"),
-        ({"total_environment_frames": 10**9, "learning_rate": 1.0}, "float32"),
-        ({"pbt_member": 3, "num_actors": 9, "logdir": "/elsewhere"}, "float32"),
+        ({"pbt_member": 3, "num_actors": 9, "learning_rate": 1.0}, "float32"),
     ):
         assert population.join(_population(**given), measured) == "bfloat16"
         assert population.check(_population(**given)) == population.read_config() == expected
-    for name, value in (("level_name", "atari57"), ("seed", 7), ("precision", "float32")):
-        difference = f"another population: .*--{name} was {getattr(expected, name)} and is {value};"
-        for refuse in (population.check, lambda config: population.join(config, "bfloat16")):
-            with pytest.raises(UserError, match=difference):
-                refuse(_population(**{name: value}) if name != "level_name" else _population(value))
+    for refuse in (population.check, lambda config: population.join(config, "bfloat16")):
+        with pytest.raises(UserError, match=r"another population: .*--seed was 1 and is 7;"):
+            refuse(_population(seed=7))
 
 
 # Publishing.
@@ -181,27 +165,22 @@ def _content(checkpoint: str) -> str:
 def members(tmp_path: Path) -> list[MemberDirectory]:
     """The directories of two members that have begun."""
     found = [PopulationDirectory(str(tmp_path)).member(number) for number in (2, 123)]
-    assert found[1].path == tmp_path / "member-123"
     for member in found:
         member.path.mkdir()
     return found
 
 
-def test_the_last_two_snapshots_are_kept_with_what_they_earned(
-    members: list[MemberDirectory],
-) -> None:
-    member, before = members[0], None
-    for comparison in range(1, 12):
+def test_the_last_two_snapshots_are_kept(members: list[MemberDirectory]) -> None:
+    member = members[0]
+    for comparison in range(1, 4):
         record = _save(member, comparison, f"{comparison}", comparison)
         member.publish(record)
         published = _published(member)
         assert dataclasses.replace(published, checkpoint=record.checkpoint) == record
         shutil.rmtree(member.checkpoints)  # Newer ones replace the run's own.
         assert _content(published.checkpoint) == str(comparison)
-        assert before is None or _content(before.checkpoint) == str(comparison - 1)
         kept = {f"snapshot-{n}.{e}" for n in {comparison, max(1, comparison - 1)} for e in _ENDINGS}
         assert {file.name for file in (member.path / "snapshots").iterdir()} == kept
-        before = published
 
 
 def _end_at(last: int, patch: pytest.MonkeyPatch) -> None:
@@ -258,15 +237,6 @@ def test_what_is_published_is_all_there_wherever_a_member_dies(
         assert len(kept) <= 2
 
 
-def test_errors_that_are_the_users_to_mend_are_explained_in_one_line() -> None:
-    line = str(errors.explain(OSError(errno.ENOSPC, "full", "/runs")))
-    assert "no space left" in line
-    assert "\n" not in line
-    assert errors.explain(EnvironmentLostError("lost")) == "lost"
-    for error in (OSError(errno.EIO, "broken"), ValueError("wrong"), KeyboardInterrupt()):
-        assert errors.explain(error) is None
-
-
 # Reading from another.
 
 
@@ -300,60 +270,47 @@ def test_a_checkpoint_that_goes_before_or_while_it_is_copied_is_not_fetched(
         assert type(raised.value) is expected
         assert not [*reader.path.iterdir()]
 
-    for missing in (_ENDINGS, _ENDINGS[:1], _ENDINGS[1:]):
+    for missing in (_ENDINGS, _ENDINGS[1:]):
         member.publish(_save(member, 1, "1"))
         source = _published(member)
         for ending in missing:
             Path(f"{source.checkpoint}.{ending}").unlink()
         fetch_anything(source, FileNotFoundError)
     member.publish(_save(member, 2, "2"))
-    for error in (FileNotFoundError("gone"), OSError(errno.ESTALE, "gone"), OSError("broken")):
-        monkeypatch.setattr(shutil, "copyfile", mock.Mock(side_effect=[None, error]))
-        expected = OSError if str(error) == "broken" else FileNotFoundError
+    for error, expected in ((errno.ESTALE, FileNotFoundError), (errno.EIO, OSError)):
+        failing = mock.Mock(side_effect=[None, OSError(error, "gone")])
+        monkeypatch.setattr(shutil, "copyfile", failing)
         fetch_anything(_published(member), expected)
 
 
 # Lineage.
 
 _START = Event(0, 0, None, None, None, False, None, _VALUES)
-_ALONE = _START._replace(comparison=1, frames=1_234_567, fitness=-3.25)
-_COPIED = _ALONE._replace(partner=2, partner_fitness=55.55, copied=True, source_frames=9)
-_DESCRIBED = [
-    (_START, "starts with"),
-    (_ALONE, "fitness -3.2, nobody to compare with; now"),
-    (_COPIED._replace(copied=False), "fitness -3.2, compared with member 2 (55.5); now"),
-    (_COPIED._replace(partner_fitness=None), "fitness -3.2, member 2 could not be read; now"),
-    (_COPIED._replace(fitness=None), "diverged, copies member 2 (55.5); now"),
-    (_ALONE._replace(fitness=None, started_over=True), "diverged, starts over; now"),
-]
 
 
-def test_events_are_described_in_one_line() -> None:
-    for event, expected in _DESCRIBED:
-        when = "" if event is _START else "at 1,234,567 frames: "
-        values = "entropy_cost 0.001, epsilon 1e-07"
-        assert event.describe(7) == f"member 7 {when}{expected} {values}"
+def test_an_event_is_described_in_one_line() -> None:
+    event = Event(1, 1_234_567, -3.25, 2, 55.55, True, 9, _VALUES)
+    expected = "at 1,234,567 frames: fitness -3.2, copies member 2 (55.5); now entropy_cost 0.001"
+    assert event.describe(7) == f"member 7 {expected}, epsilon 1e-07"
 
 
 def test_lineage_is_read_as_far_as_it_is_written(members: list[MemberDirectory]) -> None:
-    events = [event for event, _ in _DESCRIBED]
+    events = [_START, _START._replace(comparison=1, fitness=2.5, started_over=True)]
     lines = [json.dumps(event._asdict()) for event in events]
     for unfinished in ("", lines[0][:9], lines[0]):
         members[0].lineage.write_text("".join(f"{line}\n" for line in lines) + unfinished)
         assert members[0].read_lineage() == events
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[1]", "{}", '{"member": 1}', "\xff", '{"flags": 3}'])
-def test_damaged_files_are_refused_in_one_line(members: list[MemberDirectory], damage: str) -> None:
+@pytest.mark.parametrize("damage", ["{", "{}"])
+def test_damaged_files_are_refused(members: list[MemberDirectory], damage: str) -> None:
     member = members[0]
     population = PopulationDirectory(str(member.path.parent))
-    line = json.dumps(_START._asdict())
-    for path, read, content in (
-        (member.path / "fitness.json", member.published, damage),
-        (member.lineage, member.read_lineage, f"{line}\n{damage}\n{line}\n"),
-        (population.path / "population.json", population.read_config, damage),
+    for path, read in (
+        (member.path / "fitness.json", member.published),
+        (member.lineage, member.read_lineage),
+        (population.path / "population.json", population.read_config),
     ):
-        path.write_text(content, encoding="latin-1")
-        with pytest.raises(UserError, match=r"^[^\n]* is damaged [^\n]*$") as raised:
+        path.write_text(f"{damage}\n")
+        with pytest.raises(UserError, match=f"^{path} is damaged"):
             read()
-        assert str(path) in str(raised.value)

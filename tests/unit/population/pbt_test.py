@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scalable_agent_popart import suites
 from scalable_agent_popart.population import pbt
 from scalable_agent_popart.scores import ReferenceScore, Scores
-from scalable_agent_popart.suites.search_space import PAPER, PAPER_ATARI
+from scalable_agent_popart.suites.search_space import PAPER_ATARI
 
 _SIGNIFICANCE = 1e-5
 
@@ -24,11 +23,6 @@ _POPULATIONS, _MEMBERS = 16, 12
 _NAMES = ("entropy_cost", "learning_rate", "epsilon", "max_grad_norm")
 _EPSILONS = (1e-1, 1e-3, 1e-5, 1e-7)
 _RANGES = {"entropy_cost": (5e-5, 1e-2), "learning_rate": (5e-6, 5e-3), "max_grad_norm": (10, 100)}
-
-
-def _are_independent(first: np.ndarray, second: np.ndarray) -> bool:
-    """Returns whether two series could well be independent, going by their order."""
-    return stats.spearmanr(first.ravel(), second.ravel()).pvalue > _SIGNIFICANCE
 
 
 def _are_unrelated(first: np.ndarray, second: np.ndarray) -> bool:
@@ -51,12 +45,6 @@ def samples() -> dict[str, np.ndarray]:
         for seed in range(_POPULATIONS)
     ]
     return {name: np.array([[one[name] for one in row] for row in sampled]) for name in _NAMES}
-
-
-def test_the_search_space_has_the_norm_of_gradients_on_atari_only() -> None:
-    for suite in suites.ALL:
-        expected = PAPER_ATARI if suite.name == "atari57" else PAPER
-        assert suite.search_space == suites.resolve(suite.tasks[0]).search_space == expected
 
 
 @pytest.mark.parametrize(("name", "limits"), _RANGES.items())
@@ -84,13 +72,11 @@ def test_each_epsilon_is_as_likely_as_any(samples: dict[str, np.ndarray]) -> Non
 def test_hyperparameters_members_and_populations_are_sampled_independently(
     samples: dict[str, np.ndarray],
 ) -> None:
-    for first, second in itertools.combinations(_NAMES, 2):
-        assert _are_independent(samples[first], samples[second])
-    for name, values in samples.items():
-        assert _are_independent(values[:, 1:], values[:, :-1])
-        assert _are_independent(values[1:], values[:-1])
-        assert _are_independent(values[1:, 1:], values[:-1, :-1])
-        assert name == "epsilon" or len(np.unique(values)) == values.size
+    pairs = [(samples[one], samples[other]) for one, other in itertools.combinations(_NAMES, 2)]
+    pairs += [(values[:, 1:], values[:, :-1]) for values in samples.values()]
+    pairs += [(values[1:], values[:-1]) for values in samples.values()]
+    for first, second in pairs:
+        assert stats.spearmanr(first.ravel(), second.ravel()).pvalue > _SIGNIFICANCE
 
 
 def test_the_same_seed_samples_the_same_plain_numbers(samples: dict[str, np.ndarray]) -> None:
@@ -116,9 +102,7 @@ _REFERENCES = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(-20.0, 
         ({"easy": [5.0], "unknown": [1e9]}, 50.0),  # Tasks without reference scores do not count,
         ({"easy": [10.0], "unknown": []}, 100.0),  # but all others must have an episode.
         ({"easy": [10.0], "hard": np.array([])}, None),
-        ({"easy": [], "hard": []}, None),
         ({"unknown": [1e9]}, None),
-        ({}, None),
     ],
 )
 def test_fitness_is_the_mean_capped_score(
@@ -165,28 +149,3 @@ def test_each_value_changes_one_time_in_three_up_as_often_as_down_and_independen
     for first, second in itertools.combinations(explored.T, 2):
         assert _are_unrelated(first, second)
     assert pbt.explore({"max_grad_norm": 0.0}, generator) == {"max_grad_norm": 0.0}
-
-
-def test_members_change_independently_of_each_other_and_of_the_chance_before() -> None:
-    start = {"entropy_cost": 1e-3}
-    partners, directions = np.zeros((60, 60), int), np.zeros((60, 60), int)
-    for member, comparison in np.ndindex(60, 60):
-        generator = np.random.default_rng([member, comparison])
-        partners[member, comparison] = generator.choice(3)
-        directions[member, comparison] = _directions(start, pbt.explore(start, generator))[0]
-    assert _are_unrelated(partners, directions)
-    for own in (partners, directions):
-        assert _are_unrelated(own[1:], own[:-1])
-        assert _are_unrelated(own[:, 1:], own[:, :-1])
-        assert _are_unrelated(own, own.T)
-
-
-def test_as_many_steps_up_as_down_return_and_no_range_limits_them() -> None:
-    start = {"entropy_cost": 1e-2, "max_grad_norm": 99.0}
-    values, steps, generator = start, np.zeros(2, int), np.random.default_rng(5)
-    for _ in range(500):
-        before, values = values, pbt.explore(values, generator)
-        steps += _directions(before, values)
-        expected = {name: start[name] * 1.2**n for name, n in zip(start, steps, strict=True)}
-        assert values == pytest.approx(expected, rel=1e-10)
-    assert json.loads(json.dumps(values)) == values
