@@ -7,10 +7,9 @@ runs in a process of its own, or among others in a `SerialEnvironments`.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
-is `done` without being an `episode_end`.
-
-A step that is `done` carries the reward of the last transition and the *first* observation of the
-next episode: environments restart within the step, and no observation is repeated.
+is `done` without being an `episode_end`. A step that is `done` carries the reward of the last
+transition and the *first* observation of the next episode: environments restart within the step,
+and no observation is repeated.
 """
 
 import contextlib
@@ -38,13 +37,13 @@ class Observation(NamedTuple):
     instruction: Any
 
 
+MAX_WORDS = 64
+NUM_WORD_BUCKETS = 1000
+
+
 def image_of(observation: Any) -> Any:
     """Returns the image of an observation, `[..., height, width, channels]`."""
     return observation.image if isinstance(observation, Observation) else observation
-
-
-MAX_WORDS = 64
-NUM_WORD_BUCKETS = 1000
 
 
 class StepOutputInfo(NamedTuple):
@@ -74,10 +73,7 @@ class Ready(NamedTuple):
 
 
 class EnvironmentPool(Protocol):
-    """N environments, each received, then sent one action, and so on, or left to rest.
-
-    Both methods raise EnvironmentLostError if an environment cannot be kept going.
-    """
+    """N environments; `receive` and `send` raise EnvironmentLostError if one cannot be kept."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again

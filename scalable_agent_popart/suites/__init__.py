@@ -26,10 +26,9 @@ ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 def resolve(level_name: str) -> Suite:
     """Returns the suite that `--level_name` asks for, with the named tasks in play.
 
-    Args:
-      level_name: a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by
-        commas (`pong,boxing`). Every level of DeepMind Lab counts as a task of dmlab30. For the
-        `SUITE` of a Python module, the module and a colon come first (`my_tasks:left,right`).
+    That is a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. Every
+    level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
+    module and a colon come first (`my_tasks:left,right`).
 
     Raises:
       UserError: if a name is unknown, named twice, or not of the same suite as the others, or if

@@ -1,12 +1,12 @@
 """Catch-5: five games of Catch that differ in reward scale, in colour and in controls.
 
 A ball falls from the top of a 10x5 board, one row a step; a paddle in the bottom row moves one
-column left, one right, or stays. The episode ends when the ball reaches the bottom: the reward is
-+scale if the paddle is under it, and -scale if not. The scales are 0.01, 0.1, 1, 10 and 100.
+column left, one right, or stays. When the ball reaches the bottom, the episode ends with a reward
+of +scale if the paddle is under it, and of -scale if not.
 
-Each task paints its pieces in a colour of its own, and wires the three actions to left, stay and
-right in an order of its own. So the policy, which is not told the task, can see it; and what it
-learns in one task does not score in another, or the largest rewards alone would teach all five.
+Each task has its own colour, by which the policy can tell it, and its own order of the actions
+left, stay and right: what is learned in one task does not score in another, or the largest rewards
+alone would teach all five.
 """
 
 import itertools
@@ -111,8 +111,7 @@ SUITE = suite.Suite(
     tasks=_NAMES,
     action_sets={"moves": 3},
     total_frames=500_000,
-    # Without seeing the ball, the paddle meets a uniformly sampled one once in five times:
-    # 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
+    # Unseen, a ball is met once in five times: 1/5 - 4/5 = -0.6. Perfect play catches every ball.
     reference_scores={
         name: ReferenceScore(random=-0.6 * scale, human=scale)
         for name, scale in zip(_NAMES, _SCALES, strict=True)

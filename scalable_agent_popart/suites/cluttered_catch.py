@@ -53,8 +53,7 @@ SUITE = suite.Suite(
     tasks=(_TASK,),
     action_sets={"moves": 3},
     total_frames=600_000,
-    # A paddle that moves without looking meets the ball once in twelve times. Perfect play, in
-    # place of a human's, catches every ball: the farthest is eleven moves away.
+    # Unseen, a ball is met once in twelve times. Perfect play catches all: none is too far away.
     reference_scores={_TASK: ReferenceScore(random=1 / _SIZE, human=1.0)},
     defaults={"height": _SIZE * _TILE, "width": _SIZE * _TILE, "learning_rate": 3e-3},
     # Older runs recorded the task by this name.

@@ -21,7 +21,6 @@ class GymnasiumEnvironment:
     def __init__(
         self, make: Callable[[], gymnasium.Env], seed: int, attempt: int = 0, _: Path | None = None
     ):
-        """Calls `make`; `attempt` says how often that was done before with this seed."""
         self._environment = make()
         self._seed: int | None = int(np.random.default_rng([seed, attempt]).integers(2**31))
 

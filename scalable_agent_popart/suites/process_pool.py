@@ -27,8 +27,8 @@ from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
 _PIPE_BYTES = 2**16  # As much as Linux keeps.
-_GATHER_SECONDS = 0.01  # Those that are ready wait so long for others to share a policy's call.
-_SLOW_SECONDS = 0.1  # Who has had the turn longer does more than a step, and is not waited for.
+_GATHER_SECONDS = 0.01  # Ready ones wait so long for others to share a call of the policy.
+_SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for.
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_RESTARTS_IN_A_ROW = 8
 _HEALTHY_STEPS = 10  # A death begins a new row if so many came before it.
@@ -213,8 +213,7 @@ class ProcessPool:
 
 def child_environment(directory: Path) -> dict[str, str]:
     """Returns the environment variables of a child whose files belong in a directory."""
-    # Its arrays are small, and there are as many children as there are environments.
-    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    # Mesa's software renderer (llvmpipe) draws in the thread that asks, not in one for each core.
-    threads["LP_NUM_THREADS"] = "0"
-    return {**supervisor.python_environment(), **threads, "TMPDIR": str(directory)}
+    # A child's arrays are small. With 0, Mesa's software renderer draws in the thread that asks.
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    own = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
+    return {**supervisor.python_environment(), **own}

@@ -121,7 +121,7 @@ class Suite:
         return f"{self.module}:{names}" if self.module else names
 
     def check(self, options: EnvironmentOptions) -> None:
-        """Raises UserError if the tasks in play cannot be played."""
+        """Raises UserError if the tasks cannot be played."""
         for module, install in self.requires.items():
             if importlib.util.find_spec(module) is None:
                 raise UserError(f"{self.name} needs the module {module}: {install}")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalable_agent_popart import suites
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
@@ -43,17 +42,3 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> No
     del sys.modules["my_tasks"]
     with pytest.raises(SystemExit, match="No module named 'my_tasks'"):
         run(mode="test", logdir="run")
-
-
-def test_the_pages_games_can_be_played(tmp_path: Path) -> None:
-    (tmp_path / "my_games.py").write_text(_FILES[1].replace("processes=True", "processes=False"))
-    suite = suites.resolve("my_games:more_atari")
-    options = suites.EnvironmentOptions(4, 84, 84, "discrete")
-    suite.check(options)
-    pool = suite.make_environments([0, 1], [1, 2], options)
-    pool.start()
-    pool.receive(0.0)
-    pool.send(np.arange(2), np.array([17, 1], np.int32))
-    assert pool.receive(0.0).output.observation.shape == (2, 84, 84, 1)
-    pool.close()
-    del sys.modules["my_games"]

@@ -3,10 +3,8 @@
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
 Where the appendix is silent, the usual settings are taken: the full set of 18 actions, up to 30
-no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions.
-
-Random and human scores for no-op starts are those of DQN Zoo (`dqn_zoo/atari_data.py`), for human
-starts those of the papers that their table names.
+no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions. Scores
+for no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
 """
 
 import itertools

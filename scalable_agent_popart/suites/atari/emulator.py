@@ -52,8 +52,7 @@ class Emulator:
         A state holds no screen. To draw one, a frame of no-op is played, whose reward is ignored.
         Where a game redraws only parts of the screen, pixels of another may show at first.
         """
-        # A state does not say whether the last frame was cut short, as Q*bert's always are. In an
-        # emulator that has played no frame since its reset, Q*bert would continue differently.
+        # In an emulator that has played no frame since its reset, Q*bert would go on differently.
         self.begin(num_noops=1)
         self._ale.restoreSystemState(self._make_state(state))
         self._ale.act(_NOOP)

@@ -12,8 +12,8 @@ any player, as an archive of plain NumPy arrays, nothing pickled:
   lengths   int64 [N], size of each state in bytes
   states    uint8 [sum(lengths)], the states one after the other
 
-A state is what `ale_py.ALEInterface.cloneSystemState().serialize()` returns during a game.
-`tools/record_starts.py` plays games and writes the file, or takes states recorded elsewhere.
+`tools/record_starts.py` plays games and writes the file, or takes states recorded elsewhere, which
+are what `ale_py.ALEInterface.cloneSystemState().serialize()` returns during a game.
 """
 
 import bisect
@@ -86,8 +86,7 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
             found, of_game, emulator = (str(content[n]) for n in ("format", "game", "emulator"))
             frames, ends = content["frames"], np.cumsum(content["lengths"])
             states = [part.tobytes() for part in np.split(content["states"], ends[:-1])]
-        # The bytes of a state carry no version. They change with the emulator's minor versions,
-        # and those of another version may be read as a state of another moment.
+        # A state carries no version, and another minor version may read it as another moment.
         if found != _FORMAT:
             problem = f"is of the format {found!r}, not {_FORMAT!r}"
         elif of_game != game:
@@ -101,8 +100,7 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
     except FileNotFoundError:
         problem = "is missing"
     except Exception as error:  # A damaged file makes zipfile, NumPy and ale-py raise anything.
-        reason = error.strerror if isinstance(error, OSError) else None
-        problem = f"cannot be read ({reason or 'damaged, or not a file of starts'})"
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a file of starts'})"
     raise UserError(f"{path} {problem}; {_HOW_TO_RECORD}")
 
 
@@ -126,8 +124,7 @@ class _Game:
 class AtariFromStarts(SerialEnvironments):
     """N copies of one game whose episodes begin at recorded starts; for evaluation.
 
-    Copy j begins at starts j, j + N, j + 2N and so on, modulo their number, so that all starts
-    are used equally. A lost life is not `done`.
+    Copy j begins at starts j, j + N, j + 2N and so on, modulo their number. No lost life is `done`.
     """
 
     def __init__(self, game: str, task_ids: np.ndarray, options: EnvironmentOptions):
@@ -173,8 +170,7 @@ def record_starts(
         steps than that, a UserError is raised.
       seed: of the no-ops and the sample, below 2^31.
 
-    Returns:
-      States in random order: the first few are a uniform sample, too.
+    Returns states in random order: the first few are a uniform sample, too.
     """
     generator = np.random.default_rng(seed)
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
@@ -198,6 +194,5 @@ def record_starts(
                 bisect.insort(chosen, (key, state))
                 del chosen[num_starts:]
     if len(chosen) < num_starts:
-        found = f"{game}: the games had only {len(chosen)} points to start from"
-        raise UserError(f"{found}; ask for fewer starts or play more games")
+        raise UserError(f"{game}: only {len(chosen)} points to start from; play more games")
     return [state for _, state in chosen]

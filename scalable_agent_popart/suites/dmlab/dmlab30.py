@@ -55,14 +55,12 @@ _TEST_VERSIONS = {
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
 }
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
-# The first and the last image that these levels show. A missing one ends the process.
-_IMAGES = ("0001.png", "2400.png")
+_IMAGES = ("0001.png", "2400.png")  # Their first and last. A missing one ends the process.
 _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
 """
-# The value of `--dataset_path` for coloured squares that the levels make themselves.
-_DUMMY_DATASET = "dummy"
+_DUMMY_DATASET = "dummy"  # As `--dataset_path`: coloured squares that levels make themselves.
 
 
 def word_buckets(instruction: str) -> np.ndarray:

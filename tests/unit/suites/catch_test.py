@@ -58,15 +58,12 @@ def _scores(
     return scores.normalise(np.stack(returns), reference)
 
 
-def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
+def test_tasks_have_names_and_colours_of_their_own() -> None:
     assert _SUITE.tasks == ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
     boards = _make(list(_TASKS), [0] * 5).reset().observation
     colours = [np.unique(board[board.any(axis=-1)], axis=0) for board in boards]
     assert {len(colour) for colour in colours} == {1}, "both pieces wear it"
     assert len({colour.tobytes() for colour in colours}) == 5
-    controls = [_controls(task_id) for task_id in _TASKS]
-    assert all(sorted(moves) == [-1, 0, 1] for moves in controls)
-    assert len(set(map(tuple, controls))) == 5
 
 
 @pytest.mark.parametrize("task_id", _TASKS)

@@ -63,15 +63,6 @@ def test_actions_are_the_tables_of_the_appendix_and_are_repeated(
     np.testing.assert_array_equal(rewards, 4 * actions @ fake_deepmind_lab.ACTION_WORTH)
 
 
-def test_observations_are_of_the_specified_shapes(stand_in: StandIn, tmp_path: Path) -> None:
-    spec = suites.resolve("dmlab30").observation_spec(_options(height=24, width=32))
-    seen = _level(tmp_path, "language_execute_random_task", height=24, width=32).reset()
-    for array, of in zip(seen, spec, strict=True):
-        assert (array.shape, array.dtype) == (of.shape, of.dtype)
-    assert seen.instruction[0] > 0
-    assert not np.any(_level(tmp_path, "rooms_watermaze").reset().instruction)
-
-
 def test_datasets_are_asked_for_before_training(stand_in: StandIn, tmp_path: Path) -> None:
     assert "give --dataset_path" in _refusal()
     assert "has no 0001.png and no 2400.png: psych" in _refusal(dataset_path=str(tmp_path))
