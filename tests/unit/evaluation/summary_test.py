@@ -12,7 +12,6 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.runs.directory import RunDirectory
 
-
 _ENDINGS = ("json", "csv")
 
 
