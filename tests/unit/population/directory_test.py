@@ -43,21 +43,18 @@ def _member(config: Config, number: int, **start: float) -> Config:
 
 
 def test_defaults_are_the_papers_and_given_values_win() -> None:
-    for level_name, more in (("atari57", {"max_grad_norm"}), ("dmlab30", set())):
-        config = _population(level_name)
-        assert set(config.tuned) == {"entropy_cost", "learning_rate", "epsilon"} | more
-        assert (config.pbt_burn_in_frames, config.pbt_episodes) == (20_000_000, 5000)
-        assert config.learning_rate_schedule == "constant"
+    config = _population("atari57")
+    assert set(config.tuned) == {"entropy_cost", "learning_rate", "epsilon", "max_grad_norm"}
+    assert (config.pbt_burn_in_frames, config.pbt_episodes) == (20_000_000, 5000)
+    assert config.learning_rate_schedule == "constant"
     assert _population(learning_rate_schedule="linear").learning_rate_schedule == "linear"
 
 
 def test_impossible_flags_of_a_population_are_refused() -> None:
     for given, *words in (
         ({"population_size": 1}, "--mode=pbt needs --population_size"),
-        ({"mode": "train"}, "--population_size is for --mode=pbt"),
         ({"pbt_member": 4}, "--pbt_member=4", "[0, 3]"),
         ({"learner_address": "host:1"}, "--learner_address", "--pbt_member"),
-        ({"pbt_places": 2, "pbt_member": 0}, "--pbt_places", "--pbt_member"),
     ):
         with pytest.raises(UserError) as error:
             _population(**given)
@@ -75,10 +72,8 @@ def test_members_of_a_population_are_one_experiment() -> None:
 
 
 def test_a_member_has_a_seed_of_its_own_and_the_populations_flags(tmp_path: Path) -> None:
-    for size in (2, 8, 24):
-        each = [_population(population_size=size, seed=seed) for seed in range(9)]
-        seeds = {_member(config, number).seed for config in each for number in range(size)}
-        assert len(seeds) == 9 * size
+    each = [_population(population_size=8, seed=seed) for seed in range(9)]
+    assert len({_member(config, number).seed for config in each for number in range(8)}) == 72
     config = _population(logdir=str(tmp_path), pbt_places=3, use_popart=True)
     own = _member(config, 2, entropy_cost=0.5)
     assert (own.logdir, own.pbt_member, own.pbt_places) == (str(tmp_path / "member-02"), 2, 1)
@@ -99,21 +94,14 @@ def test_if_members_begin_at_once_the_first_one_decides(
         have_seen_nobody.wait(timeout=60)
         lock(file, operation)
 
-    def join(config: Config) -> str:
-        try:
-            return population.join(config, "float32")
-        except UserError:
-            return "refused"
-
-    configs = [_population(pbt_member=n, batch_size=8 + n % 2) for n in range(4)]
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
+    configs = [_population(pbt_member=n, batch_size=8 + n % 2) for n in range(4)]
     with ThreadPoolExecutor(len(configs)) as pool:
-        outcomes = [*pool.map(join, configs)]
+        joining = [pool.submit(population.join, config, "float32") for config in configs]
     begun = population.read_config()
     assert begun in [dataclasses.replace(config, precision="float32") for config in configs]
-    same = [config.batch_size == begun.batch_size for config in configs]
-    assert outcomes == ["float32" if own else "refused" for own in same]
-    assert {file.name for file in population.path.iterdir()} == {"lock", "population.json"}
+    for config, joined in zip(configs, joining, strict=True):
+        assert (joined.exception() is None) == (config.batch_size == begun.batch_size)
 
 
 def test_members_share_a_type_and_another_population_is_refused(tmp_path: Path) -> None:
@@ -170,19 +158,6 @@ def members(tmp_path: Path) -> list[MemberDirectory]:
     return found
 
 
-def test_the_last_two_snapshots_are_kept(members: list[MemberDirectory]) -> None:
-    member = members[0]
-    for comparison in range(1, 4):
-        record = _save(member, comparison, f"{comparison}", comparison)
-        member.publish(record)
-        published = _published(member)
-        assert dataclasses.replace(published, checkpoint=record.checkpoint) == record
-        shutil.rmtree(member.checkpoints)  # Newer ones replace the run's own.
-        assert _content(published.checkpoint) == str(comparison)
-        kept = {f"snapshot-{n}.{e}" for n in {comparison, max(1, comparison - 1)} for e in _ENDINGS}
-        assert {file.name for file in (member.path / "snapshots").iterdir()} == kept
-
-
 def _end_at(last: int, patch: pytest.MonkeyPatch) -> None:
     """Lets the process end at its `last`th step that changes a file; a copy has a half."""
     steps, copyfile = itertools.count(1), shutil.copyfile
@@ -226,9 +201,6 @@ def test_what_is_published_is_all_there_wherever_a_member_dies(
                 return
         published = _published(member)
         assert _content(published.checkpoint) in ("2", "new")
-        assert comparison == 2 or published.comparison == 2 + (
-            _content(published.checkpoint) == "new"
-        )
         member.publish(_save(member, 3, "again"))  # When it is back.
         published = _published(member)
         assert _content(published.checkpoint) == "again"
@@ -245,10 +217,7 @@ def test_a_fetched_checkpoint_is_a_whole_copy_of_which_nothing_is_left(
 ) -> None:
     member, reader = members
     member.publish(_save(member, 1, "theirs"))
-    (reader.path / "incoming").mkdir()
-    (reader.path / "incoming" / "snapshot-1.data-00007-of-00008").touch()  # Of one that died.
     with reader.fetch(_published(member)) as checkpoint:
-        assert len([*Path(checkpoint).parent.iterdir()]) == len(_ENDINGS)
         assert reader.path in Path(checkpoint).parents
         for comparison in (2, 3):
             member.publish(_save(member, comparison, f"{comparison}"))
@@ -264,34 +233,24 @@ def test_a_checkpoint_that_goes_before_or_while_it_is_copied_is_not_fetched(
 ) -> None:
     member, reader = members
 
-    def fetch_anything(source: Published, expected: type[OSError]) -> None:
-        with pytest.raises(OSError, match=r".") as raised, reader.fetch(source):
+    def cannot_be_fetched() -> None:
+        with pytest.raises(FileNotFoundError), reader.fetch(source):
             pytest.fail("it was there")
-        assert type(raised.value) is expected
         assert not [*reader.path.iterdir()]
 
-    for missing in (_ENDINGS, _ENDINGS[1:]):
-        member.publish(_save(member, 1, "1"))
-        source = _published(member)
-        for ending in missing:
-            Path(f"{source.checkpoint}.{ending}").unlink()
-        fetch_anything(source, FileNotFoundError)
-    member.publish(_save(member, 2, "2"))
-    for error, expected in ((errno.ESTALE, FileNotFoundError), (errno.EIO, OSError)):
-        failing = mock.Mock(side_effect=[None, OSError(error, "gone")])
-        monkeypatch.setattr(shutil, "copyfile", failing)
-        fetch_anything(_published(member), expected)
+    member.publish(_save(member, 1, "1"))
+    source = _published(member)
+    with monkeypatch.context() as patch:
+        failing = mock.Mock(side_effect=[None, OSError(errno.ESTALE, "gone")])
+        patch.setattr(shutil, "copyfile", failing)
+        cannot_be_fetched()
+    Path(f"{source.checkpoint}.{_ENDINGS[1]}").unlink()
+    cannot_be_fetched()
 
 
 # Lineage.
 
 _START = Event(0, 0, None, None, None, False, None, _VALUES)
-
-
-def test_an_event_is_described_in_one_line() -> None:
-    event = Event(1, 1_234_567, -3.25, 2, 55.55, True, 9, _VALUES)
-    expected = "at 1,234,567 frames: fitness -3.2, copies member 2 (55.5); now entropy_cost 0.001"
-    assert event.describe(7) == f"member 7 {expected}, epsilon 1e-07"
 
 
 def test_lineage_is_read_as_far_as_it_is_written(members: list[MemberDirectory]) -> None:

@@ -2,9 +2,8 @@
 
 import itertools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -214,8 +213,7 @@ def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: P
 
 
 def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path: Path) -> None:
-    run = _Run(tmp_path, 0, takes_turns=True).learn(1500).play(10.0)
-    assert not run.tune()
+    run = _publish(tmp_path, 0, 10.0)
     assert len(run.directory.read_lineage()) == 1
     weights = _publish(tmp_path, 1, 90.0).weights()
     again = _Run(tmp_path, 0, takes_turns=True)
@@ -225,33 +223,12 @@ def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path
 
 
 class _DeathError(Exception):
-    """Ends the process at a moment of a comparison."""
+    pass
 
 
-def _dying_save(monkeypatch: pytest.MonkeyPatch, run: _Run, moment: str) -> Callable[[], str]:
-    """Lets the run die at a moment of a comparison; returns its `save`."""
-    saved = []
-
-    def die(*arguments: Any, **named: Any) -> None:
-        raise _DeathError
-
-    def save() -> str:
-        saved.append(True)
-        if f"save {len(saved)}" == moment:
-            die()
-        return run.checkpoints.save()
-
-    package = "scalable_agent_popart"
-    targets = {
-        "fitness": f"{package}.population.directory.write_atomically",
-        "load": f"{package}.runs.checkpoints.load",
-    }
-    if moment in targets:
-        monkeypatch.setattr(targets[moment], die)
-    return save
-
-
-@pytest.mark.parametrize("moment", ["save 1", "fitness", "load", "save 2"])
+@pytest.mark.parametrize(
+    "moment", ["", "population.directory.write_atomically", "runs.checkpoints.load"]
+)
 def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -265,8 +242,12 @@ def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     assert undisturbed.event().copied
 
     run = _Run(root, 0).play(10.0)
-    with monkeypatch.context() as patch, pytest.raises(_DeathError):
-        run.member.tune(_dying_save(patch, run, moment))
+    save = mock.Mock(side_effect=[run.checkpoints.save(), _DeathError])
+    with monkeypatch.context() as patch:
+        if moment:  # Or else, it dies when it saves the outcome.
+            patch.setattr(f"scalable_agent_popart.{moment}", mock.Mock(side_effect=_DeathError))
+        with pytest.raises(_DeathError):
+            run.member.tune(save)
     again = _Run(root, 0, begin=False)
     again.play(10.0)  # The episodes since the last comparison, from its log.
     again.member.begin(again.checkpoints.save)
