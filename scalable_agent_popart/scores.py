@@ -46,10 +46,7 @@ def normalise(score: Score, reference: ReferenceScore) -> Score:
 def aggregate(normalised: Any) -> Aggregate:
     """Computes the mean, the median and the mean capped at 100 of normalised scores `[tasks]`.
 
-    Scores `[tasks, ...]` have aggregates `[...]`.
-
-    Raises:
-      ValueError: if there are none.
+    Scores `[tasks, ...]` have aggregates `[...]`. A ValueError if there are none.
     """
     if not len(normalised):
         raise ValueError("no scores to aggregate")
@@ -86,8 +83,7 @@ def intervals_of_aggregates(
 ) -> dict[str, Interval] | None:
     """Bootstraps one agent's aggregate scores, by name and in percent, over its episodes.
 
-    Each task's episodes are resampled by themselves; tasks without a reference score are left out.
-    Gives None if there are no others, or any of them has fewer than two episodes.
+    Only tasks with a reference score count; None of none, or if one has fewer than two episodes.
     """
     scored = [task for task in returns if task in references]
     if not scored or min(len(returns[task]) for task in scored) < 2:
@@ -102,12 +98,8 @@ def interval_over_seeds(scores: Scores, of_rerun: bool = False) -> Interval | No
 
     A percentile bootstrap of so few scores would be too narrow: of five normal ones it holds the
     truth some 84 times in 100, and of three 75 times. Give a multi-task run's aggregate as one
-    score: its tasks share their weights, and so do not vary independently.
-
-    Args:
-      scores: of runs, normally distributed.
-      of_rerun: for the mean of as many new runs instead, m ± t·s·√(2/n): one 1/n is the spread of
-        this mean about the truth, the other that of the new runs' mean.
+    score: its tasks share their weights, and so do not vary independently. `of_rerun` is for the
+    mean of as many new runs, which has the same spread about the truth as this mean: m ± t·s·√(2/n).
     """
     if len(scores) < 2:
         return None
@@ -119,10 +111,7 @@ def interval_over_seeds(scores: Scores, of_rerun: bool = False) -> Interval | No
 def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
     """Gives the ends of m ± t·s/√n, intervals of means of normally distributed values.
 
-    Args:
-      means: numbers, arrays or columns of tables.
-      deviations: standard deviations of the values, with n - 1 in the denominator.
-      counts: numbers of values that the means are of; of a single one the ends are NaN.
+    Deviations have n - 1 in the denominator; the ends are NaN of a single value.
     """
     from scipy import stats  # noqa: PLC0415
 

@@ -34,8 +34,7 @@ _MAX_RESTARTS = 8
 def follow(config: Config) -> None:
     """Tests the newest checkpoint again and again, up to the end of `total_environment_frames`.
 
-    Each test is written as `--mode=test` writes it, added as a line to `evaluations.jsonl`, and
-    to TensorBoard's curves. Raises UserError as `Tester` does.
+    Each is also a line of `evaluations.jsonl`, and a point of TensorBoard's curves.
     """
     directory, tester = RunDirectory(config.logdir), Tester(config)
     tested, frames = None, -1
@@ -67,7 +66,6 @@ class Tester:
     """
 
     def __init__(self, config: Config):
-        """Prepares the tests that a configuration asks for; reads nothing yet."""
         self._config = config = factory.settle(config)
         self._directory = RunDirectory(config.logdir)
         suite = config.suite
@@ -83,10 +81,7 @@ class Tester:
         self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
 
     def test(self) -> dict[str, Any]:
-        """Plays, and prints the scores; writes them and any videos to the run directory.
-
-        Returns what `summarise` does; raises UserError as `SavedPolicy.restore`.
-        """
+        """Plays; prints and returns what `summarise` does, and writes it to the run directory."""
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
         frames = self._saved.restore()
         self._directory.prepare_evaluation(config.record_video)
@@ -117,8 +112,7 @@ class SavedPolicy:
         self._weights = WeightStore(agent.trainable_variables, version=0)
         self.policy = Policy(agent, self._weights, self._seed, num_environments)
         self._frames = tf.Variable(0, dtype=tf.int64)
-        # By the learner's names.
-        self._parts = {"agent": agent, "frames": self._frames}
+        self._parts = {"agent": agent, "frames": self._frames}  # By the learner's names.
         self.view = None
         if with_q_head:
             self._parts["q_head"] = q_head = factory.make_q_head(config)
@@ -126,10 +120,7 @@ class SavedPolicy:
             self.view = PixelControlView(self.policy, agent, q_head)
 
     def restore(self) -> int:
-        """Reads the newest checkpoint, and lets the policy begin anew; returns the run's frames.
-
-        Raises UserError if there is no checkpoint, it is of another architecture, or it is damaged.
-        """
+        """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
         saved = tf.train.Checkpoint(**self._parts)
         if not Checkpoints(self._checkpoints, learner=saved).restore():
             raise UserError(f"there is no checkpoint in {self._checkpoints}; train first")
@@ -143,8 +134,7 @@ def play(
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
     A quota for each environment, rather than the first episodes to end anywhere: those would
-    be the short ones. The recorder is shown every step before the policy acts on it. Raises
-    EnvironmentLostError if an environment cannot be kept going to the end of an episode.
+    be the short ones. EnvironmentLostError if an environment does not last to an episode's end.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)

@@ -13,7 +13,6 @@ class PixelControlView:
     """Computes maps over the cells of images that environments show, step by step."""
 
     def __init__(self, policy: Policy, agent: Agent, q_head: pixel_control.QHead):
-        """Watches a policy of this agent, on whose features the head has learned."""
         self._policy = policy
         self._agent = agent
         self.q_head = q_head

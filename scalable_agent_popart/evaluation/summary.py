@@ -14,10 +14,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Makes the record of an evaluation after so many environment frames of training.
 
-    The returns are raw, by level; if a task has a held-out version, those of both. The record's
-    `tasks` and `aggregate` are of the levels to test on; where some are held out from training,
-    `train` has the same of the others. Scores that cannot be normalised are None, and so are
-    intervals of a single episode.
+    The returns are raw, by level. Where a task has a held-out version, `train` has of the others
+    what the record has. What cannot be normalised is None, and so are intervals of one episode.
     """
     suite = config.suite
     references = suite.references(config.starts)

@@ -45,10 +45,6 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     def __init__(
         self, directory: Path, tasks: Mapping[int, str], view: PixelControlView | None = None
     ):
-        """Will film these environments, whose tasks give the files' names, with "_" for "/".
-
-        The directory is made on the first frame. The view makes the maps beside the picture.
-        """
         self._directory = directory
         self._tasks = dict(tasks)  # Of the environments that are still filmed.
         self._view = view
@@ -136,13 +132,11 @@ class _Video:
         self.num_frames += 1
 
     def finish(self) -> None:
-        """Completes the file and gives it its name."""
         self._container.mux(self._stream.encode(None))
         self._container.close()
         self._temporary.replace(self._path)
 
     def drop(self) -> None:
-        """Removes the file unless it is complete."""
         # Closing writes the end of the file, for which there may be no space.
         with contextlib.suppress(av.FFmpegError):
             self._container.close()
@@ -156,7 +150,6 @@ def _caption(title: str, current: str, last: str, width: int) -> Image.Image:
     canvas = ImageDraw.Draw(bar)
 
     def font_size(text: str) -> int:
-        """Returns the usual size, or a smaller one if the text would be too wide."""
         length = canvas.textlength(text, font_size=_FONT_SIZE)
         return int(_FONT_SIZE * min(1.0, (width - 2 * _MARGIN) / max(1.0, length)))
 

@@ -157,7 +157,6 @@ class PopulationDirectory:
         self._settings = self.path / POPULATION_FILE
 
     def member(self, number: int) -> MemberDirectory:
-        """Returns a member's directory."""
         return MemberDirectory(str(self.path / f"member-{number:02d}"))
 
     def read_config(self) -> Config | None:

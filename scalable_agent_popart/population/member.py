@@ -40,7 +40,6 @@ class Member(Tuner):
     """
 
     def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
-        """Reads and writes nothing yet; the configuration is the member's own."""
         self._config = config
         self._takes_turns = takes_turns
         members = {number: population.member(number) for number in range(config.population_size)}
@@ -112,14 +111,12 @@ class Member(Tuner):
         self._directory.divergence.write_text(str(int(self._num_comparisons)))
 
     def close(self) -> None:
-        """Closes the lineage's log."""
         self._lineage.close()
 
     def _fitness(self) -> float | None:
         return pbt.fitness(self._returns, self._config.suite.reference_scores)
 
     def _values(self) -> dict[str, float]:
-        """Returns the present values of the tuned hyperparameters."""
         return {name: float(variable) for name, variable in self._tuned.items()}
 
     def _record(self, event: Event) -> None:
@@ -204,7 +201,6 @@ class Member(Tuner):
         return None, False
 
     def _published(self, number: int) -> Published | None:
-        """Reads what another member published, if that can be read."""
         try:
             return self._others[number].published()
         except UserError as error:

@@ -3,8 +3,6 @@
 A member that has finished enough episodes is compared with another one, chosen at random. If the
 other is more than five points fitter, the member goes on with the other's weights and
 hyperparameters (exploit). In either case it then changes its hyperparameters a little (explore).
-
-These are pure functions of their arguments and a random generator; `member` applies them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +56,6 @@ def fitness(
 
 
 def exploits(own: float, others: float) -> bool:
-    """Returns whether a member of fitness `own` copies one of fitness `others`."""
     return others - own > EXPLOIT_THRESHOLD
 
 

@@ -31,7 +31,6 @@ class Worker:
     """Trains members of a population in this process, one after the other, as others may do."""
 
     def __init__(self, config: Config, start: Mapping[str, float], show_progress: bool = False):
-        """Trains nothing yet; `start` has values that are not to be sampled at a member's start."""
         self._config = config
         self._start = start
         self._show_progress = show_progress
@@ -62,12 +61,9 @@ class Worker:
     def train_member(self, number: int, takes_turns: bool = False) -> int | None:
         """Trains a member to its end, or if it takes turns, up to its next comparison.
 
-        Returns None, or the number of the signal that asked to stop.
-
-        Raises:
-          UserError: if the directory is another population's; if the run diverges again and again,
-            or only once if its actors are other processes, since their port is not opened twice.
-          InUseError: if another process trains the member.
+        Returns None, or the number of the signal that asked to stop. Raises InUseError if another
+        process trains the member; UserError if the directory is another population's, or the run
+        diverges again and again, or once if its actors are other processes.
         """
         population = self._population
         config = dataclasses.replace(self._config, pbt_member=number, pbt_places=1)
@@ -123,10 +119,7 @@ class Worker:
 
 
 class ReusedParts(trainer.Parts):
-    """A learner and the actors' policies, used again for each run that this process trains.
-
-    TensorFlow keeps what it has traced, some 10 MiB a run.
-    """
+    """Parts used again for each run here, as TensorFlow keeps what it has traced: 10 MiB each."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,8 +33,7 @@ _MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    `start` has, by flag, hyperparameters that are not to be sampled at the start. Raises UserError
-    if a worker fails, or is killed again and again.
+    `start` has hyperparameters that are not to be sampled. Raises UserError if workers fail.
     """
     workers: list[_Worker] = []
     with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:

@@ -58,9 +58,8 @@ def compare(
 ) -> tuple[list[Comparison], list[str]]:
     """Groups runs of any agents and benchmarks into comparisons of agents on the same tasks.
 
-    They are compared on the tasks of `suite`, or if it is None on those that they were trained on.
-    Flags that are `ignored` do not tell agents apart: a UserError if they do not anyway. Gives
-    comparisons, and a line for each run that is in none of them.
+    The tasks are those of `suite`, or by default those trained on. `ignored` flags do not tell
+    agents apart: a UserError if they do not anyway. Gives also a line for each run left out.
     """
     for name in ignored:
         if not any(name in _experiment(run.config) for run in runs) or name in _IN_NAMES:

@@ -74,8 +74,7 @@ def learning_curves(
 ) -> Figure:
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
-    A line a run; over several runs the mean is thick, its 95% interval filled. Published final
-    scores (`targets`) are dotted. The axis is chosen for the runs.
+    Means over runs have their 95% interval filled; published final scores (`targets`) are dotted.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -220,10 +219,7 @@ def gradients(table: pd.DataFrame) -> Figure:
 
 
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first.
-
-    The axis covers the runs, of several the dots; their mean's interval may be cut off.
-    """
+    """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first."""
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
     ours = [agent for agent in agents if agent != IMPALA]
@@ -274,8 +270,7 @@ class _Curve(NamedTuple):
 def population(shown: Population) -> Figure:
     """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
 
-    A line a member, coloured by its present score, with a dot where it goes on from a copy; in
-    black the ancestry that the report's curves follow, dotted from a copied checkpoint to its copy.
+    The colour is the present score; the black ancestry is what the report's curves follow.
     """
     members, tuned = shown.members, shown.shown.config.tuned
     panels = {flag: {n: _steps(own, flag) for n, own in members.items()} for flag in tuned}
@@ -399,7 +394,6 @@ def _frames_axis(
 
 
 def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
-    """Puts a legend above all axes."""
     handles, labels = axes.get_legend_handles_labels()
     handle_of = dict(zip(labels, handles, strict=True))  # Several lines may have the same.
     columns = _legend_columns(figure.get_figwidth(), list(handle_of))

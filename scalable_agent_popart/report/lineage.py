@@ -31,10 +31,9 @@ def trace(
 ) -> tuple[tuple[Segment, ...], str | None]:
     """Follows a member's present weights back to where they started.
 
-    Gives segments, oldest first, without gap or overlap in frames learned from; and the reason why
-    older ones are not known, or None if these reach a start. Lineages, by member, may lack lines or
-    contradict each other: what is older than that is left out, and frames are counted as the oldest
-    known member counts them.
+    Gives segments, oldest first, without gap or overlap in frames learned from; and why older ones
+    are not known, or None if these reach a start. Where lineages lack lines or contradict each
+    other, frames are counted as the oldest known member counts them.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
     followed: set[tuple[int, int]] = set()  # Copies: member and comparison.

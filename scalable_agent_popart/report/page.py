@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import functools
 import re
 import string
 import tomllib
@@ -38,8 +39,7 @@ def write_report(
 ) -> list[str]:
     """Writes a report on the runs in some directories, and gives a line for each thing left out.
 
-    Tasks and ignored flags are those of `compare`. A UserError tells if no run can be read, or
-    nothing written, or flags cannot be ignored.
+    A UserError tells if no run can be read, or nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -260,10 +260,7 @@ class _Section:
             return []
         several = table.groupby("agent")["run"].nunique().max() > 1
         says = "scales of all tasks beside each other"
-
-        def draw(own: pd.DataFrame) -> Figure:
-            return figures.statistics(own, self._styles)
-
+        draw = functools.partial(figures.statistics, styles=self._styles)
         return [
             "### Normalisation statistics",
             *self._figures(draw, table, "statistics", "shift and scale by task, above returns"),
@@ -331,7 +328,7 @@ class _Section:
             if len(passed) > _MAX_NAMED:
                 passed = ["...", *passed[-_MAX_NAMED:]]
             parts += [
-                f"### Population-based training in {_code(str(population.path))}",
+                f"### Population-based training in {_code(str(population.directory.path))}",
                 self._figure(figures.population(population), f"population-{number}", says),
                 _note(
                     "ancestry",
@@ -347,7 +344,6 @@ class _Section:
 
 
 def _standings(population: Population) -> list[dict[str, str]]:
-    """Gives a row a member, the fittest first."""
     rows = []
     for member in sorted(population.members.values(), key=lambda own: own.rank, reverse=True):
         latest = member.lineage[-1] if member.lineage else None
@@ -395,7 +391,6 @@ def _code(text: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Makes a Markdown table of cells by head."""
     heads = list(dict.fromkeys(head for row in rows for head in row))
     lines: list[Iterable[str]] = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     lines += [[str(row.get(head, "")).replace("|", "\\|") for head in heads] for row in rows]

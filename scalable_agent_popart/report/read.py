@@ -1,7 +1,4 @@
-"""Reads the directories of runs and populations, finished or not, as a report compares them.
-
-What cannot be read of them is named and passed over.
-"""
+"""Reads directories of runs and populations, finished or not; names what cannot be read."""
 
 import errno
 import json
@@ -17,7 +14,7 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
+from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.lineage import Segment, trace
 from scalable_agent_popart.runs.directory import DAMAGE, POPULATION_FILE, Change, RunDirectory
 
@@ -80,16 +77,12 @@ class Member:
 class Population:
     """Members that learn side by side, and the line of descent that stands for them in a report."""
 
-    path: Path
+    directory: PopulationDirectory
     members: Mapping[int, Member]  # Those that have begun, by number.
     best: Member  # Of those with episodes of the most tasks, the one with the highest score.
     shown: Member  # The one whose ancestry it is: the best, unless another was asked for.
     whole: bool  # Whether none was asked for.
     segments: tuple[Segment, ...]  # The ancestry, oldest first.
-
-    def directory(self, member: int) -> MemberDirectory:
-        """Gives a member's directory."""
-        return PopulationDirectory(str(self.path)).member(member)
 
     def end(self, segment: Segment) -> int:
         """Gives the last known frame of a segment."""
@@ -98,10 +91,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run directory, or of a population's or its member's.
-
-    Frames are those that the weights have learned from, in whatever member.
-    """
+    """What a directory of a run, population or member holds, by frames its weights learned from."""
 
     path: Path
     config: Config
@@ -139,25 +129,22 @@ class Run:
 def read_run(path: str) -> Run:
     """Reads the directory of a run, of a population or of one of its members.
 
-    A population is one run: the ancestry of its best member's weights, with frames counted as
-    these have learned from them. So is a member, with its own ancestry.
-
-    Raises:
-      UserError: if it is not known what made it, or there is nothing to report in it.
+    A population is one run: the ancestry of its best member's weights; a member that of its own.
+    Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
     problems: list[str] = []
     population = _read_population(path, problems)
     directory = RunDirectory(path)
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
-        directory, segments = population.directory(population.shown.number), population.segments
+        directory, segments = population.directory.member(population.shown.number), population.segments
     record = directory.read_record()
     if record is None:
         raise UserError("it holds no config.json, so no run")
     config = record.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
-        own = population.directory(number) if population else directory
+        own = population.directory.member(number) if population else directory
         episodes = _read_episodes(own.episodes, config.suite.tasks, problems)
         logs[number] = {"episodes": episodes, **_read_metrics(own.metrics, config, problems)}
         tests[number] = _read_evaluations(own, config.precision, problems)
@@ -197,17 +184,14 @@ def _of_known_weights(
     }
     for frames in sorted({test.frames for test in tests if test.frames in doubtful}):
         problems.append(
-            f"{population.directory(number).path}: tests at {frames:,} frames skipped: its weights "
+            f"{population.directory.member(number).path}: tests at {frames:,} frames skipped: its weights "
             "became others there, and the tests may be of those before or after"
         )
     return tuple(test for test in tests if test.frames not in doubtful)
 
 
 def _read_population(path: str, problems: list[str]) -> Population | None:
-    """Reads the population that a path names, or that it names a member of; None if it is neither.
-
-    Raises a UserError if there is no member to report on.
-    """
+    """Reads the population that a path names, or names a member of; a UserError if none began."""
     named, number = Path(path), None
     if (named / POPULATION_FILE).exists():
         directory = PopulationDirectory(path)
@@ -238,7 +222,7 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
             f"{directory.path}: the ancestry of {shown.name} is known from frame "
             f"{segments[0].first:,} of member {segments[0].member} on only: {unknown}"
         )
-    return Population(directory.path, members, best, shown, number is None, segments)
+    return Population(directory, members, best, shown, number is None, segments)
 
 
 def _read_member(
@@ -258,7 +242,12 @@ def _read_member(
         return None
     references = config.suite.reference_scores
     lineage = _read_lineage(directory.lineage, problems)
-    episodes = _read_recent_episodes(directory.episodes, config.suite.tasks)
+    path, tasks, tail = directory.episodes, config.suite.tasks, _TAIL
+    size = path.stat().st_size if path.is_file() else 0
+    episodes = _read_episodes(path, tasks, [], tail)
+    while tail < size and episodes["task"].value_counts().min() < RECENT_EPISODES:
+        tail *= 8
+        episodes = _read_episodes(path, tasks, [], tail)
     returns = {
         str(task): own["episode_return"].to_numpy()[-RECENT_EPISODES:]
         for task, own in episodes.groupby("task", observed=True)
@@ -267,17 +256,14 @@ def _read_member(
     frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
     aggregate = scores.aggregate_returns(returns, references)
     score = aggregate.mean_capped if aggregate else None
-    complete = len(returns) == len(references.keys() & set(config.suite.tasks))
+    complete = len(returns) == len(references.keys() & set(tasks))
     return Member(number, config, lineage, int(frames), len(returns), score, complete)
 
 
 def _read_episodes(
     path: Path, tasks: Sequence[str], problems: list[str], tail: int | None = None
 ) -> pd.DataFrame:
-    """Reads the task, frames (of the run, at its end) and raw episode_return of each episode.
-
-    Of a long log only the last `tail` bytes may be read. The rows are sorted by frames.
-    """
+    """Reads episodes, or those in the last `tail` bytes: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
 
     def row(record: Any) -> tuple[int, float, float]:
@@ -291,24 +277,11 @@ def _read_episodes(
     return pd.DataFrame(columns).sort_values("frames", kind="stable", ignore_index=True)
 
 
-def _read_recent_episodes(path: Path, tasks: Sequence[str]) -> pd.DataFrame:
-    """Reads the latest RECENT_EPISODES of each task at least, without all of a log of millions."""
-    size = path.stat().st_size if path.is_file() else 0
-    tail = _TAIL
-    while True:
-        episodes = _read_episodes(path, tasks, [], tail)
-        if tail >= size or episodes["task"].value_counts().min() >= RECENT_EPISODES:
-            return episodes
-        tail *= 8
-
-
 def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, pd.DataFrame]:
     """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
 
-    `statistics` has PopArt's; `gradients` has norms where measured, NaN for a task without a
-    rollout in the batch; `batches` each task's share of the rollouts since the line before;
-    `progress` the speed, memory with all processes, and mean entropy of the policy in nats, NaN
-    where a record does not tell.
+    Norms are NaN of a task without a rollout in the batch; shares are of the rollouts since the
+    line before; memory and entropy (mean, in nats) are NaN where a record does not tell.
     """
     tasks = config.suite.tasks
 
@@ -436,11 +409,8 @@ def _read_lines(
 
 
 def _content(path: Path, tail: int | None = None) -> bytes:
-    """Reads a file, or from the beginning of a line within so many bytes at its end.
-
-    A directory or a pipe, which might block, is an OSError.
-    """
-    if path.exists() and not path.is_file():
+    """Reads a file, or from the beginning of a line within so many bytes at its end."""
+    if path.exists() and not path.is_file():  # A pipe might block.
         raise OSError(errno.EINVAL, "no file")
     with open(path, "rb") as file:
         start = max(0, path.stat().st_size - tail) if tail else 0

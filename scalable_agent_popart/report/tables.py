@@ -86,13 +86,8 @@ class FinalScores:
     """The scores that count in the end, under one column's protocol.
 
     A test of some tasks in play does not count; where a run of an agent was tested, untested ones
-    do not, nor do runs that lag far behind.
-
-    Attributes:
-      column: the protocol.
-      left_out: a line for each run whose returns do not count, with the reason.
-      papers: the paper's scores by agent and reward clipping, if all tasks are compared.
-      inverted: levels whose published human does worse than random play.
+    do not, nor do runs that lag far behind: `left_out` tells which. `papers` has the paper's scores
+    if all tasks are compared; of `inverted` levels the human does worse than random play.
     """
 
     def __init__(self, comparison: Comparison, column: Column):
@@ -113,9 +108,8 @@ class FinalScores:
     def table_1(self) -> pd.DataFrame:
         """Makes a row an agent: aggregate scores in percent, ours and the published ones.
 
-        `score` is the benchmark's usual aggregate as a mean over runs, `low` to `high` its 95%
-        interval over seeds, or over the episodes of a single run, `lowest` to `highest` its range,
-        and `rerun_low` to `rerun_high` the interval for the mean of as many new runs.
+        `low` to `high` is the score's 95% interval over seeds, or over the episodes of a single
+        run, `lowest` to `highest` its range, `rerun_...` the interval for as many new runs' mean.
         """
         rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
         theirs = self._impalas_aggregate()
@@ -304,10 +298,7 @@ def batches(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row a run of both tables: medians, the largest memory, the `tasks` with a share.
-
-    `least` and `most` are the smallest and the largest share; NaN stands for what is not known.
-    """
+    """Makes a row a run of both tables: medians, the largest memory, `tasks` and ends of shares."""
     keys = ["run", "agent", "seed"]
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
     table = progress.groupby(keys, sort=False).agg(reduced)
@@ -319,8 +310,7 @@ def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFra
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
-    `norm` is the length of the gradient of the task's rollouts in a batch, see
-    `Learner.gradient_norms`; NaN without any. `part` is that over the sum of all tasks' norms.
+    `norm` is of `Learner.gradient_norms`, and `part` that over the sum of all tasks' norms.
     """
 
     def read(run: Run) -> pd.DataFrame:
@@ -333,10 +323,9 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 
 
 def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row an agent, loss and task: `norm` and `part`.
+    """Makes a row an agent, loss and task, up to the frames that all runs have reached.
 
-    They are medians of runs' median norms, with the least and the most, and means of runs' mean
-    parts with the 95% interval, up to the frames that all runs have reached.
+    Median norms have their least and most over runs, and mean parts their 95% interval.
     """
     common = table.groupby("run")["frames"].max().min()
     keys = ["agent", "loss", "task"]
@@ -389,7 +378,7 @@ def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
     found: dict[Path, tuple[Agent, Run, Population]] = {}
     for agent, run in comparison.runs:
         if run.population is not None:
-            path = run.population.path.resolve()
+            path = run.population.directory.path.resolve()
             if path not in found or run.population.whole:
                 found[path] = agent, run, run.population
     return list(found.values())
@@ -411,10 +400,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a segment of each population's ancestry, oldest first.
-
-    `first` and `last` are the member's own frames; the weights have `learned` from the others.
-    """
+    """Makes a row a segment of each population's ancestry, oldest first, in both frame counts."""
     rows = [
         {
             **_about(agent, run),
