@@ -99,7 +99,7 @@ def interval_over_seeds(scores: Scores, of_rerun: bool = False) -> Interval | No
     A percentile bootstrap of so few scores would be too narrow: of five normal ones it holds the
     truth some 84 times in 100, and of three 75 times. Give a multi-task run's aggregate as one
     score: its tasks share their weights, and so do not vary independently. `of_rerun` is for the
-    mean of as many new runs, which has the same spread about the truth as this mean: m ± t·s·√(2/n).
+    mean of as many new runs, of the same spread about the truth as this one's: m ± t·s·√(2/n).
     """
     if len(scores) < 2:
         return None

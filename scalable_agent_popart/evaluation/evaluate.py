@@ -1,7 +1,4 @@
-"""Tests of a run: a frozen policy plays every task, and its scores are reported.
-
-`--mode=test` makes one; the evaluator's job makes them again and again while others train the run.
-"""
+"""Tests of a run: a frozen policy plays every task, once or again and again as others train it."""
 
 import contextlib
 import json
@@ -27,8 +24,7 @@ from scalable_agent_popart.runs.checkpoints import Checkpoints, frames_of, newes
 from scalable_agent_popart.runs.directory import RunDirectory
 
 _POLL_SECONDS = 1.0
-# How often an environment may be lost within an episode and begin again.
-_MAX_RESTARTS = 8
+_MAX_RESTARTS = 8  # How often an environment may be lost within an episode and begin again.
 
 
 def follow(config: Config) -> None:
@@ -61,8 +57,7 @@ def follow(config: Config) -> None:
 class Tester:
     """Plays `test_num_episodes` of each task with a run's newest checkpoint, as often as asked.
 
-    If a task has a version held out from training, both versions are played. The run may still be
-    training. Agent, policy and graph are made once, since TensorFlow keeps what it has traced.
+    Versions held out from training are played too. TensorFlow's graph is made only once.
     """
 
     def __init__(self, config: Config):

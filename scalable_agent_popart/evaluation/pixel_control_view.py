@@ -23,9 +23,8 @@ class PixelControlView:
     def maps(self, ready: Ready) -> dict[str, np.ndarray]:
         """Computes the maps of one step in M >= 1 environments, before the policy acts on it.
 
-        Returns by label float32 `[M, rows, columns]`. "change": the pseudo-rewards of the last
-        actions, 0 at the first image of an environment or episode. "max Q": the largest action
-        values.
+        Returns float32 `[M, rows, columns]`: "change" is the last actions' pseudo-rewards, 0 at the
+        first image of an environment or episode; "max Q" the largest action values.
         """
         ids, env_output, fresh = ready
         for i in ids[fresh].tolist():

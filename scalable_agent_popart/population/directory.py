@@ -123,10 +123,7 @@ class MemberDirectory(RunDirectory):
 
     @contextlib.contextmanager
     def fetch(self, source: Published) -> Iterator[str]:
-        """Copies another member's checkpoint; yields the copy's path, and removes it at the end.
-
-        Raises FileNotFoundError if the checkpoint is gone, in favour of a newer one.
-        """
+        """Lends a copy of another member's checkpoint; FileNotFoundError if it was replaced."""
         shutil.rmtree(self._incoming, ignore_errors=True)
         self._incoming.mkdir(exist_ok=True)
         checkpoint = Path(source.checkpoint)
@@ -178,10 +175,7 @@ class PopulationDirectory:
         return begun
 
     def join(self, config: Config, precision: str) -> str:
-        """Begins the population, unless another member has; raises as `check` does.
-
-        Returns the type that all members compute in: `precision`, if this member is the first.
-        """
+        """Begins the population, or raises as `check`; returns the first member's `precision`."""
         self.check(config)  # A run's directory, too, has a lock.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:

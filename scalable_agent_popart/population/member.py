@@ -33,11 +33,7 @@ Save = Callable[[], str]
 
 
 class Member(Tuner):
-    """Compares and changes one member's run.
-
-    Where members take turns, training stops before each comparison, so that others can train; the
-    comparison is made when the member's next turn begins.
-    """
+    """Compares and changes one member's run; with turns, comparisons begin the member's next."""
 
     def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
         self._config = config
@@ -124,7 +120,6 @@ class Member(Tuner):
         self._lineage.flush()
 
     def _publish(self, save: Save) -> float:
-        """Saves, and publishes this checkpoint with the present fitness, which it returns."""
         fitness = self._fitness()
         assert fitness is not None, "due"
         record = Published(
@@ -158,7 +153,13 @@ class Member(Tuner):
             theirs, copied = self._meet(partner, fitness)
         starts_over = fitness is None and not copied
         if starts_over:
-            self._start_over(number)
+            seeds = np.random.SeedSequence([self._config.seed, number, 2])
+            tf.random.set_seed(int(seeds.generate_state(1)[0]))
+            fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
+            for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
+                variable.assign(new)
+            seed = [self._config.seed, number, 1]
+            self._learner.hyperparameters.assign(pbt.sample(self._config.suite.search_space, seed))
         else:
             self._learner.hyperparameters.assign(pbt.explore(self._values(), generator))
         if copied or starts_over:
@@ -218,13 +219,3 @@ class Member(Tuner):
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
             raise
-
-    def _start_over(self, number: int) -> None:
-        """Initialises the learner and samples the hyperparameters anew, for this comparison."""
-        seeds = np.random.SeedSequence([self._config.seed, number, 2])
-        tf.random.set_seed(int(seeds.generate_state(1)[0]))
-        fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
-        for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
-            variable.assign(new)
-        seed = [self._config.seed, number, 1]
-        self._learner.hyperparameters.assign(pbt.sample(self._config.suite.search_space, seed))

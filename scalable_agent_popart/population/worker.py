@@ -40,8 +40,7 @@ class Worker:
     def take_turns(self) -> Iterator[int | None]:
         """Trains the member that is furthest behind, a turn at a time, until all are finished.
 
-        Yields what `train_member` returns and raises as it does. While other workers train all
-        members that are not finished, it waits, since they may die.
+        Yields what `train_member` returns. While others train all that is left, it waits.
         """
         takes_turns = self._config.population_size > self._config.pbt_places
         while unfinished := self._unfinished():
@@ -81,7 +80,9 @@ class Worker:
                     return error.signal_number
                 message = f"member {number}: {str(error).partition(';')[0]}"
                 goes_on = "it goes on from what another member published"
-                if self._num_rescues(number) >= _MAX_RESCUES:
+                events = reversed(population.member(number).read_lineage())
+                rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
+                if len(list(rescues)) >= _MAX_RESCUES:
                     raise UserError(
                         f"{message}, {_MAX_RESCUES} times without a comparison in between, "
                         "whatever it tries; look at the other flags, such as --reward_clipping"
@@ -101,12 +102,6 @@ class Worker:
             if value != values[name]:
                 logging.warning("member %d has begun: --%s is only for its start", number, name)
         return values
-
-    def _num_rescues(self, number: int) -> int:
-        """Counts how often in a row, up to now, a member was compared because it diverged."""
-        events = reversed(self._population.member(number).read_lineage())
-        rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
-        return len(list(rescues))
 
     def _unfinished(self) -> list[int]:
         """Lists the members that have frames to learn from, by how far their checkpoints are."""

@@ -142,7 +142,6 @@ class _Progress:
         self._bar.close()
 
     def refresh(self) -> None:
-        """Shows what is new in the members' directories, and passes over what cannot be read."""
         self._count()
         for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):

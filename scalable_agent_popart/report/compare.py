@@ -38,7 +38,6 @@ class Comparison:
 
     @property
     def runs(self) -> list[tuple[Agent, Run]]:
-        """All runs, each with its agent."""
         return [(agent, run) for agent in self.agents for run in agent.runs]
 
     @property

@@ -36,15 +36,12 @@ _SCORES: Colormap = ListedColormap(_VIRIDIS(np.linspace(0.05, 0.92, 256)))
 # Variants of one agent share its colour. Dotted lines are published scores.
 _LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2, 2, 2)))
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
-_AGGREGATES = {"mean": "Mean", "median": "Median", "mean_capped": "Mean capped"}
 _MAX_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
-# Of a logarithmic axis for scores that may be negative: linear between minus and plus this.
-_LINEAR_PERCENT = 10
-# Of a logarithmic axis for sizes: a policy that chooses as if by rule has next to no gradient.
-_ORDERS_IN_VIEW = 6
+_LINEAR_PERCENT = 10  # A logarithmic axis of scores is linear between minus and plus this.
+_ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
 
 
@@ -104,7 +101,7 @@ def learning_curves(
         if within:
             axes.axhline(score, ls=":", color=colour)
     axes.set_xlim(left=0)
-    axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
+    axes.set_ylabel(f"{headline.replace('_', ' ').capitalize()} human-normalised score (%)")
     axes.grid(alpha=0.3)
     _legend(figure, axes, loc="outside upper left", fontsize="small")
     return figure

@@ -27,7 +27,6 @@ _DATA = resources.files(__package__) / "data"
 _NOTES = tomllib.loads((_DATA / "notes.toml").read_text(encoding="utf-8"))
 _DOTS_PER_INCH = 110
 _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
-_HEADLINES = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
 
 
@@ -191,7 +190,7 @@ class _Section:
         order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
         rows = [{"Agent": agent, **dict.fromkeys(heads, ""), **cells[agent]} for agent in order]
         return [
-            f"### Table 1: {_HEADLINES[suite.headline]} human-normalised score",
+            f"### Table 1: {suite.headline.replace('_', ' ')} human-normalised score",
             _table(rows),
             *self._notes(finals, any_training),
             *_lines("Returns that do not count here:", left_out),

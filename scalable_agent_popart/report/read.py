@@ -63,7 +63,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
         return f"member-{self.number:02d}"
 
     @property
@@ -137,7 +136,8 @@ def read_run(path: str) -> Run:
     directory = RunDirectory(path)
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
-        directory, segments = population.directory.member(population.shown.number), population.segments
+        directory = population.directory.member(population.shown.number)
+        segments = population.segments
     record = directory.read_record()
     if record is None:
         raise UserError("it holds no config.json, so no run")
@@ -184,8 +184,8 @@ def _of_known_weights(
     }
     for frames in sorted({test.frames for test in tests if test.frames in doubtful}):
         problems.append(
-            f"{population.directory.member(number).path}: tests at {frames:,} frames skipped: its weights "
-            "became others there, and the tests may be of those before or after"
+            f"{population.directory.member(number).path}: tests at {frames:,} frames skipped: its "
+            "weights became others there, and the tests may be of those before or after"
         )
     return tuple(test for test in tests if test.frames not in doubtful)
 

@@ -231,7 +231,6 @@ def _over_runs(
     by_run: Scores,
     interval: scores.Interval | None,
 ) -> dict[str, Any]:
-    """Gives a row's columns on an agent's runs, and the _ENDS of their score."""
     ends = (*(interval or (None, None)), min(by_run), max(by_run))
     return {
         "agent": agent.label,
