@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 CONFIDENCE = 0.95
-# Resamples; fewer with very many episodes, whose intervals are narrow.
-_RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000
+_RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000  # Fewer with many episodes.
 _SEED = 1
 _BATCH = 20  # Resamples at once; 57 games of 10,000 episodes then take some 100 MB.
 

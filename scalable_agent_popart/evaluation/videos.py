@@ -93,8 +93,7 @@ class _Video:
         self._container = av.open(str(self._temporary), "w", format="mp4")
         self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
         self._stream.pix_fmt = "yuv420p"
-        # There are as many encoders as tasks, and actors to leave processors to.
-        self._stream.codec_context.thread_count = 1
+        self._stream.codec_context.thread_count = 1  # Other encoders and actors need processors.
 
     def add(
         self, image: np.ndarray, episode_return: float, ends: bool, maps: Mapping[str, np.ndarray]

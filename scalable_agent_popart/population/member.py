@@ -25,8 +25,7 @@ from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
 from scalable_agent_popart.training.trainer import Tuner
 
-# Attempts to fetch a checkpoint that has gone in favour of a newer one.
-_MAX_LOOKS = 5
+_MAX_LOOKS = 5  # Attempts to fetch a checkpoint that has gone in favour of a newer one.
 _FIRST_PAUSE_SECONDS = 0.1
 
 Save = Callable[[], str]
@@ -45,8 +44,7 @@ class Member(Tuner):
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._compared_at = tf.Variable(0, dtype=tf.int64, trainable=False)  # frames
-        # Frames after which an episode counts. Read once, after the variable has been restored:
-        # a resumed run reports all its episodes, and reading a variable takes ten times as long.
+        # Frames after which an episode counts; reading the variable each time would be slow.
         self._counts_after: int | None = None
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:

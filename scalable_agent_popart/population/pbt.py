@@ -14,8 +14,7 @@ import tensorflow_probability as tfp
 from scalable_agent_popart import scores
 from scalable_agent_popart.suites.search_space import Distribution, LogUniform, OneOf
 
-# Points of mean capped human-normalised score, in percent.
-EXPLOIT_THRESHOLD = 5.0
+EXPLOIT_THRESHOLD = 5.0  # Points of mean capped human-normalised score, in percent.
 EXPLORE_PROBABILITY = 0.33
 EXPLORE_FACTOR = 1.2
 

@@ -21,8 +21,7 @@ from scalable_agent_popart.runs.checkpoints import frames_of, newest_checkpoint
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training import trainer
 
-# How often in a row a member that diverges goes on with other weights and hyperparameters.
-_MAX_RESCUES = 20
+_MAX_RESCUES = 20  # How often in a row a member that diverges goes on with other weights.
 _POLL_SECONDS = 2.0
 _REMINDER_SECONDS = 600.0
 

@@ -99,7 +99,6 @@ def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str
 
 
 def _members(population: Population | None) -> str:
-    """Tells what there is to know of a run beside its path if it is of a population."""
     if population is None:
         return ""
     size = population.shown.config.population_size
@@ -198,7 +197,6 @@ class _Section:
         ]
 
     def _notes(self, finals: Sequence[FinalScores], any_training: bool) -> list[str]:
-        """Says what has to be known to read Table 1 right."""
         known = self._suite.reference_scores
         scored = known.keys() & set(self._suite.tasks)
         holds = {

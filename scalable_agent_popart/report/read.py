@@ -31,8 +31,7 @@ METRICS = {
 }
 # The loss that gradients are of, and the name that a record has for their norms.
 LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
-# No frame count or return comes near; beyond it sums would lose their precision.
-_MAX_NUMBER = 1e15
+_MAX_NUMBER = 1e15  # No frame count or return comes near; sums of more would lose precision.
 _MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 

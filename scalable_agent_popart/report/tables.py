@@ -27,8 +27,7 @@ _RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
 _ENDS = ("low", "high", "lowest", "highest")
 _RERUN = ("rerun_low", "rerun_high")
-# A run counts beside another of its agent that has come so much farther at most.
-_COMPARABLE = 0.9
+_COMPARABLE = 0.9  # Of the frames of an agent's farthest run, from which another run counts.
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
 _STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
@@ -186,7 +185,6 @@ class FinalScores:
         return kept
 
     def _impalas_aggregate(self) -> scores.Aggregate | None:
-        """Aggregates IMPALA's published scores on the same tasks."""
         own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
         return scores.aggregate_returns(own, self._references)
 
@@ -338,8 +336,7 @@ def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
-    `frames` are those of the stretches' middles. `panel` is the agent and seed, since runs may go
-    different ways; or, where these are many, the agent, with the part's 95% interval over its runs.
+    `frames` are the stretches' middles. `panel` is the agent, with seed unless these are too many.
     """
     seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()
@@ -425,6 +422,5 @@ def _of_runs(
 
 
 def _about(agent: Agent, run: Run) -> dict[str, Any]:
-    """Gives the first columns of a table whose rows are of runs."""
     values = (agent.label, run.config.reward_clipping, str(run.path), run.seed)
     return dict(zip(_RUN, values, strict=True))
