@@ -38,7 +38,10 @@ def resolve(level_name: str) -> Suite:
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
     if module:
-        suites = (_load_from_module(module),)
+        if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
+            sys.path.append(os.getcwd())
+        suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
+        suites = (replace(suite, module=module),)
     elif not {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
         suites += tuple(_load_registered(names))
     for suite in suites:
@@ -74,13 +77,6 @@ def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
         reasons = [suite.why_unknown(name) for suite in suites if name]
         hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
     raise UserError(f"--level_name: there is no level {name!r}; {hint}")
-
-
-def _load_from_module(module: str) -> Suite:
-    if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
-        sys.path.append(os.getcwd())
-    suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
-    return replace(suite, module=module)
 
 
 def _load_registered(names: Sequence[str]) -> Iterator[Suite]:

@@ -154,20 +154,16 @@ class ProcessPool:
                 self._ended[i] = True
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:
-            self._kill_hung(now)
+            unseen = now - self._checked
+            if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
+                self._turn_began = np.minimum(self._turn_began + unseen, now)
+            self._checked = now
+            hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
+            for i in np.flatnonzero(hung).tolist():  # Their ends are then found out.
+                self._hung[i] = True
+                self._children[i].send_signal(signal.SIGKILL)
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
-
-    def _kill_hung(self, now: float) -> None:
-        """Kills children that have taken too long; their ends are then found out."""
-        unseen = now - self._checked
-        if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
-            self._turn_began = np.minimum(self._turn_began + unseen, now)
-        self._checked = now
-        busy = self._has_turn & ~self._answered
-        for i in np.flatnonzero(busy & (now - self._turn_began > _MAX_TURN_SECONDS)).tolist():
-            self._hung[i] = True
-            self._children[i].send_signal(signal.SIGKILL)
 
     def _start(self, i: int) -> None:
         self._steps[i] = -1

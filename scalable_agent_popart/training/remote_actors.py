@@ -157,11 +157,9 @@ class RemoteLearner:
 
     @property
     def closed(self) -> bool:
-        """Tells if the job is to end."""
         return self._over.is_set()
 
     def close(self) -> None:
-        """Ends the job."""
         self._over.set()
 
     def wait(self, stop: StopOnSignal) -> bool:
