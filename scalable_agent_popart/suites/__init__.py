@@ -30,9 +30,8 @@ def resolve(level_name: str) -> Suite:
     level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
     module and a colon come first (`my_tasks:left,right`).
 
-    Raises:
-      UserError: if a name is unknown, named twice, or not of the same suite as the others, or if
-        a suite from outside of the package cannot be loaded.
+    Raises UserError if a name is unknown, named twice, or not of the same suite as the others, or
+    if a suite from outside of the package cannot be loaded.
     """
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]

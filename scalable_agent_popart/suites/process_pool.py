@@ -94,7 +94,20 @@ class ProcessPool:
 
     def receive(self, seconds: float) -> Ready:
         """Waits as in the protocol; once one is ready, a little longer for more than half."""
-        ids = self._gather(seconds)
+        end = time.monotonic() + seconds
+        wait = 0.0  # Even if many are ready, those that ended are seen to.
+        any_ready = False
+        while True:
+            self._attend(wait)
+            ids = np.flatnonzero(self._answered)
+            now = time.monotonic()
+            expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
+            if len(ids) and not any_ready:
+                any_ready = True
+                end = min(end, now + _GATHER_SECONDS)
+            if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
+                break
+            wait = min(end, self._due.min()) - now
         self._answered[ids] = False
         self._steps[ids] += 1
         self._has_turn[ids] = False
@@ -121,23 +134,6 @@ class ProcessPool:
         for child in self._children.values():  # All end at the same time.
             child.connection.close()
         supervisor.end(self._children.values(), _GRACE_SECONDS)
-
-    def _gather(self, seconds: float) -> np.ndarray:
-        """Returns the environments that have given the turn back."""
-        end = time.monotonic() + seconds
-        wait = 0.0  # Even if many are ready, those that ended are seen to.
-        any_ready = False
-        while True:
-            self._attend(wait)
-            ids = np.flatnonzero(self._answered)
-            now = time.monotonic()
-            expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
-            if len(ids) and not any_ready:
-                any_ready = True
-                end = min(end, now + _GATHER_SECONDS)
-            if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
-                return ids
-            wait = min(end, self._due.min()) - now
 
     def _attend(self, seconds: float) -> None:
         """Waits at most so long for something to happen, and sees to processes that end."""

@@ -61,12 +61,7 @@ class LocalActors(Actors):
 
 
 class ActorThreads(Threads):
-    """Threads that act, each with environments and a policy of its own.
-
-    Attributes:
-      clocks: measure where the time of each thread goes.
-      pools: environments of the threads that have begun.
-    """
+    """Threads that act, each with environments and a policy of its own."""
 
     def __init__(
         self,
@@ -86,9 +81,9 @@ class ActorThreads(Threads):
         self._spec = spec
         self._ends = ends
         self._seeds = seed.spawn(len(ends))
-        self.clocks = [StageClock() for _ in ends]
+        self.clocks = [StageClock() for _ in ends]  # Measure where the time of each thread goes.
         self.policies = {} if policies is None else policies
-        self.pools: list[EnvironmentPool] = []
+        self.pools: list[EnvironmentPool] = []  # Of the threads that have begun.
 
     def start(self) -> None:
         config = self._config
@@ -104,7 +99,6 @@ class ActorThreads(Threads):
 
     @property
     def num_traces(self) -> int:
-        """Counts the tracings of all policies."""
         return sum(policy.num_traces for policy in self.policies.values())
 
     def _act(self, i: int, task_ids: np.ndarray) -> None:

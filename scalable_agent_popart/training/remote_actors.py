@@ -187,7 +187,6 @@ class RemoteLearner:
         return 0
 
     def put(self, rollouts: Rollout) -> None:
-        """Sends rollouts; they are lost if the learner is."""
         self._link.put(rollouts)
 
     def _status(self) -> LearnerStatus | None:
