@@ -189,8 +189,10 @@ class RunLog:
         self.episodes.flush()
         with self._tensorboard.as_default(step=frames):
             for name, value in record.items():
+                group = "speed" if name in _SPEED else "learning"
+                group = "losses" if name.endswith("_loss") else group
+                group = "scores" if name in score else group
                 if name != "frames":  # The axis.
-                    group = "scores" if name in score else _group(name)
                     tf.summary.scalar(f"{group}/{name}", value)
             for name, values in by_task.items():
                 for task, value in values.items():
@@ -214,12 +216,6 @@ class RunLog:
     def _count_episode(self, episode: Mapping[str, Any]) -> None:
         self._returns[episode["task"]].append(episode["episode_return"])
         self._on_episode(episode["task"], episode["episode_return"], episode["frames"])
-
-
-def _group(name: str) -> str:
-    if name.endswith("_loss"):
-        return "losses"
-    return "speed" if name in _SPEED else "learning"
 
 
 def _cut_events(directory: Path, frames: int) -> None:

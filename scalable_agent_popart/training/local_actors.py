@@ -30,7 +30,6 @@ class LocalActors(Actors):
         learner: Learner,
         policies: dict[int, Policy] | None = None,
     ):
-        """Prepares the threads, which start on entering; for `policies` see `ActorThreads`."""
         self._config = config
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
