@@ -13,6 +13,7 @@ so that a wrong flag is answered at once and processes that re-import this scrip
 import dataclasses
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -86,9 +87,10 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         directory = RunDirectory(logdir)
         directory.refuse_population()
-        trained = directory.wait_for_config() if waits else directory.read_config()
-        if trained is None:
-            raise UserError(f"there is no run in {logdir} to test; train first")
+        while (trained := directory.read_config()) is None:
+            if not waits:
+                raise UserError(f"there is no run in {logdir} to test; train first")
+            time.sleep(1.0)
         config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)

@@ -330,7 +330,6 @@ class Config:
 
     @property
     def suite(self) -> Suite:
-        """The tasks in play."""
         return suites.resolve(self.level_name)
 
     def check_playable(self) -> None:
@@ -339,7 +338,6 @@ class Config:
 
     @property
     def num_actions(self) -> int:
-        """Size of the action set."""
         return self.suite.action_sets[self.action_set]
 
     @property

@@ -33,8 +33,7 @@ class Checkpoints:
     def restore(self) -> bool:
         """Restores the newest checkpoint; returns False if there has never been one.
 
-        Raises:
-          UserError: if it is damaged, missing or of other variables.
+        Raises UserError if it is damaged, missing or of other variables.
         """
         checkpoints = self._newest_first()
         if not checkpoints:
@@ -67,8 +66,6 @@ class Checkpoints:
 
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
-        if not self._directory.is_dir():
-            return []
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
             # If only the first is on disk, its writing was cut off before it was named.

@@ -13,7 +13,6 @@ import platform
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,12 +88,6 @@ class RunDirectory:
                 f"{self._config_path} is damaged or not of this program ({error}); "
                 "give another --logdir"
             ) from error
-
-    def wait_for_config(self) -> Config:
-        """Waits until there is a run, and returns its configuration."""
-        while (config := self.read_config()) is None:
-            time.sleep(1.0)
-        return config
 
     def check(self, config: Config) -> None:
         """Raises UserError if `config` cannot train in this directory; writes nothing."""

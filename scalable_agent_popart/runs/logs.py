@@ -68,7 +68,6 @@ class JsonLines:
                     ) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Appends one line."""
         self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
@@ -77,7 +76,6 @@ class JsonLines:
         self.length.assign(self._file.tell())
 
     def close(self) -> None:
-        """Closes the file, if it was ever opened."""
         if self._file is not None:
             self._file.close()
 
@@ -170,11 +168,15 @@ class RunLog:
         if frames == self._since[1]:
             return  # Already recorded.
         since, self._since = self._since, (time.monotonic(), frames)
+        references = self._suite.reference_scores
+        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
+        aggregate = scores.aggregate_returns(played, references)
+        score = {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}
         record = {
             "frames": frames,
             "frames_per_second": (frames - since[1]) / max(self._since[0] - since[0], 1e-9),
             **learner_metrics,
-            **(score := self._score()),
+            **score,
             **hardware.memory(),
         }
         shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
@@ -187,8 +189,10 @@ class RunLog:
         self.episodes.flush()
         with self._tensorboard.as_default(step=frames):
             for name, value in record.items():
+                group = "speed" if name in _SPEED else "learning"
+                group = "losses" if name.endswith("_loss") else group
+                group = "scores" if name in score else group
                 if name != "frames":  # The axis.
-                    group = "scores" if name in score else _group(name)
                     tf.summary.scalar(f"{group}/{name}", value)
             for name, values in by_task.items():
                 for task, value in values.items():
@@ -197,8 +201,8 @@ class RunLog:
         shown = {"loss": f"{record['total_loss']:.4g}"}
         headline = self._suite.headline
         if headline in record:
-            played = f"{record['tasks_scored']}/{len(self._suite.tasks)} tasks"
-            shown = {headline: f"{record[headline]:.1f}{self._suite.unit} of {played}", **shown}
+            share = f"{len(played)}/{len(self._suite.tasks)} tasks"
+            shown = {headline: f"{record[headline]:.1f}{self._suite.unit} of {share}", **shown}
         self._progress.set_postfix(shown, refresh=False)
 
     def close(self) -> None:
@@ -212,19 +216,6 @@ class RunLog:
     def _count_episode(self, episode: Mapping[str, Any]) -> None:
         self._returns[episode["task"]].append(episode["episode_return"])
         self._on_episode(episode["task"], episode["episode_return"], episode["frames"])
-
-    def _score(self) -> dict[str, float]:
-        """Returns aggregate scores of tasks with finished games and references, and how many."""
-        references = self._suite.reference_scores
-        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
-        aggregate = scores.aggregate_returns(played, references)
-        return {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}
-
-
-def _group(name: str) -> str:
-    if name.endswith("_loss"):
-        return "losses"
-    return "speed" if name in _SPEED else "learning"
 
 
 def _cut_events(directory: Path, frames: int) -> None:

@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,17 +30,26 @@ def resolve(level_name: str) -> Suite:
     level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
     module and a colon come first (`my_tasks:left,right`).
 
-    Raises:
-      UserError: if a name is unknown, named twice, or not of the same suite as the others, or if
-        a suite from outside of the package cannot be loaded.
+    Raises UserError if a name is unknown, named twice, or not of the same suite as the others, or
+    if a suite from outside of the package cannot be loaded.
     """
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
     if module:
-        suites = (_load_from_module(module),)
+        if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
+            sys.path.append(os.getcwd())
+        suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
+        suites = (replace(suite, module=module),)
     elif not {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
-        suites += tuple(_load_registered(names))
+        entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
+        # Other packages' suites of the given names, or else all, one of which may have the tasks.
+        for entry in [entry for entry in entries if entry.name in names] or entries:
+            source = f"the suite {entry.name}, registered as {entry.value},"
+            suite = _load(entry.load, source)
+            if suite.name != entry.name:
+                raise UserError(f"--level_name: {source} must have that name, not {suite.name}")
+            suites += (suite,)
     for suite in suites:
         if names == [suite.name]:
             return suite
@@ -74,24 +83,6 @@ def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
         reasons = [suite.why_unknown(name) for suite in suites if name]
         hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
     raise UserError(f"--level_name: there is no level {name!r}; {hint}")
-
-
-def _load_from_module(module: str) -> Suite:
-    if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
-        sys.path.append(os.getcwd())
-    suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
-    return replace(suite, module=module)
-
-
-def _load_registered(names: Sequence[str]) -> Iterator[Suite]:
-    """Yields the suites that installed packages register: those of the given names, or else all."""
-    entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
-    for entry in [entry for entry in entries if entry.name in names] or entries:
-        source = f"the suite {entry.name}, registered as {entry.value},"
-        suite = _load(entry.load, source)
-        if suite.name != entry.name:
-            raise UserError(f"--level_name: {source} must have that name, not {suite.name}")
-        yield suite
 
 
 def _load(load: Callable[[], Any], source: str) -> Suite:

@@ -94,7 +94,20 @@ class ProcessPool:
 
     def receive(self, seconds: float) -> Ready:
         """Waits as in the protocol; once one is ready, a little longer for more than half."""
-        ids = self._gather(seconds)
+        end = time.monotonic() + seconds
+        wait = 0.0  # Even if many are ready, those that ended are seen to.
+        any_ready = False
+        while True:
+            self._attend(wait)
+            ids = np.flatnonzero(self._answered)
+            now = time.monotonic()
+            expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
+            if len(ids) and not any_ready:
+                any_ready = True
+                end = min(end, now + _GATHER_SECONDS)
+            if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
+                break
+            wait = min(end, self._due.min()) - now
         self._answered[ids] = False
         self._steps[ids] += 1
         self._has_turn[ids] = False
@@ -122,23 +135,6 @@ class ProcessPool:
             child.connection.close()
         supervisor.end(self._children.values(), _GRACE_SECONDS)
 
-    def _gather(self, seconds: float) -> np.ndarray:
-        """Returns the environments that have given the turn back."""
-        end = time.monotonic() + seconds
-        wait = 0.0  # Even if many are ready, those that ended are seen to.
-        any_ready = False
-        while True:
-            self._attend(wait)
-            ids = np.flatnonzero(self._answered)
-            now = time.monotonic()
-            expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
-            if len(ids) and not any_ready:
-                any_ready = True
-                end = min(end, now + _GATHER_SECONDS)
-            if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
-                return ids
-            wait = min(end, self._due.min()) - now
-
     def _attend(self, seconds: float) -> None:
         """Waits at most so long for something to happen, and sees to processes that end."""
         events = dict(self._selector.poll(max(0.0, seconds)))
@@ -154,20 +150,16 @@ class ProcessPool:
                 self._ended[i] = True
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:
-            self._kill_hung(now)
+            unseen = now - self._checked
+            if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
+                self._turn_began = np.minimum(self._turn_began + unseen, now)
+            self._checked = now
+            hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
+            for i in np.flatnonzero(hung).tolist():  # Their ends are then found out.
+                self._hung[i] = True
+                self._children[i].send_signal(signal.SIGKILL)
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
-
-    def _kill_hung(self, now: float) -> None:
-        """Kills children that have taken too long; their ends are then found out."""
-        unseen = now - self._checked
-        if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
-            self._turn_began = np.minimum(self._turn_began + unseen, now)
-        self._checked = now
-        busy = self._has_turn & ~self._answered
-        for i in np.flatnonzero(busy & (now - self._turn_began > _MAX_TURN_SECONDS)).tolist():
-            self._hung[i] = True
-            self._children[i].send_signal(signal.SIGKILL)
 
     def _start(self, i: int) -> None:
         self._steps[i] = -1

@@ -11,15 +11,11 @@ class LogUniform(NamedTuple):
 
 
 class Uniform(NamedTuple):
-    """A value uniform on [low, high]."""
-
     low: float
     high: float
 
 
 class OneOf(NamedTuple):
-    """One of these values, all with the same probability."""
-
     values: tuple[float, ...]
 
 

@@ -137,7 +137,6 @@ class Suite:
         return {**by_task, **{self.test_version(task): score for task, score in by_task.items()}}
 
     def select(self, tasks: Iterable[str]) -> "Suite":
-        """Returns the same benchmark with these tasks in play."""
         return replace(self, tasks=tuple(tasks))
 
     def observation_spec(self, options: EnvironmentOptions) -> Any:

@@ -59,8 +59,7 @@ def keep_freed_memory() -> None:
     """Makes glibc's allocator reuse memory that it would return to the system.
 
     The activations of large batches would otherwise be mapped and faulted in at every step. It
-    gets a single arena, as those of threads hold no block of 64 MiB. Without
-    glibc nothing happens.
+    gets a single arena, as those of threads hold no block of 64 MiB. Without glibc nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
@@ -126,13 +125,7 @@ def _cgroup_quotas() -> Iterator[float]:
 
 
 def has_gpu() -> bool:
-    """Tells if TensorFlow sees a GPU."""
     return bool(tf.config.list_physical_devices("GPU"))
-
-
-def learner_device() -> str:
-    """Names the device that learns and acts."""
-    return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
 
 
 def device() -> dict[str, Any]:

@@ -180,7 +180,6 @@ class Group:
         return Child(command, group=self._guard.pid, **how)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to all processes of the group."""
         os.killpg(self._guard.pid, number)
 
 

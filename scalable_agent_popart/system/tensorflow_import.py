@@ -1,9 +1,7 @@
 """Imports TensorFlow without its libraries' messages, some of which no setting suppresses."""
 
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
@@ -22,13 +20,7 @@ def import_quietly() -> None:
     if _LEVEL in os.environ:
         return
     os.environ[_LEVEL] = _ERRORS if NVIDIA_DRIVER.exists() else _FATAL
-    with _hidden_unless_it_fails():
-        import tensorflow  # noqa: F401, PLC0415
-
-
-@contextlib.contextmanager
-def _hidden_unless_it_fails() -> Iterator[None]:
-    """Keeps what is written to standard error, in a process that outlives a crash of this one."""
+    # What is written to standard error is kept in a process that outlives a crash of this one.
     reader, writer = os.pipe()
     keeper = os.fork()
     if keeper == 0:
@@ -46,7 +38,7 @@ def _hidden_unless_it_fails() -> Iterator[None]:
     os.close(writer)
     end = _SUCCESS
     try:
-        yield
+        import tensorflow  # noqa: F401, PLC0415
     except Exception:  # Ctrl-C is no failure.
         end = b""
         raise

@@ -23,7 +23,6 @@ class Threads(abc.ABC):
         """Makes every thread return; called from any thread, possibly more than once."""
 
     def start_thread(self, name: str, work: Callable[[], None]) -> None:
-        """Runs `work` in a new thread."""
         thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -34,7 +33,6 @@ class Threads(abc.ABC):
             raise self._error
 
     def close(self) -> None:
-        """Stops all threads and waits for them."""
         self.stop()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)

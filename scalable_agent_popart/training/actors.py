@@ -28,15 +28,12 @@ class Actors(contextlib.AbstractContextManager):
         self.feed.close()
         self.threads.close()
         if exception_type is None:
-            self._raise_error()
+            self.threads.raise_error()
+            self.feed.raise_error()
 
     def next_batch(self) -> Rollout | None:
-        """Returns the next batch `[T + 1, B, ...]`, or None if there is none yet.
-
-        Raises:
-          Exception: whatever keeps batches from being made.
-        """
-        self._raise_error()
+        """Returns the next batch `[T + 1, B, ...]`, or None; raises what a thread has raised."""
+        self.threads.raise_error()
         return self.feed.next_batch()
 
     @abc.abstractmethod
@@ -54,7 +51,3 @@ class Actors(contextlib.AbstractContextManager):
     def load(self) -> dict[str, float]:
         """Measures who waits for whom; see `BatchFeed.load`."""
         return self.feed.load()
-
-    def _raise_error(self) -> None:
-        self.threads.raise_error()
-        self.feed.raise_error()

@@ -30,7 +30,6 @@ class LocalActors(Actors):
         learner: Learner,
         policies: dict[int, Policy] | None = None,
     ):
-        """Prepares the threads, which start on entering; for `policies` see `ActorThreads`."""
         self._config = config
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
@@ -42,8 +41,9 @@ class LocalActors(Actors):
         super().__init__(self.rollout_queue, config.batch_size, threads)
 
     def describe_start(self) -> str:
-        started, num_actors = self.threads.num_started, self._config.num_actors
-        if started < num_actors:
+        policies = list(self.threads.policies.values())  # Its thread may be adding one.
+        started = sum(int(np.count_nonzero(policy.begun)) for policy in policies)
+        if started < (num_actors := self._config.num_actors):
             return f"{started} of {num_actors} environments ready"
         batch_size = self._config.batch_size
         return f"{min(self.rollout_queue.num_reserved(), batch_size)} of {batch_size} rollouts"
@@ -60,12 +60,7 @@ class LocalActors(Actors):
 
 
 class ActorThreads(Threads):
-    """Threads that act, each with environments and a policy of its own.
-
-    Attributes:
-      clocks: measure where the time of each thread goes.
-      pools: environments of the threads that have begun.
-    """
+    """Threads that act, each with environments and a policy of its own."""
 
     def __init__(
         self,
@@ -85,9 +80,9 @@ class ActorThreads(Threads):
         self._spec = spec
         self._ends = ends
         self._seeds = seed.spawn(len(ends))
-        self.clocks = [StageClock() for _ in ends]
-        self._policies = {} if policies is None else policies
-        self.pools: list[EnvironmentPool] = []
+        self.clocks = [StageClock() for _ in ends]  # Measure where the time of each thread goes.
+        self.policies = {} if policies is None else policies
+        self.pools: list[EnvironmentPool] = []  # Of the threads that have begun.
 
     def start(self) -> None:
         config = self._config
@@ -103,22 +98,15 @@ class ActorThreads(Threads):
 
     @property
     def num_traces(self) -> int:
-        """Counts the tracings of all policies."""
-        return sum(policy.num_traces for policy in self._policies.values())
-
-    @property
-    def num_started(self) -> int:
-        """Counts the environments that have returned their first observation."""
-        policies = list(self._policies.values())  # Its thread may be adding one.
-        return sum(int(np.count_nonzero(policy.begun)) for policy in policies)
+        return sum(policy.num_traces for policy in self.policies.values())
 
     def _act(self, i: int, task_ids: np.ndarray) -> None:
         (source, sink), seed = self._ends[i], self._seeds[i]
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
-        policy = self._policies.get(i)
+        policy = self.policies.get(i)
         if policy is None:
             agent = factory.make_agent(self._config, self._spec)
-            policy = self._policies[i] = Policy(agent, source, policy_seed, len(task_ids))
+            policy = self.policies[i] = Policy(agent, source, policy_seed, len(task_ids))
         else:
             policy.restart(source, policy_seed)
         environments = factory.make_environments(

@@ -157,11 +157,9 @@ class RemoteLearner:
 
     @property
     def closed(self) -> bool:
-        """Tells if the job is to end."""
         return self._over.is_set()
 
     def close(self) -> None:
-        """Ends the job."""
         self._over.set()
 
     def wait(self, stop: StopOnSignal) -> bool:
@@ -189,7 +187,6 @@ class RemoteLearner:
         return 0
 
     def put(self, rollouts: Rollout) -> None:
-        """Sends rollouts; they are lost if the learner is."""
         self._link.put(rollouts)
 
     def _status(self) -> LearnerStatus | None:

@@ -80,14 +80,11 @@ def train(
 ) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
-    Returns:
-      None at the end, or where the tuner stops; or the number of the signal that asked to stop.
-      Everything is saved either way.
-
-    Raises:
-      UserError: if the run directory is another run's, damaged or without its checkpoints, before
-        anything is written; if another process trains there; or if the learner's port is taken.
-      DivergenceError: if the loss is no longer finite; it still was at the newest checkpoint.
+    Returns None at the end or where the tuner stops, or the number of the signal that asked to
+    stop. Raises UserError if the run directory is another run's, damaged or without its
+    checkpoints, before anything is written; if another process trains there; or if the learner's
+    port is taken. Raises DivergenceError if the loss is no longer finite, as it was at the newest
+    checkpoint.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()

@@ -114,7 +114,6 @@ class DmLabLevel:
 
 
 def _path(level: str) -> str:
-    """Returns the module's name of a level."""
     return _FOLDER + level if level in _SCORES or level in _TEST_VERSIONS.values() else level
 
 
@@ -163,7 +162,6 @@ def complaint(level: str) -> str | None:
 
 
 def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
-    """Raises UserError if these levels could not be played."""
     path = options.dataset_path
     if path and path != _DUMMY_DATASET and not os.path.isdir(path):
         raise UserError(f"--dataset_path={path} is no directory")
