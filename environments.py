@@ -1,17 +1,15 @@
 """The environment contract: what actors and environments exchange.
 
-NumPy and dm-tree (for nested arrays) only, so that a process that only emulates stays small and
-starts fast. An actor plays an *environment pool*, whose N environments need not wait for one
-another. A *batched environment* steps N environments in lockstep, and `Lockstep` makes a pool of
-one or several. A single `Environment` runs in a process of its own, or among others in a
-`SerialEnvironments`.
+It needs only NumPy and dm-tree, so that processes that emulate stay small. An actor plays an
+*environment pool*, whose N environments need not wait for one another. A *batched environment*
+steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single `Environment`
+runs in a process of its own, or among others in a `SerialEnvironments`.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
-is `done` without being an `episode_end`.
-
-A step that is `done` carries the reward of the last transition and the *first* observation of the
-next episode: environments restart within the step, and no observation is repeated.
+is `done` without being an `episode_end`. A step that is `done` carries the reward of the last
+transition and the *first* observation of the next episode: environments restart within the step,
+and no observation is repeated.
 """
 
 import contextlib
@@ -32,11 +30,15 @@ class ArraySpec:
 
 
 class Observation(NamedTuple):
-    """An image with an instruction; where there is no instruction, an observation is an image."""
+    """An image with an instruction; without instructions, an observation is the image itself."""
 
     image: Any  # uint8 [N, height, width, channels]
     # int32 [N, MAX_WORDS]: each word's hash bucket, from 1 to NUM_WORD_BUCKETS; padded with 0.
     instruction: Any
+
+
+MAX_WORDS = 64
+NUM_WORD_BUCKETS = 1000
 
 
 def image_of(observation: Any) -> Any:
@@ -44,15 +46,8 @@ def image_of(observation: Any) -> Any:
     return observation.image if isinstance(observation, Observation) else observation
 
 
-MAX_WORDS = 64
-NUM_WORD_BUCKETS = 1000
-
-
 class StepOutputInfo(NamedTuple):
-    """Progress of the scored episode, up to and including the step; each `[N]`.
-
-    Where `episode_end` is true, these are the totals of the episode that ended.
-    """
+    """Totals of the scored episode `[N]`, with this step; at its end, those of the ended one."""
 
     episode_return: np.ndarray  # float32, undiscounted sum of raw rewards
     episode_step: np.ndarray  # int32, agent steps
@@ -73,21 +68,16 @@ class Ready(NamedTuple):
 
     ids: np.ndarray  # int64 [M], ascending indices into the N environments
     output: StepOutput  # [M, ...]
-    # bool [M]: the environment has just been started or restarted, so that this step continues
-    # nothing: its reward is 0 and it is `done`.
+    # bool [M]: just started or restarted, so that the step continues nothing: it is `done` with 0.
     fresh: np.ndarray
 
 
 class EnvironmentPool(Protocol):
-    """N environments that need not wait for one another.
-
-    Each is received, then sent one action, then received again; one that is sent nothing rests.
-    Where `lockstep` is true, actions must go to all environments at once, except that whole
-    groups may be left out, for good; otherwise the actor may let some wait and go on with others.
-    """
+    """N environments; `receive` and `send` raise EnvironmentLostError if one cannot be kept."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
     restarts: np.ndarray  # int64 [N], how often each was lost and started again
+    # If true, actions must go to all at once, except that whole groups may be left out, for good.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest without the others
 
@@ -95,18 +85,10 @@ class EnvironmentPool(Protocol):
         """Begins the first episodes."""
 
     def receive(self, seconds: float) -> Ready:
-        """Waits up to about `seconds` for environments to be ready; there may be none.
-
-        Raises:
-          EnvironmentLostError: if one cannot be kept going.
-        """
+        """Waits up to about `seconds` for environments to be ready; there may be none."""
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        """Sends actions int32 `[M]` to environments that were received, `ids` ascending.
-
-        Raises:
-          EnvironmentLostError: if one cannot be kept going.
-        """
+        """Sends actions int32 `[M]` to environments that were received, `ids` ascending."""
 
     def close(self) -> None:
         """Releases what the environments hold; may be called twice."""
@@ -123,21 +105,14 @@ class Environment(Protocol):
         """Begins the first episode and returns its first observation."""
 
     def step(self, action: int) -> tuple[float, bool, Any]:
-        """Returns the raw reward, `done`, and the next observation.
-
-        Where the episode is done, that is the first observation of the next one.
-        """
+        """Returns the raw reward, `done`, and the next observation, of the next episode if done."""
 
     def close(self) -> None:
         """Releases what the environment holds."""
 
 
 class BatchedEnvironment(Protocol):
-    """N environments stepped in lockstep.
-
-    `send` and `receive` split a step in two, so that several batched environments can work at
-    the same time: send to all, then receive from all.
-    """
+    """N environments in lockstep; after a `send` to several, all work on the step at once."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
 
@@ -155,16 +130,17 @@ class BatchedEnvironment(Protocol):
 
 
 class EpisodeCounter:
-    """Keeps `StepOutputInfo` for N environments."""
+    """Keeps the episode totals of N environments."""
 
     def __init__(self, num_environments: int):
         self._return = np.zeros(num_environments, np.float32)
         self._step = np.zeros(num_environments, np.int32)
 
-    def start(self) -> StepOutputInfo:
-        """Returns the info of a reset."""
-        self._return, self._step = np.zeros_like(self._return), np.zeros_like(self._step)
-        return StepOutputInfo(self._return.copy(), self._step.copy(), self._step > 0)
+    def start(self, observation: Any) -> StepOutput:
+        """Starts all episodes; returns the output of a reset to these observations `[N, ...]`."""
+        reward = np.zeros_like(self._return)
+        info = self.step(reward, np.zeros(reward.shape, bool), begins=True)
+        return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
 
     def step(
         self,
@@ -173,29 +149,13 @@ class EpisodeCounter:
         ids: np.ndarray | slice = slice(None),
         begins: np.ndarray | bool = False,
     ) -> StepOutputInfo:
-        """Adds one step of M environments; episodes that end start again at zero.
-
-        Args:
-          reward: `[M]`, raw.
-          episode_end: `[M]`.
-          ids: `[M]`, indices of the environments; by default all.
-          begins: `[M]`, true where an environment was started instead of taking a step.
-        """
+        """Adds one step of M environments, or none where one `begins`; what ends goes to zero."""
         played = np.logical_not(begins)
-        self._return[ids] = (self._return[ids] + reward) * played
-        self._step[ids] = (self._step[ids] + 1) * played
-        # Indexing with integers copies; a slice does not.
-        info = StepOutputInfo(self._return[ids].copy(), self._step[ids].copy(), episode_end)
-        self._return[ids] *= ~episode_end
-        self._step[ids] *= ~episode_end
-        return info
-
-
-def initial_step(counter: EpisodeCounter, observation: Any) -> StepOutput:
-    """Returns the `StepOutput` of a reset, given the first observations `[N, ...]`."""
-    info = counter.start()
-    reward = np.zeros(info.episode_step.shape, np.float32)
-    return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
+        episode_return = (self._return[ids] + reward) * played
+        episode_step = (self._step[ids] + 1) * played
+        self._return[ids] = episode_return * ~episode_end
+        self._step[ids] = episode_step * ~episode_end
+        return StepOutputInfo(episode_return, episode_step, episode_end)
 
 
 class SerialEnvironments:
@@ -205,31 +165,25 @@ class SerialEnvironments:
         self.task_ids = task_ids
         self._members = members
         self._counter = EpisodeCounter(len(members))
-        self._actions = np.zeros(len(members), np.int32)
 
     def reset(self) -> StepOutput:
-        return initial_step(self._counter, _stack([member.reset() for member in self._members]))
+        return self._counter.start(_stack([member.reset() for member in self._members]))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
 
     def receive(self) -> StepOutput:
         pairs = zip(self._members, self._actions.tolist(), strict=True)
-        rewards, dones, observations = zip(
-            *(member.step(action) for member, action in pairs), strict=True
-        )
+        rewards, dones, observations = zip(*(m.step(action) for m, action in pairs), strict=True)
         reward, done = np.array(rewards, np.float32), np.array(dones, bool)
         return StepOutput(reward, self._counter.step(reward, done), done, _stack(observations))
 
     def close(self) -> None:
-        close_all(self._members)
+        _close_all(self._members)
 
 
 class Lockstep:
-    """A pool of batched environments that are all stepped at the same time, unless at rest.
-
-    Each of them is a group; environments keep the order of the members they came from.
-    """
+    """A pool of batched environments, each a group, all stepped together unless at rest."""
 
     lockstep = True
 
@@ -237,9 +191,7 @@ class Lockstep:
         self.members = members
         self.task_ids = np.concatenate([member.task_ids for member in members])
         self.restarts = np.zeros(len(self.task_ids), np.int64)
-        self.groups = np.repeat(
-            np.arange(len(members)), [len(member.task_ids) for member in members]
-        )
+        self.groups = np.repeat(np.arange(len(members)), [len(m.task_ids) for m in members])
         self._first: list[StepOutput] = []
         self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
 
@@ -260,10 +212,10 @@ class Lockstep:
             self.members[i].send(part)
 
     def close(self) -> None:
-        close_all(self.members)
+        _close_all(self.members)
 
 
-def close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
+def _close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
     """Closes every member, even if closing another one fails."""
     with contextlib.ExitStack() as stack:
         for member in members:

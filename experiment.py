@@ -121,13 +121,13 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         if config.pbt_member < 0:
             from scalable_agent_popart.population import workers  # noqa: PLC0415
 
-            return workers.train(config, start)
+            return workers.train_population(config, start)
     elif config.mode == "train" and config.job_name == "learner":
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
 
     tensorflow_import.import_quietly()
-    from scalable_agent_popart.evaluation import evaluate, evaluator  # noqa: PLC0415
+    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.population import worker  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import remote_actors, trainer  # noqa: PLC0415
@@ -137,7 +137,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         if given.get("job_name") == "evaluator":
-            evaluator.follow(config)
+            evaluate.follow(config)
         else:
             evaluate.Tester(config).test()
         return None

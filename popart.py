@@ -67,10 +67,8 @@ class ValueHead(snt.Module):
           num_tasks: number of heads.
           normalise: if False the statistics stay at mu = 0, sigma = 1 and `update` does nothing.
           step_size: beta, a rollout's weight in the statistics.
-          scale_lower_bound: smallest sigma.
-          scale_upper_bound: largest sigma.
+          scale_lower_bound, scale_upper_bound: smallest and largest sigma.
           second_moment_of: "squares" or "mean", what nu averages; see the module's docstring.
-          name: of the module.
 
         Raises:
           ValueError: if an argument is out of its range.
@@ -81,8 +79,7 @@ class ValueHead(snt.Module):
         if not 0.0 < step_size <= 1.0:
             raise ValueError(f"step_size must lie in (0, 1], got {step_size}")
         if not 0.0 < scale_lower_bound <= scale_upper_bound:
-            bounds = f"{scale_lower_bound} and {scale_upper_bound}"
-            raise ValueError(f"the scale's bounds must satisfy 0 < lower <= upper, got {bounds}")
+            raise ValueError("the bounds of the scale must satisfy 0 < lower <= upper")
         if second_moment_of not in ("squares", "mean"):
             raise ValueError(f"second_moment_of must be squares or mean, got {second_moment_of}")
         self.num_tasks = num_tasks
@@ -125,9 +122,6 @@ class ValueHead(snt.Module):
         Args:
           features: f(s), `[..., D]` float32.
           task_ids: `[...]` integer in [0, num_tasks), broadcast over time by the caller.
-
-        Returns:
-          `Value` of tensors `[...]`.
         """
         features, task_ids = tf.convert_to_tensor(features), tf.convert_to_tensor(task_ids)
         self._create_parameters(features.shape[-1])

@@ -80,7 +80,6 @@ def from_logits(
       actions: `[T, B]` integer, sampled from mu.
       discounts, rewards, values, bootstrap_value, clip_rho_threshold, clip_pg_rho_threshold:
         as in `from_importance_weights`, without further dimensions.
-      name: of the name scope.
 
     Returns:
       Targets and advantages, both without gradient, and the log-probabilities that they rest on,
@@ -95,14 +94,9 @@ def from_logits(
         )
         target_action_log_probs = log_probs_from_logits_and_actions(target_policy_logits, actions)
         log_rhos = target_action_log_probs - behaviour_action_log_probs
+        thresholds = (clip_rho_threshold, clip_pg_rho_threshold)
         vs, pg_advantages = from_importance_weights(
-            log_rhos,
-            discounts,
-            rewards,
-            values,
-            bootstrap_value,
-            clip_rho_threshold,
-            clip_pg_rho_threshold,
+            log_rhos, discounts, rewards, values, bootstrap_value, *thresholds
         )
         return VTraceFromLogitsReturns(
             vs, pg_advantages, log_rhos, behaviour_action_log_probs, target_action_log_probs
@@ -135,7 +129,6 @@ def from_importance_weights(
       bootstrap_value: `[B, ...]`, V(x_T).
       clip_rho_threshold: rho_bar of the targets, or None not to clip.
       clip_pg_rho_threshold: rho_bar of the advantages, or None not to clip.
-      name: of the name scope.
 
     Returns:
       The targets v_s and the advantages, both without gradient.

@@ -34,7 +34,7 @@ class CostlessEnvironments:
         self._rewards = np.ones(len(task_ids), np.float32)
 
     def reset(self) -> environments.StepOutput:
-        return environments.initial_step(self._counter, self._images)
+        return self._counter.start(self._images)
 
     def send(self, actions: np.ndarray) -> None:
         del actions

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from environments import EnvironmentPool
 from scalable_agent_popart import factory, rollouts
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.system.stage_clock import shares

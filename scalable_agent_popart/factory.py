@@ -20,11 +20,9 @@ from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
 
-# Images in a part of a batch on the processor: what a layer leaves of them is still in the cache
-# for the next.
+# Images in a part of a batch on the processor, so few that the next layer finds them in the cache.
 _IMAGES_PER_PART = 64
-# Min number of environments that share a call of the policy, unless threads are asked for: a call
-# costs as much as some images more, whatever its size.
+# Min number of environments a thread: a call of the policy costs as much as some images more.
 _MIN_ACTORS_PER_THREAD = 8
 # Images that the types of convolutions are compared with on a processor.
 _SAMPLE_IMAGES = 16
@@ -33,11 +31,9 @@ _SAMPLE_IMAGES = 16
 def settle(config: Config) -> Config:
     """Replaces `--precision=auto` by the type of convolutions that is faster on this machine.
 
-    It is measured, at the first call, with what the network is mostly made of and images of the
-    size that it sees.
-
-    Raises:
-      UserError: if bfloat16 is asked for, or was taken on another machine, and cannot be computed.
+    It is measured once, with what the network is mostly made of and images of the size that it
+    sees. A `UserError` refuses bfloat16, asked for or taken on another machine, where it cannot be
+    computed.
     """
     if config.precision == "bfloat16" and not _computes_bfloat16(config.network):
         raise UserError(
@@ -77,21 +73,17 @@ def make_rollout_spec(config: Config) -> rollouts.Rollout:
 def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
     """Makes the policy network, its variables created for rollouts of this spec."""
     agent = _bare_agent(config)
-    example = rollouts.example_batch(spec)
-    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
+    agent.create_variables(spec)
     return agent
 
 
 def _bare_agent(config: Config) -> Agent:
     suite = config.suite
     frame = suite.observation_spec(config.environment_options(training=True))
-    num_parts = 1
-    if not hardware.has_gpu():
-        # A multiple of the cores, for which each has work. The agent splits whole steps, and so
-        # into no more parts than a rollout has steps.
-        cores = hardware.num_cores()
-        images = config.unroll_length * config.batch_size
-        num_parts = cores * math.ceil(images / (_IMAGES_PER_PART * cores))
+    # On a processor a multiple of the cores, for which each has work. The agent splits whole steps,
+    # and so into no more parts than a rollout has steps.
+    images, cores = config.unroll_length * config.batch_size, hardware.num_cores()
+    num_parts = 1 if hardware.has_gpu() else cores * math.ceil(images / (_IMAGES_PER_PART * cores))
     return Agent(
         config.num_actions,
         config.network,
@@ -113,10 +105,9 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         scale_upper_bound=config.popart_scale_upper_bound,
         second_moment_of=config.popart_second_moment_of,
     )
-    names = [field.name for field in fields(LearnerSettings)]
-    settings = LearnerSettings(**{name: getattr(config, name) for name in names})
-    agent = make_agent(config, spec)
+    settings = LearnerSettings(*(getattr(config, field.name) for field in fields(LearnerSettings)))
     q_head = make_q_head(config) if config.pixel_control else None
+    agent = _bare_agent(config)
     return Learner(agent, head, settings, spec, config.batch_size, q_head, config.xla)
 
 
@@ -134,13 +125,11 @@ def num_actor_threads(config: Config) -> int:
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:
     """Deals each actor its task, by thread: round robin over the tasks, then over the threads.
 
-    Every thread plays as many different tasks as it can, so that the batches made of its
-    rollouts mix them; copies of one task stand side by side. Jobs with as many actors each
-    continue one another's round, however many jobs there are.
+    Every thread plays as many different tasks as it can, so that batches mix them; copies of one
+    task stand side by side. Jobs with as many actors each continue one another's round.
     """
     first = job * num_actors
-    tasks = np.sort(np.arange(first, first + num_actors, dtype=np.int64) % num_tasks)
-    tasks = tasks.astype(np.int32)
+    tasks = np.sort(np.arange(first, first + num_actors) % num_tasks).astype(np.int32)
     return [tasks[i::num_threads] for i in range(num_threads)]
 
 

@@ -44,25 +44,16 @@ def _map(
     rollout: Rollout, without_time: Callable[[Any], Any], with_time: Callable[[Any], Any]
 ) -> Rollout:
     """Applies one function to the leaves without a dimension of time, another to those with it."""
-    return Rollout(
-        task_id=without_time(rollout.task_id),
-        agent_state=tf.nest.map_structure(without_time, rollout.agent_state),
-        env_outputs=tf.nest.map_structure(with_time, rollout.env_outputs),
-        agent_outputs=tf.nest.map_structure(with_time, rollout.agent_outputs),
-        policy_version=without_time(rollout.policy_version),
-    )
+    functions = (without_time, without_time, with_time, with_time, without_time)
+    return Rollout(*map(tf.nest.map_structure, functions, rollout))
 
 
 def rollout_spec(
     observation: Any, agent_state: Any, num_actions: int, unroll_length: int
 ) -> Rollout:
-    """Returns `tf.TensorSpec`s of one environment's rollout.
+    """Returns `tf.TensorSpec`s of one environment's rollout of T = `unroll_length` agent steps.
 
-    Args:
-      observation: nested `ArraySpec`s of one environment at one step.
-      agent_state: an initial state `[1, ...]`.
-      num_actions: size of the action set.
-      unroll_length: T, in agent steps.
+    They are for nested `ArraySpec`s of one observation and an initial state `[1, ...]`.
     """
 
     def over_time(dtype: Any, *shape: int) -> tf.TensorSpec:
@@ -97,15 +88,6 @@ def batch_spec(spec: Rollout, batch_size: int | None) -> Rollout:
     )
 
 
-def example_batch(spec: Rollout) -> Rollout:
-    """Returns one step of one environment, `[1, 1, ...]` of zeros, to create variables with."""
-    return _map(
-        spec,
-        lambda leaf: tf.zeros((1, *leaf.shape), leaf.dtype),
-        lambda leaf: tf.zeros((1, 1, *leaf.shape[1:]), leaf.dtype),
-    )
-
-
 def time_major(rollouts: Rollout) -> Rollout:
     """Turns stacked rollouts `[B, T + 1, ...]` into a batch `[T + 1, B, ...]`."""
     return _map(
@@ -127,9 +109,9 @@ def select(batch: Rollout, ids: np.ndarray) -> Rollout:
 class RolloutBuffer:
     """Rollouts of N environments in the making, each at a step of its own.
 
-    For each environment: `write` its steps; before its second, `begin` its rollout; and once
-    it is full, `take` it, which leaves its last step as the first of the next. The `newest`
-    step is there all the time. Environments are named by their numbers, `ids` `[M]`.
+    For each environment, by its number in `ids` `[M]`: `write` its steps; before its second,
+    `begin` its rollout; and once it is full, `take` it, which leaves its last step as the first of
+    the next. The `newest` step is there all the time.
     """
 
     def __init__(self, spec: Rollout, task_ids: np.ndarray):
@@ -145,10 +127,7 @@ class RolloutBuffer:
     def write(
         self, ids: np.ndarray, env_output: StepOutput, agent_output: AgentOutput, fresh: np.ndarray
     ) -> None:
-        """Adds a step `[M, ...]` to the rollouts of the environments `ids`.
-
-        Where `fresh` `[M]`, the rollout so far is dropped: the step does not continue it.
-        """
+        """Adds a step `[M, ...]`; where `fresh` `[M]`, the rollout so far is dropped."""
         self._written[ids[fresh]] = 0
         steps = self._written[ids]
         values = (*tree.flatten(env_output), *agent_output)

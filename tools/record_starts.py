@@ -26,6 +26,7 @@ import environments
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.system import tensorflow_import
@@ -94,30 +95,26 @@ def _make_config() -> Config:
 
 
 def _record(config: Config) -> None:
-    games = config.suite.tasks
+    games, options = config.suite.tasks, config.environment_options(training=False)
     if FLAGS.states:
         # All are checked before anything is written.
-        for starts in [_collect(game, config) for game in games]:
-            _write(starts, FLAGS.states)
+        collected = {game: _collect(game, options) for game in games}
+        for game, states in collected.items():
+            _write(game, states, FLAGS.states)
         return
     make_player = _policy_player(config) if FLAGS.logdir else _random_player
     for game in games:
-        starts = atari_starts.record_starts(
-            game,
-            make_player(),
-            FLAGS.num_starts,
-            FLAGS.num_games,
-            FLAGS.seed,
-            config.environment_options(training=False),
+        states = atari_starts.record_starts(
+            game, make_player(), FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options
         )
-        _write(starts, f"{FLAGS.num_games} games")
+        _write(game, states, f"{FLAGS.num_games} games")
 
 
-def _write(starts: atari_starts.Starts, origin: str) -> None:
-    path = starts.write(FLAGS.human_starts_dir)
-    frames = starts.frames
+def _write(game: str, states: list[bytes], origin: str) -> None:
+    path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
+    frames = atari_starts.frames_before(states)
     print(
-        f"{starts.game}: {len(frames)} starts of {origin}, after {frames.min():,} to "
+        f"{game}: {len(frames)} starts of {origin}, after {frames.min():,} to "
         f"{frames.max():,} frames, in {path}"
     )
 
@@ -144,20 +141,18 @@ def _policy_player(config: Config) -> Callable[[], _Player]:
     return make_player
 
 
-def _collect(game: str, config: Config) -> atari_starts.Starts:
+def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     """Reads the states of a game from --states and tries each."""
     folder = Path(FLAGS.states) / game
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     if not paths:
         raise UserError(f"--states: there are no files {folder}/*")
-    emulator = atari_starts.Emulator(game, config.environment_options(training=False))
-    states = []
-    for path in paths:
-        states.append(path.read_bytes())
-        fault = emulator.fault(states[-1])
-        if fault:
+    emulator = atari_starts.Emulator(game, options)
+    states = [path.read_bytes() for path in paths]
+    for path, state in zip(paths, states, strict=True):
+        if fault := emulator.fault(state):
             raise UserError(f"{path} is {fault}; leave it out")
-    return atari_starts.Starts(game, tuple(states))
+    return states
 
 
 if __name__ == "__main__":

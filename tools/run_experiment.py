@@ -54,7 +54,7 @@ _STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
 
 
-class Run(NamedTuple):
+class PlannedRun(NamedTuple):
     """One agent and seed."""
 
     flag_file: Path
@@ -84,7 +84,7 @@ class Process:
 
     def __init__(
         self,
-        run: Run,
+        run: PlannedRun,
         cores: list[int],
         group: Group,
         arguments: Sequence[str],
@@ -124,7 +124,7 @@ class Process:
 
 
 def _train(
-    runs: Sequence[Run], places: int, more_flags: Sequence[str], stops: Sequence[int]
+    runs: Sequence[PlannedRun], places: int, more_flags: Sequence[str], stops: Sequence[int]
 ) -> list[str]:
     """Trains and tests all runs, until there is a signal to stop.
 
@@ -185,7 +185,7 @@ def _train(
     return failures
 
 
-def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
+def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     """The runs that are asked for, and the flags for all of them."""
     flag_files = [Path(name) for name in arguments if not name.startswith("-")]
     more_flags = [flag for flag in arguments if flag.startswith("-")]
@@ -198,13 +198,13 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
             raise FailedError(f"{path} is a population's: train it with experiment.py")
     if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
         raise FailedError("each run has a seed and a --logdir of its own: give --seeds")
-    runs = [Run(path, seed) for seed in FLAGS.seeds for path in flag_files]
+    runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
     if len({run.path for run in runs}) < len(runs):
         raise FailedError("two runs would have one directory: give each file and each seed once")
     return runs, more_flags
 
 
-def _report(runs: Sequence[Run]) -> None:
+def _report(runs: Sequence[PlannedRun]) -> None:
     """Reports on the runs that have begun."""
     begun = [run for run in runs if (run.path / "config.json").is_file()]
     if not begun:

@@ -1,4 +1,4 @@
-"""What made a run, and how far it is: for the records beside a report."""
+"""Records what made a run, and how far it is, for the files beside a report."""
 
 import json
 import os
@@ -36,23 +36,19 @@ def note_process(path: Path, seconds: float, memory: int) -> None:
 
 
 def is_tested(path: Path) -> bool:
-    """Whether the newest test of a run is of the end of its log."""
+    """Tells if the newest test of a run is of the end of its log."""
     evaluation = path / "evaluation.json"
     return evaluation.is_file() and json.loads(evaluation.read_text())["frames"] == frames(path)
 
 
 def frames(path: Path) -> int:
-    """How far a run is by its log; 0 if it has not begun."""
+    """Gives the frames that a run has reached by its log; 0 if it has not begun."""
     metrics = _lines(path / "metrics.jsonl")
     return metrics[-1]["frames"] if metrics else 0
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """A run's seed, frames, rate, time, memory, newest test, flags, packages, revisions, machines.
-
-    Flags are those of training: a test may have been given its own number of episodes. Packages
-    are those of the process that trained it last.
-    """
+    """Describes a run, with the flags of its training and the packages that trained it last."""
     config = _config(path)
     metrics = _lines(path / "metrics.jsonl")
     processes = _lines(path / "processes.jsonl")
@@ -90,14 +86,14 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
 
 
 def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file without its owner and its time: the same logs make the same archive."""
+    """Takes a file's owner and time away, so that the same logs make the same archive."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
 
 
 def machine() -> dict[str, Any]:
-    """This machine: processor, its cores, and memory."""
+    """Describes this machine: its processor, cores, memory and system."""
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -110,7 +106,7 @@ def machine() -> dict[str, Any]:
 
 
 def _test(path: Path) -> dict[str, Any] | None:
-    """Starts, frames and episodes of each task of the newest test."""
+    """Gives the starts, frames and episodes of each task of the newest test."""
     if not (path / "evaluation.json").is_file():
         return None
     found = json.loads((path / "evaluation.json").read_text())
@@ -119,18 +115,18 @@ def _test(path: Path) -> dict[str, Any] | None:
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
-    """What the processes have there, each value once; None of those that it was not noted of."""
+    """Gives each value that processes have there once; None of those without one."""
     found = [process.get(name) for process in processes]
     return [value for i, value in enumerate(found) if value not in found[:i]]
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """What the run was last started with."""
+    """Reads what the run was last started with."""
     return json.loads((path / "config.json").read_text())
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log; none if there is none."""
+    """Reads the whole lines of a log; none if there is none."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]

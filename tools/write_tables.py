@@ -43,7 +43,7 @@ _REDUCERS = ["mean", "median", "min", "max", "count", "last"]
 
 
 def fill(text: str, root: Path) -> str:
-    """A page's text with its tables made from the CSV files under `root`.
+    """Gives a page's text with its tables made from the CSV files under `root`.
 
     Raises:
       ValueError: if a table cannot be made; names its file.
@@ -59,8 +59,11 @@ def fill(text: str, root: Path) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """The Markdown pages of the repository."""
-    return sorted([*root.glob("*.md"), *root.glob("[a-z]*/**/*.md")])
+    """Lists the Markdown pages of the repository, without those that programs leave in it."""
+    folders = ("bazel", "benchmarks", "configs", "docs", "results")
+    return sorted(
+        [*root.glob("*.md"), *(p for each in folders for p in root.glob(f"{each}/**/*.md"))]
+    )
 
 
 def _table(root: Path, file: str, lines: list[str]) -> str:
@@ -86,7 +89,7 @@ def _names(text: str) -> list[str]:
 
 
 def _rows(path: Path, query: str, keys: list[str]) -> list[dict[str, Any]]:
-    """The rows of a CSV file, each by column; grouped, a column of numbers by reducer."""
+    """Reads the rows of a CSV file by column; of groups, each column of numbers by reducer."""
     table = pd.read_csv(path)
     table = table.query(query) if query else table
     if not keys:

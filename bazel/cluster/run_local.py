@@ -49,7 +49,7 @@ _CANNOT_START = 126  # As shells say it.
 
 
 @dataclass(frozen=True)
-class Job:
+class LocalJob:
     """What is to run.
 
     Attributes:
@@ -162,7 +162,7 @@ class Process:
 class LocalRun:
     """Keeps a job's processes running until the learner is done."""
 
-    def __init__(self, job: Job, group: Group):
+    def __init__(self, job: LocalJob, group: Group):
         self._group = group
         self._processes = {
             name: Process(name, command, group, job.pause_seconds)
@@ -225,7 +225,7 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(f"error: {message}")
 
 
-def _job(arguments: Sequence[str]) -> Job:
+def _job(arguments: Sequence[str]) -> LocalJob:
     parser = _Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add = parser.add_argument
     add("--executable", required=True, help="a program, a Python zip or a Python script")
@@ -251,7 +251,7 @@ def _job(arguments: Sequence[str]) -> Job:
     if not own.restart_seconds > 0:
         parser.error(f"--restart_seconds must be above 0, got {own.restart_seconds}")
     lines = Path(own.flag_file).read_text().splitlines() if own.flag_file else []
-    return Job(
+    return LocalJob(
         executable=executable,
         flags=(
             *(line for line in lines if line.startswith("--")),

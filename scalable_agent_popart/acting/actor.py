@@ -9,12 +9,9 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.rollouts import Rollout, RolloutBuffer
 from scalable_agent_popart.system.stage_clock import StageClock
 
-# Waiting for an environment or for the sink ends after this time, to see if the sink was closed;
-# and after the shorter time if a whole rollout waits, to ask the sink again.
-_WAIT_SECONDS = 0.2
-_SHORT_WAIT_SECONDS = 0.02
-# Rollouts that an environment may be behind and still catch up with; those of one that was gone
-# for longer would fill whole batches.
+_WAIT_SECONDS = 0.2  # Between looks at whether the sink was closed.
+_SHORT_WAIT_SECONDS = 0.02  # Between questions to the sink while a whole rollout waits.
+# Rollouts an environment may be behind and still catch up with. More would fill whole batches.
 _MAX_TO_CATCH_UP = 10
 
 
@@ -24,23 +21,18 @@ class RolloutSink(Protocol):
     @property
     def closed(self) -> bool:
         """Tells if no more rollouts are wanted."""
-        ...
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """Reserves capacity for up to `count` rollouts; returns for how many.
+        """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
 
-        Waits at most so many seconds for the first. There is more capacity for rollouts of
-        environments that are behind others.
+        There is more capacity for rollouts of environments that are behind others.
         """
-        ...
 
     def put(self, rollouts: Rollout) -> None:
         """Copies rollouts `[M, T + 1, ...]` for which capacity is reserved."""
-        ...
 
     def close(self) -> None:
         """Wakes all threads that wait; may be called twice."""
-        ...
 
 
 def run_actor(
@@ -52,17 +44,16 @@ def run_actor(
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
-    All environments that are ready share a call of the policy without waiting for others, so
-    rollouts of different environments may begin at different times. New weights serve all
-    environments at once: `policy_version` is that of a rollout's first step.
+    Environments that are ready share a call of the policy without waiting for others, so their
+    rollouts may begin at different times. New weights serve all of them at once: `policy_version`
+    is that of a rollout's first step.
 
-    While the sink is full, an environment waits with its whole rollout. Environments that have
-    handed over fewer rollouts than others, after a slow reset perhaps, go on meanwhile and have
-    capacity of their own, so that the learner sees every environment equally often. Whole rollouts
-    of one task take turns with those of the others, so that batches mix the tasks.
+    While the sink is full, an environment waits with its whole rollout. Those that have handed over
+    fewer rollouts, after a slow reset perhaps, go on meanwhile and have capacity of their own, so
+    that the learner sees every environment equally often.
 
-    The policy is this actor's alone, and the environments are closed on return. The clock measures
-    the stages `environment`, `queue`, `refresh` and `policy`.
+    The environments are closed on return. The clock has the stages `environment`, `queue`,
+    `refresh` and `policy`.
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
@@ -120,11 +111,10 @@ def _hand_over(
     sink: RolloutSink,
     lockstep: bool,
 ) -> np.ndarray:
-    """Puts the rollouts of waiting environments `[M]` in their order while the sink takes them.
+    """Puts rollouts of environments `waiting` `[M]`, in this order, while the sink takes them.
 
-    `waiting` is sorted by the rollouts taken of each environment, `num_taken` `[N]`. Only if all
-    environments wait does it wait for the sink to take one; or all, if they step in lockstep.
-    Returns the first of `waiting`, whose rollouts were put.
+    Only if all environments wait does it wait for the sink to take one; or all, if they step in
+    lockstep. Returns those whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
     # An environment is behind if others are ahead by two, as some are always ahead by one.

@@ -13,8 +13,7 @@ from scalable_agent_popart.system.threads import Threads
 
 # One graph for all feeds of a process, since members that take turns need many.
 _time_major = tf.function(rollouts.time_major, autograph=False)
-# For so long the main thread waits for a batch before it looks for signals and failed threads.
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.2  # Between the main thread's looks for signals and failed threads.
 
 
 class RolloutSource(Protocol):
@@ -22,15 +21,12 @@ class RolloutSource(Protocol):
 
     def get(self, batch_size: int) -> rollouts.Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
-        ...
 
     def fill(self) -> float:
         """Counts the rollouts that wait, as a share of the capacity."""
-        ...
 
     def close(self) -> None:
         """Wakes all threads that wait; may be called twice."""
-        ...
 
 
 class BatchFeed(Threads):
@@ -51,7 +47,6 @@ class BatchFeed(Threads):
         self._closed = False
 
     def start(self) -> None:
-        """Starts the thread, which `close` ends."""
         self.start_thread("batches", self._prepare)
 
     def stop(self) -> None:
@@ -75,9 +70,8 @@ class BatchFeed(Threads):
     def load(self) -> dict[str, float]:
         """Measures who waits for whom.
 
-        `learner_wait` is the share of the learner's time since the last call that it was without a
-        batch, near 0 if it is the bottleneck; `queue_fill`, near 1 if it is, the rollouts in the
-        queue now as a share of its capacity.
+        `learner_wait` is the share of the learner's time since the last call without a batch, near
+        0 if it is the bottleneck; `queue_fill`, then near 1, the queue's fill now.
         """
         waiting = shares([self.clock]).get("wait", 0.0)
         self.clock.restart()

@@ -1,14 +1,44 @@
-"""The policy that acts: a copy of the agent whose weights change only on `refresh`."""
+"""The policy that acts, a copy of the agent, and the learner's weights on their way to it."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from environments import StepOutput
-from scalable_agent_popart.acting.weights import WeightSource
 from scalable_agent_popart.agent.agent import Agent, AgentState
 from scalable_agent_popart.rollouts import AgentOutput
+
+
+class Weights(NamedTuple):
+    """A frozen copy of the agent's weights."""
+
+    version: int  # learner updates behind them
+    tensors: Sequence[tf.Tensor]  # in the order of `Agent.trainable_variables`
+
+
+class WeightSource(Protocol):
+    """Gives a policy its weights."""
+
+    def latest(self) -> Weights:
+        """Returns the newest weights published."""
+
+
+class WeightStore:
+    """The newest published weights; one thread publishes, any number read."""
+
+    def __init__(self, variables: Sequence[tf.Variable], version: int):
+        self._variables = list(variables)
+        self.publish(version)
+
+    def publish(self, version: int) -> None:
+        """Makes the variables' present values the newest weights."""
+        # TensorFlow copies on write: a value stays as it was read when the variable changes.
+        self._newest = Weights(version, [variable.read_value() for variable in self._variables])
+
+    def latest(self) -> Weights:
+        return self._newest
 
 
 class Policy:
@@ -19,9 +49,9 @@ class Policy:
     """
 
     def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
-        """Wraps an agent that is used nowhere else, since `refresh` overwrites its variables.
+        """Wraps an agent of its own, since `refresh` overwrites its variables.
 
-        The seed is that of the sampled actions.
+        The seed decides the sampled actions.
         """
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
@@ -33,8 +63,7 @@ class Policy:
             policy_logits=np.zeros((num_environments, agent.num_actions), np.float32),
         )
         self._beginning = tuple(part.numpy() for part in agent.initial_state(1))
-        # States of the environments `[N, ...]`: tensors after a step of all environments, which
-        # then need not be copied for the next step; else arrays.
+        # Each `[N, ...]`: uncopied tensors after a step of all environments, or arrays.
         self._state: AgentState = tuple(
             np.repeat(part, num_environments, axis=0) for part in self._beginning
         )
@@ -71,17 +100,20 @@ class Policy:
         return tuple(np.asarray(part)[ids] for part in self._state)
 
     def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
-        """Acts in the environments `ids` `[M]`, which have returned `env_output` `[M, ...]`.
-
-        Remembers the state and the output, and returns the latter as NumPy arrays `[M, ...]`.
-        """
+        """Acts in environments `ids` `[M]`, which returned `env_output`; returns NumPy arrays."""
         self._seed[1] += 1
         in_all = len(ids) == len(self._output.action)
         state = self._state if in_all else self.state(ids)
         inputs = (self._output.action[ids], env_output, state, self._seed)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
         if self._compiled_step is None:
-            self._compiled_step = self._compile(inputs)
+            # Of one signature, it is called in three quarters of the time of one that has to look
+            # for the signature that fits.
+            specs = tf.nest.map_structure(
+                lambda tensor: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype), inputs[:-1]
+            )
+            seed = tf.TensorSpec.from_tensor(inputs[-1])
+            self._compiled_step = self._step.get_concrete_function(*specs, seed)
         output, state = self._compiled_step(*inputs)
         output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
         for array, value in zip(self._output, output, strict=True):
@@ -91,18 +123,6 @@ class Policy:
         else:
             self._store_state(ids, state)
         return output
-
-    def _compile(self, inputs: tuple[Any, ...]) -> Any:
-        """Compiles the step for inputs of such types, of any number of environments.
-
-        A function of one signature is called in three quarters of the time of one that has to
-        find the signature that fits.
-        """
-        *of_environments, seed = tf.nest.map_structure(tf.TensorSpec.from_tensor, inputs)
-        signature = tf.nest.map_structure(
-            lambda spec: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype), of_environments
-        )
-        return self._step.get_concrete_function(*signature, seed)
 
     def _store_state(self, ids: np.ndarray, state: AgentState) -> None:
         """Changes the state of the environments `ids` `[M]`, to `[M, ...]` or `[1, ...]`."""

@@ -11,15 +11,13 @@ from scalable_agent_popart.rollouts import Rollout
 class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
-    A quarter of the capacity is added for rollouts of environments that are behind others, which
-    need not wait then where all others wait for the learner.
+    A quarter more is for environments that are behind, while others wait for the learner.
 
     Attributes:
       closed: True once `close` was called.
     """
 
     def __init__(self, spec: Rollout, capacity: int):
-        """Creates a queue of `capacity` rollouts of one environment's `spec`."""
         leaves = tf.nest.flatten(spec)
         self._spec = spec
         self._capacity = capacity

@@ -12,9 +12,7 @@ import tensorflow as tf
 
 from environments import ArraySpec, StepOutput, image_of
 from scalable_agent_popart.agent import frame_stack, networks
-from scalable_agent_popart.rollouts import AgentOutput
-
-_NUM_LSTM_UNITS = 256
+from scalable_agent_popart.rollouts import AgentOutput, Rollout
 
 # Tensors [B, ...]: the LSTM's two if there is one, then the frame stack if frames are stacked.
 AgentState = tuple[tf.Tensor, ...]
@@ -33,7 +31,7 @@ class _ResettingCore(snt.RNNCore):
 
     def __init__(self) -> None:
         super().__init__(name="core")
-        self._lstm = snt.LSTM(_NUM_LSTM_UNITS)
+        self._lstm = snt.LSTM(256)
 
     def initial_state(self, batch_size: int) -> snt.LSTMState:
         return self._lstm.initial_state(batch_size)
@@ -61,12 +59,9 @@ class Agent(snt.Module):
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
     ):
-        """Builds the modules.
+        """Builds the modules: a torso of `networks.TORSOS`, and after it an LSTM if there is one.
 
         Args:
-          num_actions: size of the action set.
-          network: a key of `networks.TORSOS`.
-          use_lstm: whether an LSTM of 256 units follows the torso.
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
           reads_instructions: whether observations are `environments.Observation`s.
           dtype: of the convolutions, float32 or bfloat16.
@@ -83,13 +78,20 @@ class Agent(snt.Module):
         self._num_parts = num_parts
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
+    def create_variables(self, spec: Rollout) -> tf.Tensor:
+        """Creates the variables for rollouts of this spec; returns features `[1, 1, D]`."""
+        one_step = tf.nest.map_structure(
+            lambda leaf: tf.zeros((1, 1, *leaf.shape[1:]), leaf.dtype), spec.env_outputs
+        )
+        return self.unroll(tf.zeros([1, 1], tf.int32), one_step, self.initial_state(1)).features
+
     def initial_state(self, batch_size: int) -> AgentState:
         """Returns the recurrent state at the start of an episode, `[batch_size, ...]`."""
         state: AgentState = ()
         if self._core is not None:
             state += tuple(self._core.initial_state(batch_size))
-        if self._stacked_frame is not None:
-            state += (frame_stack.initial_state(batch_size, *self._stacked_frame.shape[:2]),)
+        if self._stacked_frame is not None:  # Black before the first frame.
+            state += (tf.zeros([batch_size, *self._stacked_frame.shape[:2]], tf.uint32),)
         return state
 
     def unroll(
@@ -142,20 +144,13 @@ class Agent(snt.Module):
     def step(
         self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState, seed: tf.Tensor
     ) -> tuple[AgentOutput, AgentState]:
-        """Samples one action for each of B environments.
+        """Samples an action for each of B environments; returns it, and the next state `[B, ...]`.
 
-        Args:
-          last_actions: `[B]` int32.
-          env_outputs: `[B, ...]`.
-          state: `[B, ...]`.
-          seed: int32 `[2]`; the same seed and inputs give the same actions.
-
-        Returns:
-          The agent's output `[B, ...]` and its next state.
+        `last_actions` is `[B]`, `env_outputs` and `state` are `[B, ...]`. With the same `seed`,
+        int32 `[2]`, the same inputs give the same actions.
         """
-        last_actions = last_actions[tf.newaxis]  # [1, B]
         one_step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], env_outputs)
-        unroll = self.unroll(last_actions, one_step, state)
+        unroll = self.unroll(last_actions[tf.newaxis], one_step, state)
         logits = unroll.policy_logits[0]  # [B, num_actions]
         action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]  # [B]
         return AgentOutput(action, logits), unroll.state

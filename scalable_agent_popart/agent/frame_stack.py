@@ -9,14 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 NUM_FRAMES = 4  # Bytes of a uint32.
-_BITS_PER_FRAME = np.uint32(8)
-# Where each frame's bits begin in a word, the newest first.
-_SHIFTS = tuple(_BITS_PER_FRAME * np.uint32(i) for i in reversed(range(NUM_FRAMES)))
-
-
-def initial_state(batch_size: int, height: int, width: int) -> tf.Tensor:
-    """Returns empty stacks, uint32 `[batch_size, height, width]`: black before the first frame."""
-    return tf.zeros([batch_size, height, width], tf.uint32)
+_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Of each frame's bits in a word, the newest first.
 
 
 def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -25,7 +18,7 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
     Args:
       frames: `[T, B, H, W, 1]` uint8.
       starts: `[T, B]` bool, whether a step is the first of its game; it is stacked on black.
-      state: `[B, H, W]` uint32, the stacks as they were before the first of these steps.
+      state: `[B, H, W]` uint32, the stacks before the first of these steps; zeros are black.
 
     Returns:
       The stacks `[T, B, H, W, 4]` uint8, oldest frame first, and the state after the last step.
@@ -33,7 +26,7 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
     words = tf.cast(tf.squeeze(frames, -1), tf.uint32)  # [T, B, H, W]
     stacks = []
     for newest in tf.unstack(tf.bitwise.left_shift(words, _SHIFTS[0])):
-        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, _BITS_PER_FRAME), newest)
+        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, np.uint32(8)), newest)
         stacks.append(state)
     stacked = tf.stack(stacks)
     # Games start rarely, and most calls are spared another pass over all pixels.

@@ -12,10 +12,6 @@ import tensorflow as tf
 
 from environments import NUM_WORD_BUCKETS
 
-_NUM_FEATURES = 256
-_NUM_WORD_FEATURES = 20
-_NUM_INSTRUCTION_FEATURES = 64
-
 
 class Convolution(snt.Module):
     """A convolution with SAME padding, its float32 weights cast to the type of the input."""
@@ -27,10 +23,7 @@ class Convolution(snt.Module):
         self._stride = stride
 
     def __call__(self, inputs: tf.Tensor, input_scale: float = 1.0) -> tf.Tensor:
-        """Maps the scaled inputs `[N, H, W, C]` to `[N, H / stride, W / stride, num_channels]`.
-
-        Sizes are rounded up.
-        """
+        """Maps scaled inputs `[N, H, W, C]` to `[N, ceil(H / stride), ceil(W / stride), F]`."""
         self._create(inputs.shape[-1])
         # Cast at every call, so that the gradients of several calls are added in float32.
         weights = tf.cast(self.weights * input_scale, inputs.dtype)
@@ -47,9 +40,7 @@ class Convolution(snt.Module):
 
 
 @tf.custom_gradient
-def _add_bias(
-    outputs: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+def _add_bias(outputs: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """Adds a bias `[C]` to outputs `[N, H, W, C]`; its gradient is a product with ones.
 
     TensorFlow would fuse that sum over `[N, H, W]` into the gradient of the kernel, where
@@ -70,7 +61,7 @@ class Torso(snt.Module):
     def __init__(self, dtype: tf.DType):
         super().__init__()
         self._dtype = dtype
-        self._linear = snt.Linear(_NUM_FEATURES)
+        self._linear = snt.Linear(256)
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
         """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
@@ -152,7 +143,7 @@ _SAMPLES = {
 def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callable[[], object]:
     """Makes a call that does what takes an update's time: convolutions and their gradients.
 
-    They are of a `network` of `TORSOS`, in this type, for images of this shape `[N, H, W, C]`.
+    `shape` is that of the images, `[N, H, W, C]`.
     """
     layers = _SAMPLES[network]
     num_inputs = (shape[-1], *(num_channels for num_channels, *_ in layers))
@@ -186,18 +177,13 @@ class InstructionEncoder(snt.Module):
     def __init__(self) -> None:
         super().__init__()
         # Bucket 0 stands for the lack of a word and never reaches the output.
-        self._embedding = snt.Embed(
-            NUM_WORD_BUCKETS + 1, _NUM_WORD_FEATURES, densify_gradients=True
-        )
-        self._core = snt.LSTM(_NUM_INSTRUCTION_FEATURES)
+        self._embedding = snt.Embed(NUM_WORD_BUCKETS + 1, 20, densify_gradients=True)
+        self._core = snt.LSTM(64)
         # Creates the variables, which cannot be done within a loop.
         self._core(self._embedding(tf.zeros([1], tf.int32)), self._core.initial_state(1))
 
     def __call__(self, words: tf.Tensor) -> tf.Tensor:
-        """Maps word buckets `[N, W]`, 0 after the last word, to `[N, 64]`; no words to zeros.
-
-        Runs as many steps as the longest of the instructions has words.
-        """
+        """Maps word buckets `[N, W]`, 0 after the last word, to `[N, 64]`; no words to zeros."""
         lengths = tf.math.count_nonzero(words, axis=1, dtype=tf.int32)  # [N]
         features = tf.transpose(self._embedding(words), [1, 0, 2])  # [N, W, 20] -> [W, N, 20]
 
@@ -206,7 +192,7 @@ class InstructionEncoder(snt.Module):
             has_word = (i < lengths)[:, tf.newaxis]  # [N, 1]
             return i + 1, tf.nest.map_structure(lambda a, b: tf.where(has_word, a, b), new, state)
 
-        _, state = tf.while_loop(
+        _, state = tf.while_loop(  # As many steps as the longest of the instructions has words.
             lambda i, _: i < tf.reduce_max(lengths),
             read,
             (tf.constant(0), self._core.initial_state(tf.shape(words)[0])),

@@ -1,6 +1,11 @@
-"""`--mode=test`: a frozen policy plays every task, and its scores are reported."""
+"""Tests of a run: a frozen policy plays every task, and its scores are reported.
+
+`--mode=test` makes one; the evaluator's job makes them again and again while others train the run.
+"""
 
 import contextlib
+import json
+import time
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -11,20 +16,47 @@ import tqdm
 import tree
 
 from environments import EnvironmentLostError, EnvironmentPool
-from scalable_agent_popart import factory, rollouts
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
-from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.checkpoints import Checkpoints, frames_of, newest_checkpoint
 from scalable_agent_popart.runs.directory import RunDirectory
 
-_WAIT_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 # How often an environment may be lost within an episode and begin again.
 _MAX_RESTARTS = 8
+
+
+def follow(config: Config) -> None:
+    """Tests the newest checkpoint again and again, up to the end of `total_environment_frames`.
+
+    Each test is written as `--mode=test` writes it, added as a line to `evaluations.jsonl`, and
+    to TensorBoard's curves. Raises UserError as `Tester` does.
+    """
+    directory, tester = RunDirectory(config.logdir), Tester(config)
+    tested, frames = None, -1
+    with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
+        while frames < config.total_environment_frames:
+            newest = newest_checkpoint(directory.checkpoints)
+            if newest is None or newest == tested or frames_of(newest) in (None, frames):
+                time.sleep(_POLL_SECONDS)
+                continue
+            summary = tester.test()
+            tested, frames = newest, summary["frames"]
+            means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
+            record = {"time": time.time(), "frames": frames, "starts": summary["starts"]}
+            record |= summary["aggregate"] | {"mean_return": means}
+            with open(directory.evaluations_log, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            points = {f"evaluation/{name}": score for name, score in summary["aggregate"].items()}
+            points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
+            for name, value in points.items():
+                if value is not None:
+                    tf.summary.scalar(name, value, frames)
 
 
 class Tester:
@@ -39,27 +71,21 @@ class Tester:
         self._config = config = factory.settle(config)
         self._directory = RunDirectory(config.logdir)
         suite = config.suite
-        held_out = [task for task in suite.tasks if task in suite.test_versions]
-        self._played = suite.select(
-            [*(suite.test_version(task) for task in suite.tasks), *held_out]
-        )
+        trained = [task for task in suite.tasks if task in suite.test_versions]
+        self._played = suite.select([*(suite.test_version(task) for task in suite.tasks), *trained])
         # Environments of the same task share its episodes.
         num_episodes, num_tasks = config.test_num_episodes, len(self._played.tasks)
         copies = min(num_episodes, max(1, config.num_actors // num_tasks))
         shares = [len(part) for part in np.array_split(np.arange(num_episodes), copies)]
         self._quotas = shares * num_tasks
-        self._task_ids = [task_id for task_id in range(num_tasks) for _ in shares]
+        self._task_ids = np.repeat(range(num_tasks), copies).tolist()
         with_q_head = config.pixel_control and config.record_video
         self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
 
     def test(self) -> dict[str, Any]:
-        """Prints the scores, and writes them and any videos to the run directory.
+        """Plays, and prints the scores; writes them and any videos to the run directory.
 
-        Returns:
-          The summary of `evaluation.summary`.
-
-        Raises:
-          UserError: if there is no run, it is of another architecture, or it is damaged.
+        Returns what `summarise` does; raises UserError as `SavedPolicy.restore`.
         """
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
         frames = self._saved.restore()
@@ -67,16 +93,14 @@ class Tester:
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
         environments = factory.make_environments(config, self._played, ids, seed, training=False)
-        with (
-            contextlib.closing(environments),
-            VideoRecorder(self._directory.videos, filmed, self._saved.view) as recorder,
-        ):
-            returns = play(environments, self._saved.policy, self._quotas, recorder)
+        films = VideoRecorder(self._directory.videos, filmed, self._saved.view)
+        with contextlib.closing(environments), films:
+            returns = play(environments, self._saved.policy, self._quotas, films)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         for task_id, own in zip(ids, returns, strict=True):
             by_task[tasks[task_id]] += own
         summary = evaluation_summary.summarise(config, frames, by_task)
-        evaluation_summary.show(summary)
+        evaluation_summary.show(summary, self._played.unit)
         self._directory.write_evaluation(summary)
         return summary
 
@@ -98,16 +122,13 @@ class SavedPolicy:
         self.view = None
         if with_q_head:
             self._parts["q_head"] = q_head = factory.make_q_head(config)
-            step = rollouts.example_batch(spec)
-            inputs = (step.agent_outputs.action, step.env_outputs, step.agent_state)
-            q_head(agent.unroll(*inputs).features)  # Creates the variables.
+            q_head(agent.create_variables(spec))
             self.view = PixelControlView(self.policy, agent, q_head)
 
     def restore(self) -> int:
         """Reads the newest checkpoint, and lets the policy begin anew; returns the run's frames.
 
-        Raises:
-          UserError: if there is no checkpoint, it is of another architecture, or it is damaged.
+        Raises UserError if there is no checkpoint, it is of another architecture, or it is damaged.
         """
         saved = tf.train.Checkpoint(**self._parts)
         if not Checkpoints(self._checkpoints, learner=saved).restore():
@@ -117,18 +138,13 @@ class SavedPolicy:
 
 
 def play(
-    environments: EnvironmentPool,
-    policy: Policy,
-    quotas: Sequence[int],
-    recorder: VideoRecorder,
+    environments: EnvironmentPool, policy: Policy, quotas: Sequence[int], recorder: VideoRecorder
 ) -> list[list[float]]:
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
     A quota for each environment, rather than the first episodes to end anywhere: those would
-    be the short ones. The recorder is shown every step before the policy acts on it.
-
-    Raises:
-      EnvironmentLostError: if an environment cannot be kept going to the end of an episode.
+    be the short ones. The recorder is shown every step before the policy acts on it. Raises
+    EnvironmentLostError if an environment cannot be kept going to the end of an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
@@ -136,22 +152,20 @@ def play(
     environments.start()
     with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
         while remaining.any():
-            ready = environments.receive(_WAIT_SECONDS)
-            ids, env_output, fresh = ready
+            ids, env_output, fresh = ready = environments.receive(_POLL_SECONDS)
             policy.forget(ids[fresh])
             recorder.watch(ready)
             info = env_output.info
             ended = info.episode_end & (remaining[ids] > 0)
-            for i, episode_return in zip(ids[ended], info.episode_return[ended], strict=True):
+            finished = ids[ended]
+            for i, episode_return in zip(finished, info.episode_return[ended], strict=True):
                 returns[i].append(float(episode_return))
-                progress.update()
-            remaining[ids[ended]] -= 1
-            restarts[ids[ended]] = environments.restarts[ids[ended]]
+            progress.update(len(finished))
+            remaining[finished] -= 1
+            restarts[finished] = environments.restarts[finished]
             if np.any(environments.restarts - restarts > _MAX_RESTARTS):
-                raise EnvironmentLostError(
-                    f"an environment was lost more than {_MAX_RESTARTS} times before it could "
-                    "finish an episode"
-                )
+                how_often = f"more than {_MAX_RESTARTS} times before it could finish an episode"
+                raise EnvironmentLostError(f"an environment was lost {how_often}")
             # One that has met its quota plays on, uncounted, where others of its group must.
             groups = environments.groups
             going_on = np.isin(groups[ids], groups[remaining > 0])

@@ -13,10 +13,10 @@ class PixelControlView:
     """Computes maps over the cells of images that environments show, step by step."""
 
     def __init__(self, policy: Policy, agent: Agent, q_head: pixel_control.QHead):
-        """Watches a policy, whose agent's features the head has learned on."""
+        """Watches a policy of this agent, on whose features the head has learned."""
         self._policy = policy
         self._agent = agent
-        self._q_head = q_head
+        self.q_head = q_head
         # One graph for any number of environments; the head's few operations need none.
         self._features = tf.function(self._unroll, autograph=False, reduce_retracing=True)
         self._images: dict[int, np.ndarray] = {}  # The last of each environment.
@@ -24,10 +24,9 @@ class PixelControlView:
     def maps(self, ready: Ready) -> dict[str, np.ndarray]:
         """Computes the maps of one step in M >= 1 environments, before the policy acts on it.
 
-        Returns:
-          By label, each float32 `[M, rows, columns]`. "change": the pseudo-rewards of the last
-          actions, 0 at an environment's first image and at the first of each episode. "max Q":
-          the largest action values.
+        Returns by label float32 `[M, rows, columns]`. "change": the pseudo-rewards of the last
+        actions, 0 at the first image of an environment or episode. "max Q": the largest action
+        values.
         """
         ids, env_output, fresh = ready
         for i in ids[fresh].tolist():
@@ -45,7 +44,7 @@ class PixelControlView:
         features = self._features(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
         return {
             "change": change.numpy(),
-            "max Q": pixel_control.max_values(self._q_head(features))[0].numpy(),
+            "max Q": pixel_control.max_values(self.q_head(features))[0].numpy(),
         }
 
     def _unroll(

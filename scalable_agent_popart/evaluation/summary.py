@@ -12,24 +12,21 @@ from scalable_agent_popart.config import Config
 def summarise(
     config: Config, frames: int, returns: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
-    """Makes the record of an evaluation.
+    """Makes the record of an evaluation after so many environment frames of training.
 
-    Args:
-      config: that it was played with.
-      frames: environment frames that the policy was trained for.
-      returns: raw returns by level; if a task has a held-out version, those of both.
-
-    Returns:
-      `tasks` and `aggregate` are of the levels to test on; where some are held out from
-      training, `train` has the same of the others. Scores that cannot be normalised are None,
-      and so are intervals of a single episode.
+    The returns are raw, by level; if a task has a held-out version, those of both. The record's
+    `tasks` and `aggregate` are of the levels to test on; where some are held out from training,
+    `train` has the same of the others. Scores that cannot be normalised are None, and so are
+    intervals of a single episode.
     """
     suite = config.suite
     references = suite.references(config.starts)
-    tasks = {}
-    for level, own in returns.items():
-        mean, reference = float(np.mean(own)), references.get(level)
-        tasks[level] = {
+    unknown = dict.fromkeys(scores.Aggregate._fields)
+
+    def result(level: str) -> dict[str, Any]:
+        own, reference = returns[level], references.get(level)
+        mean = float(np.mean(own))
+        return {
             "episodes": len(own),
             "mean_return": mean,
             "mean_return_interval": scores.interval_of_mean(own),
@@ -40,7 +37,6 @@ def summarise(
     def aggregates(levels: Sequence[str]) -> dict[str, Any]:
         own = {level: returns[level] for level in levels}
         aggregate = scores.aggregate_returns(own, references)
-        unknown = dict.fromkeys(scores.Aggregate._fields)
         return {
             "aggregate": aggregate._asdict() if aggregate else unknown,
             "aggregate_interval": scores.intervals_of_aggregates(own, references) or unknown,
@@ -53,41 +49,38 @@ def summarise(
         "agent": config.agent_name,
         "precision": config.precision,
         "confidence": scores.CONFIDENCE,
-        "tasks": {level: tasks[level] for level in test_levels},
+        "tasks": {level: result(level) for level in test_levels},
         **aggregates(test_levels),
     }
     if suite.test_versions:
-        trained = {task: tasks[task] for task in suite.tasks if task in suite.test_versions}
+        trained = {task: result(task) for task in suite.tasks if task in suite.test_versions}
         summary["train"] = {"tasks": trained, **aggregates(suite.tasks)}
     return summary
 
 
-def show(summary: Mapping[str, Any]) -> None:
-    """Prints a line a level, then the aggregates, each with its interval."""
-    percent = f"{summary['confidence']:.0%}"
-    print(
-        f"{summary['agent']} after {summary['frames']:,} environment frames, "
-        f"{summary['starts']} starts"
-    )
-    print(f"{'level':<40}{'episodes':>9}{'mean return':>13}{percent + ' interval':>24}  normalised")
+def show(summary: Mapping[str, Any], unit: str) -> None:
+    """Prints a line a level, then the aggregates in their unit, each with its interval."""
+    agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))
+    print(f"{agent} after {frames:,} environment frames, {starts} starts")
+    interval = f"{summary['confidence']:.0%} interval"
+    print(f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>24}  normalised")
     train = summary.get("train")
     for level, result in {**summary["tasks"], **(train["tasks"] if train else {})}.items():
-        print(
-            f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}"
-            f"{_interval(result['mean_return_interval'], ',.4g'):>24}"
-            f"{_percent(result['normalised']):>12}"
-        )
+        interval = _interval(result["mean_return_interval"], ",.4g")
+        score = _score(result["normalised"], unit)
+        print(f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}", end="")
+        print(f"{interval:>24}{score:>12}")
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
         found = []
         for which, column in columns.items():
             interval = _interval(column["aggregate_interval"][name], ".1f")
-            found.append(f"{_percent(column['aggregate'][name])} {interval}".rstrip() + which)
+            found.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
         print(f"{name.replace('_', ' ') + ' normalised score':<40}{', '.join(found)}")
 
 
-def _percent(score: float | None) -> str:
-    return "unknown" if score is None else f"{score:.1f}%"
+def _score(score: float | None, unit: str) -> str:
+    return "unknown" if score is None else f"{score:.1f}{unit}"
 
 
 def _interval(interval: tuple[float, float] | None, spec: str) -> str:

@@ -1,8 +1,7 @@
 """Short videos of a policy at play, one a task, with its scores in a caption.
 
-Maps of pixel control may stand right of the picture. Each is a heat map in a panel of its own, from
-black at 0 and below to bright at the largest value that it has had in this video so far, which the
-panel's caption tells.
+Maps of pixel control may stand right of the picture, each from black at 0 and below to bright at
+the largest value that it has had in this video so far, which its caption tells.
 """
 
 import contextlib
@@ -40,8 +39,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     """Films one environment a task, each in a file of its own, for its first minute.
 
     Files get their names when they are complete. Leaving the context completes those that are
-    still short; leaving it with an exception drops them. An OSError tells that a file cannot be
-    written; `errno` says why.
+    still short; leaving it with an exception drops them. Raises OSError if one cannot be written.
     """
 
     def __init__(
@@ -51,15 +49,14 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
         The directory is made on the first frame. The view makes the maps beside the picture.
         """
+        self._directory = directory
+        self._tasks = dict(tasks)  # Of the environments that are still filmed.
         self._view = view
-        self._videos = {
-            i: _Video(directory / f"{task.replace('/', '_')}.mp4", task)
-            for i, task in tasks.items()
-        }
+        self._videos: dict[int, _Video] = {}  # Those begun and not complete.
 
     def watch(self, ready: Ready) -> None:
         """Adds a frame to the videos of the environments that have stepped."""
-        filmed = np.isin(ready.ids, list(self._videos))
+        filmed = np.isin(ready.ids, list(self._tasks))
         if not filmed.any():
             return
         ready = tree.map_structure(itemgetter(filmed), ready)
@@ -67,14 +64,16 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         info, images = ready.output.info, image_of(ready.output.observation)
         for row, i in enumerate(ready.ids.tolist()):
             own = {label: values[row] for label, values in maps.items()}
+            if i not in self._videos:
+                self._videos[i] = _Video(self._directory, self._tasks[i])
             video = self._videos[i]
             video.add(images[row], float(info.episode_return[row]), info.episode_end[row], own)
             if video.num_frames == _MAX_FRAMES:
                 video.finish()
-                del self._videos[i]
+                del self._videos[i], self._tasks[i]
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        """Completes the open files, or drops them from the first exception on."""
+        """Completes the files, or removes those that are not complete at the first exception."""
         with contextlib.ExitStack() as stack:
             for video in self._videos.values():
                 stack.callback(video.drop)
@@ -84,33 +83,33 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
 
 class _Video:
-    """One environment's file, opened on its first frame, and how many are in it."""
+    """The file of one environment, and how many frames are in it."""
 
-    def __init__(self, path: Path, task: str):
+    def __init__(self, directory: Path, task: str):
+        directory.mkdir(parents=True, exist_ok=True)
         self.num_frames = 0
-        self._path = path
-        # Absolute, as FFmpeg takes what precedes a colon in a relative path for a protocol.
-        self._temporary = path.with_suffix(".tmp").absolute()
         self._task = task
         self._last = ""  # The last episode's score, for the caption.
         self._max_values: dict[str, float] = {}  # By map.
-        self._container: av.container.OutputContainer | None = None
-        self._stream: av.VideoStream
+        self._path = directory / f"{task.replace('/', '_')}.mp4"
+        # Absolute, as FFmpeg takes what precedes a colon in a relative path for a protocol.
+        self._temporary = self._path.with_suffix(".tmp").absolute()
+        self._container = av.open(str(self._temporary), "w", format="mp4")
+        self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
+        self._stream.pix_fmt = "yuv420p"
+        # There are as many encoders as tasks, and actors to leave processors to.
+        self._stream.codec_context.thread_count = 1
 
     def add(
-        self,
-        image: np.ndarray,
-        episode_return: float,
-        episode_end: bool,
-        maps: Mapping[str, np.ndarray],
+        self, image: np.ndarray, episode_return: float, ends: bool, maps: Mapping[str, np.ndarray]
     ) -> None:
         """Films a step: an image uint8 `[height, width, 1 or 3]`, maps `[rows, columns]`."""
-        if episode_end:  # The image is of the next episode already.
+        if ends:  # The image is of the next episode already.
             self._last, episode_return = f"last {_brief(episode_return)}", 0.0
         colours = np.broadcast_to(image, (*image.shape[:2], 3))
         factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
         picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)
-        width, height = _even(picture.width), _even(picture.height)
+        width, height = (side + side % 2 for side in picture.size)
         returns = f"return {_brief(episode_return)}"
         panels = [(picture, _caption(self._task, returns, self._last, max(_MIN_SIZE, width)))]
         for label, values in maps.items():
@@ -129,40 +128,25 @@ class _Video:
             x, y = (caption.width - shown.width) // 4 * 2, (height - shown.height) // 4 * 2
             frame.paste(shown, (left + x, _CAPTION_HEIGHT + y))
             left += caption.width + _GAP
-        self._write(frame)
-
-    def finish(self) -> None:
-        """Completes the file, if anything was filmed, and gives it its name."""
-        if self._container is not None:
-            self._container.mux(self._stream.encode(None))
-            self._container.close()
-            self._temporary.replace(self._path)
-
-    def drop(self) -> None:
-        """Removes the file unless it is complete."""
-        if self._container is not None:
-            # Closing writes the end of the file, for which there may be no space.
-            with contextlib.suppress(av.FFmpegError):
-                self._container.close()
-            self._temporary.unlink(missing_ok=True)
-
-    def _write(self, frame: Image.Image) -> None:
-        if self._container is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._container = av.open(str(self._temporary), "w", format="mp4")
-            self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
+        if not self.num_frames:
             self._stream.width, self._stream.height = frame.size
-            self._stream.pix_fmt = "yuv420p"
-            # There are as many encoders as tasks, and actors to leave processors to.
-            self._stream.codec_context.thread_count = 1
         encoded = av.VideoFrame.from_image(frame)
         encoded.pts = self.num_frames
         self._container.mux(self._stream.encode(encoded))
         self.num_frames += 1
 
+    def finish(self) -> None:
+        """Completes the file and gives it its name."""
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        self._temporary.replace(self._path)
 
-def _even(size: int) -> int:
-    return size + size % 2
+    def drop(self) -> None:
+        """Removes the file unless it is complete."""
+        # Closing writes the end of the file, for which there may be no space.
+        with contextlib.suppress(av.FFmpegError):
+            self._container.close()
+        self._temporary.unlink(missing_ok=True)
 
 
 @functools.lru_cache(maxsize=256)  # Returns change rarely, and tasks are filmed side by side.
@@ -176,13 +160,10 @@ def _caption(title: str, current: str, last: str, width: int) -> Image.Image:
         length = canvas.textlength(text, font_size=_FONT_SIZE)
         return int(_FONT_SIZE * min(1.0, (width - 2 * _MARGIN) / max(1.0, length)))
 
-    below = font_size(f"{current}  {last}")
-    for x, y, text, colour, size, anchor in (
-        (_MARGIN, 20, title, _BRIGHT, font_size(title), "ls"),
-        (_MARGIN, 41, current, _BRIGHT, below, "ls"),
-        (width - _MARGIN, 41, last, _DIM, below, "rs"),
-    ):
-        canvas.text((x, y), text, colour, font_size=size, anchor=anchor)
+    above, below = font_size(title), font_size(f"{current}  {last}")
+    canvas.text((_MARGIN, 20), title, _BRIGHT, font_size=above, anchor="ls")
+    canvas.text((_MARGIN, 41), current, _BRIGHT, font_size=below, anchor="ls")
+    canvas.text((width - _MARGIN, 41), last, _DIM, font_size=below, anchor="rs")
     return bar
 
 

@@ -1,8 +1,10 @@
 """The learner: batches of rollouts in, one gradient step and one PopArt update each."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
+import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
@@ -12,17 +14,13 @@ from environments import image_of
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.learning import losses, pixel_control
-from scalable_agent_popart.learning.hyperparameters import Hyperparameters
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """Settings of the update; names and meanings are those of the flags.
-
-    Those that `Hyperparameters` names are where these start.
-    """
+    """Settings of the update; names and meanings are those of the flags."""
 
     total_environment_frames: int
     num_action_repeats: int
@@ -41,15 +39,32 @@ class LearnerSettings:
     popart_order: str  # "gradient_first" or "statistics_first"
 
 
+# Not a `tf.Module`: what a run's flags decide is no part of its checkpoints. Population-based
+# training, which lets checkpoints decide, adds these variables to them itself.
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings that may change while a run learns, as float32 scalar variables."""
+
+    learning_rate: tf.Variable
+    entropy_cost: tf.Variable
+    epsilon: tf.Variable
+    max_grad_norm: tf.Variable
+
+    def assign(self, values: Mapping[str, float]) -> None:
+        """Changes those that are named."""
+        for name, value in values.items():
+            getattr(self, name).assign(value)
+
+    def values(self) -> dict[str, float]:
+        """Returns the present values by name."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+
+
 class Learner(snt.Module):
     """Owns the agent's weights, the value head, the optimiser and the frame count.
 
-    Attributes:
-      agent, head, q_head: what learns; `q_head` is None without pixel control.
-      hyperparameters: variables; no part of the checkpoint.
-      frames: int64 variable, environment frames learned from.
-      num_updates: int64 variable, the version of the weights; copying another's weights counts,
-        too.
+    Of its variables, `frames` counts the environment frames learned from, and `num_updates` is the
+    version of the weights: copying another's weights counts, too.
     """
 
     def __init__(
@@ -64,28 +79,24 @@ class Learner(snt.Module):
     ):
         """Creates every variable, so that they can be restored before the first update.
 
-        Args:
-          agent: the policy to train, its variables created.
-          head: with one head for all tasks, or one a task.
-          settings: of the update.
-          spec: of one environment's rollout.
-          batch_size: rollouts a batch.
-          q_head: of pixel control, if that is learned on the side.
-          xla: whether XLA compiles the update.
+        The value head has one head for all tasks, or one a task; `spec` is one environment's;
+        `q_head` learns pixel control on the side; `xla` compiles the update.
         """
         super().__init__()
         self.agent = agent
         self.head = head
         self.q_head = q_head
         self._settings = settings
-        self.hyperparameters = Hyperparameters.of(settings)
+        self.hyperparameters = Hyperparameters(
+            *(
+                tf.Variable(getattr(settings, name), trainable=False, dtype=tf.float32, name=name)
+                for name in (field.name for field in fields(Hyperparameters))
+            )
+        )
         self.frames = tf.Variable(0, dtype=tf.int64, trainable=False, name="frames")
         self.num_updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_updates")
-        example = rollouts.example_batch(spec)
-        features = agent.unroll(
-            example.agent_outputs.action, example.env_outputs, example.agent_state
-        ).features
-        head(features, self._head_ids(example))
+        features = agent.create_variables(spec)
+        head(features, tf.zeros(features.shape[:-1], tf.int32))
         self._parameters = (*agent.trainable_variables, *head.trainable_variables)
         if q_head is not None:
             q_head(features)
@@ -105,82 +116,81 @@ class Learner(snt.Module):
         """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
         return self._compiled_update(batch)
 
-    def gradient_norms(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
-        """Measures what would move the agent's weights, before it is clipped; changes nothing.
-
-        Advantages and values are scaled by the statistics as they are, also where an update would
-        change those first.
-
-        Args:
-          batch: `[T + 1, B, ...]`, of any size B.
-
-        Returns:
-          The lengths of the gradients to the agent's weights: `policy_gradient_norm` of the
-          policy's loss alone, `total_gradient_norm` of what an update minimises.
-        """
-        return self._compiled_norms(batch)
-
     @property
     def num_traces(self) -> int:
         """Counts the tracings of the update; one, unless something is wrong."""
         return self._compiled_update.experimental_get_tracing_count()
 
-    def learning_rate(self) -> tf.Tensor:
-        """Returns the rate: constant, or annealed to zero over `total_environment_frames`."""
-        if self._settings.learning_rate_schedule == "constant":
-            return self.hyperparameters.learning_rate.read_value()
-        progress = tf.cast(self.frames / self._settings.total_environment_frames, tf.float32)
-        return self.hyperparameters.learning_rate * tf.maximum(1.0 - progress, 0.0)
+    def gradient_norms(
+        self, batch: Rollout, tasks: Sequence[str]
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Measures, apart from the update, what each task adds to a batch's gradient.
 
-    def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
-        settings = self._settings
-        statistics_first = settings.popart_order == "statistics_first"
-        with tf.GradientTape() as tape:
-            parts, targets = self._losses(batch, statistics_first)
-            total_loss = tf.add_n(list(parts.values()))
-        gradients = tape.gradient(total_loss, self._parameters)
-        gradient_norm = tf.linalg.global_norm(gradients)
-        if settings.max_grad_norm > 0:
-            gradients, _ = tf.clip_by_global_norm(
-                gradients, self.hyperparameters.max_grad_norm, use_norm=gradient_norm
-            )
-        learning_rate = self.learning_rate()
-        self._optimiser.apply(gradients, learning_rate, self.hyperparameters.epsilon)
-        if not statistics_first:
-            self.head.update(targets, self._head_ids(batch)[0])
+        Losses are sums over rollouts, so the gradient g of a batch `[T + 1, B, ...]` to the agent's
+        weights is the sum of those of its tasks: g = sum_k g_k. Values count as they reach the
+        agent through layers that both share. They are scaled by the statistics as they are, also
+        where an update would change those first.
 
-        lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
-        steps, batch_size = targets.shape
-        self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
-        self.num_updates.assign_add(1)
-        return {
-            "total_loss": total_loss,
-            **parts,
-            "gradient_norm": gradient_norm,
-            "learning_rate": learning_rate,
-            "policy_lag": lag,
-        }
+        Returns:
+          |g_k| before any clipping, by the names of the tasks in the batch: `policy_gradient_norm`
+          of the policy's loss alone, `total_gradient_norm` of what an update minimises.
+        """
+        task_ids = batch.task_id.numpy()  # [B]
+        norms: dict[str, dict[str, float]] = defaultdict(dict)
+        for i in np.unique(task_ids):
+            own = rollouts.select(batch, np.flatnonzero(task_ids == i))
+            for name, norm in self._compiled_norms(own).items():
+                norms[name][tasks[i]] = float(norm)
+        return norms
 
     def _norms(self, batch: Rollout) -> dict[str, tf.Tensor]:
         weights = self.agent.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
             parts, _ = self._losses(batch, update_statistics=False)
-            total_loss = tf.add_n(list(parts.values()))
-        named = {"policy_gradient": parts["policy_gradient_loss"], "total_gradient": total_loss}
+        named = {
+            "policy_gradient_norm": "policy_gradient_loss",
+            "total_gradient_norm": "total_loss",
+        }
         return {
-            f"{name}_norm": tf.linalg.global_norm(tape.gradient(loss, weights))
-            for name, loss in named.items()
+            norm: tf.linalg.global_norm(tape.gradient(parts[loss], weights))
+            for norm, loss in named.items()
         }
 
-    def _losses(
-        self, batch: Rollout, update_statistics: bool
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Computes the weighted parts of the total loss, and the value targets `[T, B]`.
+    def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
+        settings, hyperparameters = self._settings, self.hyperparameters
+        statistics_first = settings.popart_order == "statistics_first"
+        with tf.GradientTape() as tape:
+            parts, targets = self._losses(batch, statistics_first)
+        gradients = tape.gradient(parts["total_loss"], self._parameters)
+        gradient_norm = tf.linalg.global_norm(gradients)
+        if settings.max_grad_norm > 0:
+            gradients, _ = tf.clip_by_global_norm(
+                gradients, hyperparameters.max_grad_norm, use_norm=gradient_norm
+            )
+        learning_rate = hyperparameters.learning_rate.read_value()
+        if settings.learning_rate_schedule == "linear":
+            progress = tf.cast(self.frames / settings.total_environment_frames, tf.float32)
+            learning_rate *= tf.maximum(1.0 - progress, 0.0)
+        self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
+        if not statistics_first:
+            self.head.update(targets, self._head_ids(batch))
 
-        Args:
-          batch: `[T + 1, B, ...]`.
-          update_statistics: whether to update them by these targets before they scale anything.
+        lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
+        steps, batch_size = targets.shape
+        self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
+        self.num_updates.assign_add(1)
+        return {
+            **parts,
+            "gradient_norm": gradient_norm,
+            "learning_rate": learning_rate,
+            "policy_lag": lag,
+        }
+
+    def _losses(self, batch: Rollout, update_statistics: bool) -> tuple[dict, tf.Tensor]:
+        """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
+
+        If `update_statistics`, these targets update the statistics before they scale anything.
         """
         settings, env_outputs = self._settings, batch.env_outputs
         # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
@@ -190,8 +200,9 @@ class Learner(snt.Module):
             batch.agent_outputs.action, env_outputs, batch.agent_state, bootstrap=True
         )
         logits = unroll.policy_logits[:-1]  # [T, B, num_actions]
-        head_ids = self._head_ids(batch)  # [T + 1, B]
-        value = self.head(unroll.features, head_ids)  # [T + 1, B]
+        head_ids = self._head_ids(batch)  # [B]
+        step_ids = tf.tile(head_ids[tf.newaxis], [env_outputs.reward.shape[0], 1])  # [T + 1, B]
+        value = self.head(unroll.features, step_ids)  # [T + 1, B]
         returns = vtrace.from_logits(
             behaviour_policy_logits=taken.policy_logits,
             target_policy_logits=logits,
@@ -202,9 +213,9 @@ class Learner(snt.Module):
             bootstrap_value=value.unnormalised[-1],
         )
         if update_statistics:
-            self.head.update(returns.vs, head_ids[0])
-            value = self.head(unroll.features, head_ids)
-        shift, scale = self.head.statistics(head_ids[0])  # [B]
+            self.head.update(returns.vs, head_ids)
+            value = self.head(unroll.features, step_ids)
+        shift, scale = self.head.statistics(head_ids)  # [B]
         value_loss = losses.value_loss(returns.vs, value.normalised[:-1], shift, scale)
         parts = {
             "policy_gradient_loss": losses.policy_gradient_loss(
@@ -222,10 +233,8 @@ class Learner(snt.Module):
                 taken.action,
                 tf.where(led_to.done, 0.0, settings.pixel_control_discount),
             )
-        return parts, returns.vs
+        return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
-        """Returns the head of each step `[T + 1, B]`: the rollout's task, or the only one."""
-        steps = batch.env_outputs.reward.shape[0]
-        ids = batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
-        return tf.tile(ids[tf.newaxis], [steps, 1])
+        """Returns the head of each rollout `[B]`: that of its task, or the only one."""
+        return batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)

@@ -9,17 +9,12 @@ import tensorflow_probability as tfp
 
 
 def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
-    """Clips rewards to those that the agent learns from.
+    """Clips raw rewards `[...]` to those that the agent learns from; refuses an unknown clipping.
 
-    Args:
-      rewards: `[...]` float32, raw.
-      clipping: `abs_one`: clipped to [-1, 1]. `none`: as they are. `soft_asymmetric`:
-        5 tanh(r / 5), times 0.3 where negative, as in IMPALA's released code. `oar`, the
-        optimistic asymmetric reward as the papers write it: 0.3 min(tanh r, 0) +
-        5 max(tanh r, 0); the table in Hessel et al. (2019) has the first sign the wrong way.
-
-    Raises:
-      ValueError: for any other name.
+    `abs_one`: clipped to [-1, 1]. `none`: as they are. `soft_asymmetric`: 5 tanh(r / 5), times 0.3
+    where negative, as in IMPALA's released code. `oar`, the optimistic asymmetric reward as the
+    papers write it: 0.3 min(tanh r, 0) + 5 max(tanh r, 0); the table in Hessel et al. (2019) has
+    the first sign the wrong way.
     """
     if clipping == "abs_one":
         return tf.clip_by_value(rewards, -1.0, 1.0)
@@ -37,24 +32,19 @@ def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
 def value_loss(
     targets: tf.Tensor, normalised_values: tf.Tensor, shift: tf.Tensor, scale: tf.Tensor
 ) -> tf.Tensor:
-    """Computes sum 1/2 ((v_s - mu) / sigma - n)^2.
+    """Computes sum 1/2 ((v_s - mu) / sigma - n)^2, whose gradient flows into n alone.
 
-    Args:
-      targets: v_s, on the scale of the rewards; no gradient flows into them.
-      normalised_values: n, what is learned.
-      shift: mu of each rollout's task `[B]`; no gradient either, nor into sigma.
-      scale: sigma of each rollout's task `[B]`.
+    The targets v_s are on the scale of the rewards; mu and sigma, `shift` and `scale` `[B]`, are
+    those of each rollout's task.
     """
     normalised_targets = tf.stop_gradient((targets - shift) / scale)
     return 0.5 * tf.reduce_sum(tf.square(normalised_targets - normalised_values))
 
 
 def policy_gradient_loss(action_log_probs: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
-    """Computes sum -A log pi(a|x).
+    """Computes sum -A log pi(a|x) of the actions taken.
 
-    Args:
-      action_log_probs: log pi(a|x) of the actions taken, which V-trace has computed already.
-      advantages: A, in units of the task's sigma; no gradient flows into them.
+    Advantages A are in units of the task's sigma, and no gradient flows into them.
     """
     return -tf.reduce_sum(action_log_probs * tf.stop_gradient(advantages))
 

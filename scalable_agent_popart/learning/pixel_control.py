@@ -32,20 +32,14 @@ import tensorflow as tf
 
 _CELL = 4
 _NUM_CHANNELS = 32
-# The deconvolutions make 2 (n + 2) + 2 cells of n.
-_MIN_CELLS = 8
+_MIN_CELLS = 8  # The deconvolutions make 2 (n + 2) + 2 cells of n.
 
 
 def grid_shape(height: int, width: int) -> tuple[int, int]:
-    """Returns the rows and columns of cells in an image of so many pixels.
-
-    Raises:
-      ValueError: if it is smaller than 32x32, too small for the head.
-    """
+    """Returns the rows and columns of cells in an image; refuses one smaller than 32x32 pixels."""
     rows, columns = height // _CELL // 2 * 2, width // _CELL // 2 * 2
     if min(rows, columns) < _MIN_CELLS:
-        least = _CELL * _MIN_CELLS
-        raise ValueError(f"{height}x{width} pixels are fewer than {least}x{least}")
+        raise ValueError(f"{height}x{width} pixels are fewer than 32x32")
     return rows, columns
 
 
@@ -56,16 +50,9 @@ class QHead(snt.Module):
 
     Of 72x96 pixels: 6x9x32, after 3x3 kernels 8x11x32, after 4x4 kernels with stride 2 18x24
     values, and as many advantages of each action. In float32, whatever the torso's type.
-
-    The result is V and A, from which `action_values` and `max_values` compute what is needed of Q.
     """
 
     def __init__(self, num_actions: int, height: int, width: int):
-        """Builds the modules for images of height x width pixels.
-
-        Raises:
-          ValueError: if the image is too small.
-        """
         super().__init__()
         grid = grid_shape(height, width)
         self._first_shape = (*(n // 2 - 3 for n in grid), _NUM_CHANNELS)
@@ -78,7 +65,10 @@ class QHead(snt.Module):
         )
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
-        """Maps features `[T, B, D]` to V, then A, `[T, B, rows, columns, 1 + num_actions]`."""
+        """Maps features `[T, B, D]` to V, then A, `[T, B, rows, columns, 1 + num_actions]`.
+
+        From these, `action_values` and `max_values` compute what is needed of Q.
+        """
         steps = features.shape[0]
         hidden = tf.nn.relu(snt.BatchApply(self._linear)(features))
         # [T, B, F] -> [T * B, rows / 2 - 3, columns / 2 - 3, 32]
@@ -105,15 +95,10 @@ def max_values(dueling: tf.Tensor) -> tf.Tensor:
 
 
 def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
-    """Computes the pseudo-rewards r_ij, without gradient.
+    """Computes the pseudo-rewards r_ij `[T, B, rows, columns]` in [0, 1], without gradient.
 
-    Args:
-      images: `[T + 1, B, height, width, channels]` uint8, what was seen at each step.
-      episode_ends: `[T + 1, B]` bool, whether the image is the first of another episode.
-
-    Returns:
-      `[T, B, rows, columns]` float32 in [0, 1]: entry t is what the action taken at step t has
-      changed.
+    Entry t is what the action taken at step t has changed. Images are `[T + 1, B, height, width,
+    channels]` uint8; ends `[T + 1, B]` tell if an image is the first of another episode.
     """
     steps, _, height, width, channels = images.shape
     rows, columns = grid_shape(height, width)
@@ -130,15 +115,10 @@ def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
 
 
 def q_targets(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """Accumulates the targets G_ij to the end of the rollout, without gradient.
+    """Accumulates the targets G_ij `[T, B, rows, columns]` to the rollout's end, without gradient.
 
-    Args:
-      rewards: r_ij, `[T, B, rows, columns]`.
-      discounts: gamma, `[T, B]`, 0 where the action ended an episode.
-      bootstrap: max_a Q_ij(x_T, a), `[B, rows, columns]`.
-
-    Returns:
-      `[T, B, rows, columns]`.
+    Rewards are r_ij, shaped alike; discounts are gamma `[T, B]`, 0 where the action ended an
+    episode; the bootstrap is max_a Q_ij(x_T, a) `[B, rows, columns]`.
     """
     targets = tf.scan(
         lambda following, step: step[0] + step[1] * following,
@@ -160,12 +140,8 @@ def loss(
 ) -> tf.Tensor:
     """Computes the loss of a batch of rollouts, a scalar.
 
-    Args:
-      q_head: what is learned.
-      features: `[T + 1, B, D]`, the agent's at each step; learned too, but for the last step's.
-      images, episode_ends: as in `cell_rewards`.
-      actions: a_t, `[T, B]` int32.
-      discounts: as in `q_targets`.
+    The head learns from it, and so do the features `[T + 1, B, D]`, but for the last step's.
+    Actions a_t are `[T, B]`; the rest is as in `cell_rewards` and `q_targets`.
     """
     # Apart from the others, as no gradient is wanted through the last step's values.
     bootstrap = max_values(q_head(features[-1:]))[0]  # [B, rows, columns]

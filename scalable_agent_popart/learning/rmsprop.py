@@ -18,12 +18,7 @@ import tensorflow as tf
 
 
 class RMSProp(snt.Module):
-    """The optimiser's slots, made for the variables given, and its update.
-
-    Attributes:
-      mean_square: ms of each variable.
-      accumulator: mom of each variable.
-    """
+    """The update, and its slots of each variable: `mean_square` is ms, `accumulator` is mom."""
 
     def __init__(self, variables: Sequence[tf.Variable], decay: float, momentum: float):
         super().__init__(name="rmsprop")
@@ -35,15 +30,11 @@ class RMSProp(snt.Module):
             for variable in variables
         ]
         self.accumulator = [
-            tf.Variable(tf.zeros_like(variable), trainable=False, name="momentum")
-            for variable in variables
+            tf.Variable(tf.zeros_like(own), trainable=False, name="momentum") for own in variables
         ]
 
     def apply(
-        self,
-        gradients: Sequence[tf.Tensor],
-        learning_rate: tf.Tensor | float,
-        epsilon: tf.Tensor | float,
+        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor | float
     ) -> None:
         """Takes one step, with gradients in the order of the variables."""
         slots = zip(self._variables, self.mean_square, self.accumulator, gradients, strict=True)

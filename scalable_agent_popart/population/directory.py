@@ -1,8 +1,8 @@
 """Files that the members of a population leave for each other.
 
 A population's directory holds `population.json`, the flags that all members share, written by the
-first one under `lock`; and the members' run directories, `member-00` and so on. Each member writes
-to its own only, in which there are also
+first one under `lock`; and the members' run directories, `member-00` and so on. A member writes to
+its own only, in which there are also
 
   lineage.jsonl             a line at the start, and one for each comparison with another member
   fitness.json              what the member published last
@@ -10,8 +10,8 @@ to its own only, in which there are also
   diverged                  the number of comparisons made when training last diverged
   incoming/                 a copy of another member's checkpoint, while it is loaded
 
-Readers never see a part: `fitness.json` is replaced as a whole once the snapshot that it names is
-complete, and a snapshot is removed only after the next one has taken its place.
+Readers never see a part: `fitness.json` is replaced once the snapshot that it names is complete,
+and a snapshot is removed only after the next one has taken its place.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -36,18 +36,13 @@ from scalable_agent_popart.runs.directory import (
     write_atomically,
 )
 
-# Attempts to read a file that others replace meanwhile.
-_MAX_READS = 6
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Published:
-    """What a member has made known, for others to compare with and to copy."""
+    """What a member has published, for others to compare with and to copy."""
 
     member: int
-    comparison: int  # The number, from 1, of the comparison that it was published for.
+    comparison: int  # Its number, from 1.
     frames: int  # Of the member's run.
     fitness: float  # Mean capped human-normalised score, in percent.
     episodes: int  # How many the fitness is computed from.
@@ -67,8 +62,7 @@ class Event(NamedTuple):
     copied: bool  # If so, weights, statistics, optimiser and hyperparameters are the partner's.
     source_frames: int | None  # Of the partner's run, at the checkpoint that was copied.
     hyperparameters: Mapping[str, float]  # By flag, from here on.
-    # Weights and hyperparameters are new: training had diverged, and nobody could be copied.
-    started_over: bool = False
+    started_over: bool = False  # All is new: training had diverged, and nobody could be copied.
 
     def describe(self, member: int) -> str:
         """Tells people in one line what happened to the member of this number."""
@@ -76,6 +70,7 @@ class Event(NamedTuple):
         if not self.comparison:
             return f"member {member} starts with {values}"
         own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
+        other = f"{'copies' if self.copied else 'compared with'} member {self.partner}"
         if self.started_over:
             other = "starts over"
         elif self.partner is None:
@@ -83,8 +78,7 @@ class Event(NamedTuple):
         elif self.partner_fitness is None:
             other = f"member {self.partner} could not be read"
         else:
-            verb = "copies" if self.copied else "compared with"
-            other = f"{verb} member {self.partner} ({self.partner_fitness:.1f})"
+            other += f" ({self.partner_fitness:.1f})"
         return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
 
 
@@ -100,40 +94,29 @@ class MemberDirectory(RunDirectory):
         self._incoming = self.path / "incoming"
 
     def published(self) -> Published | None:
-        """Reads what the member published last, if anything.
-
-        Raises:
-          UserError: if it is damaged.
-        """
-
-        def parse(text: str) -> Published:
-            record = Published(**json.loads(text))
+        """Returns what was published last, if anything; raises UserError if it is damaged."""
+        with _explained(self._fitness, "delete it, and the member publishes anew"):
+            record = Published(**json.loads(self._fitness.read_text()))
             checkpoint = str(self._snapshots / record.checkpoint)
             return dataclasses.replace(record, fitness=float(record.fitness), checkpoint=checkpoint)
-
-        return _read(self._fitness, parse, "delete it, and the member publishes anew")
+        return None
 
     def publish(self, record: Published) -> None:
         """Makes a fitness known, with a copy of the checkpoint that earned it."""
         before = self.published()
         in_force = Path(before.checkpoint).name if before else ""
-        checkpoint = Path(record.checkpoint)
         name = f"snapshot-{record.comparison}"
         if name == in_force:  # The run went back to an older checkpoint, and comes here again.
             name += "-again"
         self._snapshots.mkdir(exist_ok=True)
+        checkpoint = Path(record.checkpoint)
         for file in _files(checkpoint):
             target = self._snapshots / file.name.replace(checkpoint.name, name, 1)
-            target.unlink(missing_ok=True)  # A member that died may have left it unnamed.
-            try:
-                os.link(file, target)  # Checkpoints are never written again.
-            except OSError:  # The file system has no links.
-                shutil.copyfile(file, target)
+            target.unlink(missing_ok=True)  # Older versions left links to checkpoints here.
+            shutil.copyfile(file, target)
             with open(target, "rb") as written:
                 os.fsync(written.fileno())
-        write_atomically(
-            self._fitness, dataclasses.asdict(dataclasses.replace(record, checkpoint=name))
-        )
+        write_atomically(self._fitness, {**dataclasses.asdict(record), "checkpoint": name})
         for file in self._snapshots.glob("snapshot-*"):
             if file.stem not in (name, in_force):
                 file.unlink(missing_ok=True)
@@ -142,8 +125,7 @@ class MemberDirectory(RunDirectory):
     def fetch(self, source: Published) -> Iterator[str]:
         """Copies another member's checkpoint; yields the copy's path, and removes it at the end.
 
-        Raises:
-          FileNotFoundError: if the checkpoint is gone, in favour of a newer one.
+        Raises FileNotFoundError if the checkpoint is gone, in favour of a newer one.
         """
         shutil.rmtree(self._incoming, ignore_errors=True)
         self._incoming.mkdir(exist_ok=True)
@@ -160,17 +142,11 @@ class MemberDirectory(RunDirectory):
             shutil.rmtree(self._incoming, ignore_errors=True)
 
     def read_lineage(self) -> list[Event]:
-        """Reads the events so far, without a line that is still being written.
-
-        Raises:
-          UserError: if a line is damaged.
-        """
-
-        def parse(text: str) -> list[Event]:
-            *lines, _ = text.split("\n")
+        """Reads the whole lines written so far; raises UserError if one is damaged."""
+        with _explained(self.lineage, "delete the damaged line and repeat"):
+            *lines, _ = self.lineage.read_text().split("\n")
             return [Event(**json.loads(line)) for line in lines]
-
-        return _read(self.lineage, parse, "delete the damaged line and repeat") or []
+        return []
 
 
 class PopulationDirectory:
@@ -186,20 +162,16 @@ class PopulationDirectory:
 
     def read_config(self) -> Config | None:
         """Reads the flags that the population was begun with; None if there is none."""
-
-        def parse(text: str) -> Config:
-            given = json.loads(text)["flags"]
-            return Config.from_record({"level_name": given["level_name"], **given})
-
-        return _read(self._settings, parse, "give another --logdir")
+        with _explained(self._settings, "give another --logdir"):
+            return Config.from_record(json.loads(self._settings.read_text())["flags"])
+        return None
 
     def check(self, config: Config) -> Config | None:
         """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give another --logdir")
         begun = self.read_config()
-        differences = config.refused_changes(begun) if begun else ()
-        if differences:
+        if begun and (differences := config.refused_changes(begun)):
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "
                 "give the same flags or another --logdir"
@@ -209,8 +181,7 @@ class PopulationDirectory:
     def join(self, config: Config, precision: str) -> str:
         """Begins the population, unless another member has; raises as `check` does.
 
-        Returns:
-          The type that all members compute in: `precision`, if this member is the first.
+        Returns the type that all members compute in: `precision`, if this member is the first.
         """
         self.check(config)  # A run's directory, too, has a lock.
         self.path.mkdir(parents=True, exist_ok=True)
@@ -243,19 +214,12 @@ def _files(checkpoint: Path) -> list[Path]:
     return files
 
 
-def _read(path: Path, parse: Callable[[str], T], advice: str) -> T | None:
-    """Reads a file that others may be replacing; returns None if there is none.
-
-    Raises:
-      UserError: if it cannot be read or parsed; says so, and gives the advice.
-    """
-    for _ in range(_MAX_READS):
-        try:
-            return parse(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (*DAMAGE, OSError, UserError) as error:
-            reason = error
-            if getattr(error, "errno", None) != errno.ESTALE:  # NFS says so of a replaced file.
-                break
-    raise UserError(f"{path} is damaged or not of this program ({reason}); {advice}") from reason
+@contextlib.contextmanager
+def _explained(path: Path, advice: str) -> Iterator[None]:
+    """Ends a block that reads a file where there is none; raises UserError if it is damaged."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (*DAMAGE, OSError, UserError) as error:
+        raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error

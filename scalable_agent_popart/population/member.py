@@ -1,14 +1,12 @@
 """A member of a population: a run that is compared with others, copies them and explores.
 
 When a comparison is due, the member saves a checkpoint and publishes it with the fitness that its
-episodes have earned. The comparison ends with another checkpoint: weights and hyperparameters,
-copied or not, the line in `lineage.jsonl` and the number of comparisons become the run's in one
-step or not at all. A member that dies in between returns to the first checkpoint, finds its fitness
-published and repeats the comparison, with the same random numbers: they depend only on the
-member's seed, the comparison's number and which other members have published.
+episodes have earned. The comparison ends with another checkpoint: weights, hyperparameters, the
+line in `lineage.jsonl` and the number of comparisons become the run's in one step or not at all. A
+member that dies in between returns to the first checkpoint and repeats the comparison with the same
+random numbers: they depend on its seed, the comparison's number and who else has published.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,9 +23,9 @@ from scalable_agent_popart.population import pbt
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
-from scalable_agent_popart.training.tuning import Tuner
+from scalable_agent_popart.training.trainer import Tuner
 
-# How often a checkpoint is looked for that is gone in favour of a newer one.
+# Attempts to fetch a checkpoint that has gone in favour of a newer one.
 _MAX_LOOKS = 5
 _FIRST_PAUSE_SECONDS = 0.1
 
@@ -35,22 +33,19 @@ Save = Callable[[], str]
 
 
 class Member(Tuner):
-    """Compares and changes one member's run."""
+    """Compares and changes one member's run.
+
+    Where members take turns, training stops before each comparison, so that others can train; the
+    comparison is made when the member's next turn begins.
+    """
 
     def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
-        """Reads and writes nothing yet.
-
-        Args:
-          config: the member's own.
-          population: that it belongs to.
-          takes_turns: whether training stops before each comparison, so that other members can
-            train; the comparison is then made when the member's next turn begins.
-        """
+        """Reads and writes nothing yet; the configuration is the member's own."""
         self._config = config
         self._takes_turns = takes_turns
-        self._directory = population.member(config.pbt_member)
-        others = sorted(set(range(config.population_size)) - {config.pbt_member})
-        self._others = {number: population.member(number) for number in others}
+        members = {number: population.member(number) for number in range(config.population_size)}
+        self._directory = members.pop(config.pbt_member)
+        self._others = members
         self._lineage = JsonLines(self._directory.lineage)
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -60,6 +55,7 @@ class Member(Tuner):
         self._counts_after: int | None = None
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:
+        """Takes the learner to change; returns the member's part of its checkpoints, by name."""
         self._learner = learner
         self._tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**self._tuned)
@@ -85,13 +81,12 @@ class Member(Tuner):
         self._lineage.open()
         if not self._lineage.length:
             self._record(Event(0, 0, None, None, None, False, None, self._values()))
-        num_comparisons, diverged_after = int(self._num_comparisons), None
-        with contextlib.suppress(FileNotFoundError):
-            diverged_after = self._directory.divergence.read_text()
-        if diverged_after == str(num_comparisons):
+        num_comparisons, frames = int(self._num_comparisons), int(self._learner.frames)
+        mark = self._directory.divergence
+        if mark.exists() and mark.read_text() == str(num_comparisons):
             self._compare(None, save)
             return
-        own, frames = self._directory.published(), int(self._learner.frames)
+        own = self._directory.published()
         if own and (own.comparison, own.frames) == (num_comparisons + 1, frames):
             self._compare(own.fitness, save)
         elif self.due():
@@ -135,18 +130,17 @@ class Member(Tuner):
         """Saves, and publishes this checkpoint with the present fitness, which it returns."""
         fitness = self._fitness()
         assert fitness is not None, "due"
-        self._directory.publish(
-            Published(
-                member=self._config.pbt_member,
-                comparison=int(self._num_comparisons) + 1,
-                frames=int(self._learner.frames),
-                fitness=fitness,
-                episodes=sum(map(len, self._returns.values())),
-                mean_returns={t: float(np.mean(own)) for t, own in self._returns.items() if own},
-                hyperparameters=self._values(),
-                checkpoint=save(),
-            )
+        record = Published(
+            member=self._config.pbt_member,
+            comparison=int(self._num_comparisons) + 1,
+            frames=int(self._learner.frames),
+            fitness=fitness,
+            episodes=sum(map(len, self._returns.values())),
+            mean_returns={task: float(np.mean(own)) for task, own in self._returns.items() if own},
+            hyperparameters=self._values(),
+            checkpoint=save(),
         )
+        self._directory.publish(record)
         return fitness
 
     def _compare(self, fitness: float | None, save: Save) -> None:
@@ -161,12 +155,10 @@ class Member(Tuner):
         candidates = [int(generator.choice(published))] if published else []
         if fitness is None:
             candidates += published
-        partner: int | None = None
-        theirs, copied = None, False
-        for partner in candidates:
+        partner, theirs, copied = None, None, False
+        while candidates and not copied:
+            partner = candidates.pop(0)
             theirs, copied = self._meet(partner, fitness)
-            if copied:
-                break
         starts_over = fitness is None and not copied
         if starts_over:
             self._start_over(number)
@@ -178,19 +170,18 @@ class Member(Tuner):
         self._num_comparisons.assign(number)
         self._compared_at.assign(frames)
         self._counts_after = None
-        self._record(
-            Event(
-                comparison=number,
-                frames=frames,
-                fitness=fitness,
-                partner=partner,
-                partner_fitness=theirs.fitness if theirs else None,
-                copied=copied,
-                source_frames=theirs.frames if theirs and copied else None,
-                hyperparameters=self._values(),
-                started_over=starts_over,
-            )
+        event = Event(
+            comparison=number,
+            frames=frames,
+            fitness=fitness,
+            partner=partner,
+            partner_fitness=theirs.fitness if theirs else None,
+            copied=copied,
+            source_frames=theirs.frames if theirs and copied else None,
+            hyperparameters=self._values(),
+            started_over=starts_over,
         )
+        self._record(event)
         for returns in self._returns.values():
             returns.clear()
         save()
@@ -204,17 +195,16 @@ class Member(Tuner):
             try:
                 with self._directory.fetch(source) as checkpoint:
                     self._load(checkpoint)
+                return source, True
             except FileNotFoundError:  # The partner has published again.
                 time.sleep(_FIRST_PAUSE_SECONDS * 2**look)  # File systems may be slow to show it.
             except UserError as error:
                 logging.warning("member %d's %s: %s", partner, source.checkpoint, error)
                 return source, False
-            else:
-                return source, True
         return None, False
 
     def _published(self, number: int) -> Published | None:
-        """Reads what another member published; None if it cannot be read."""
+        """Reads what another member published, if that can be read."""
         try:
             return self._others[number].published()
         except UserError as error:
@@ -223,12 +213,11 @@ class Member(Tuner):
 
     def _load(self, checkpoint: str) -> None:
         """Loads the learner and the hyperparameters, or changes nothing and raises UserError."""
+        parts = {"learner": self._learner, "hyperparameters": self._hyperparameters}
         variables = (*self._learner.variables, *self._tuned.values())
         own = [variable.numpy() for variable in variables]
         try:
-            checkpoints.load(
-                checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
-            )
+            checkpoints.load(checkpoint, **parts)
         except UserError:
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)

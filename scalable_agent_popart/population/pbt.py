@@ -1,11 +1,10 @@
 """The rules of population-based training (Jaderberg et al., 2017) as in IMPALA's appendix F.
 
-Members of a population train side by side. A member that has finished enough episodes is compared
-with another one, chosen at random. If the other is more than five points fitter, the member goes
-on with the other's weights and hyperparameters (exploit). In either case it then changes its
-hyperparameters a little (explore).
+A member that has finished enough episodes is compared with another one, chosen at random. If the
+other is more than five points fitter, the member goes on with the other's weights and
+hyperparameters (exploit). In either case it then changes its hyperparameters a little (explore).
 
-These are pure functions, given a random generator where chance decides; `member` applies them.
+These are pure functions of their arguments and a random generator; `member` applies them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,14 +46,9 @@ def _distribution(described: Distribution) -> tfp.distributions.Distribution:
 def fitness(
     returns: Mapping[str, scores.Scores], references: Mapping[str, scores.ReferenceScore]
 ) -> float | None:
-    """Computes the mean capped human-normalised score in percent.
+    """Computes the mean capped human-normalised score, in percent, of raw episode returns by task.
 
-    Args:
-      returns: raw episode returns by task.
-      references: random and human scores; tasks without them do not count.
-
-    Returns:
-      None if no task counts, or one that does has no episode yet.
+    Only tasks with reference scores count; it is None if none does, or one has no episode yet.
     """
     counted = {task: own for task, own in returns.items() if task in references}
     if not all(map(len, counted.values())):

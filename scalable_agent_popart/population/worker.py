@@ -12,7 +12,6 @@ from absl import logging
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
-from scalable_agent_popart.learning.hyperparameters import Hyperparameters
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import pbt
 from scalable_agent_popart.population.directory import PopulationDirectory
@@ -25,13 +24,11 @@ from scalable_agent_popart.training import trainer
 # How often in a row a member that diverges goes on with other weights and hyperparameters.
 _MAX_RESCUES = 20
 _POLL_SECONDS = 2.0
+_REMINDER_SECONDS = 600.0
 
 
 class Worker:
-    """Trains members of a population in this process, one after the other.
-
-    Several workers may do so at the same time, in this population.
-    """
+    """Trains members of a population in this process, one after the other, as others may do."""
 
     def __init__(self, config: Config, start: Mapping[str, float], show_progress: bool = False):
         """Trains nothing yet; `start` has values that are not to be sampled at a member's start."""
@@ -44,46 +41,32 @@ class Worker:
     def take_turns(self) -> Iterator[int | None]:
         """Trains the member that is furthest behind, a turn at a time, until all are finished.
 
-        Yields:
-          What `train_member` returned, after each turn. While other workers train all members that
-          are not finished, it waits, since they may die.
-
-        Raises:
-          UserError: as `train_member`.
+        Yields what `train_member` returns and raises as it does. While other workers train all
+        members that are not finished, it waits, since they may die.
         """
         takes_turns = self._config.population_size > self._config.pbt_places
-        waits = False
-        while True:
-            reached = {n: self._frames(n) for n in range(self._config.population_size)}
-            end = self._config.total_environment_frames
-            unfinished = [number for number, frames in reached.items() if frames < end]
-            if not unfinished:
-                return
-            for number in sorted(unfinished, key=lambda n: reached[n]):
+        while unfinished := self._unfinished():
+            for number in unfinished:
                 try:
                     signal_number = self.train_member(number, takes_turns)
                 except InUseError:
                     continue
                 gc.collect()  # Python would keep cycles that hold variables for long.
                 yield signal_number
-                waits = False
                 break
             else:
-                if not waits:
-                    logging.warning("others train all members that are not finished: waiting")
-                    waits = True
+                message = "others train all members that are not finished: waiting"
+                logging.log_every_n_seconds(logging.WARNING, message, _REMINDER_SECONDS)
                 time.sleep(_POLL_SECONDS)
 
     def train_member(self, number: int, takes_turns: bool = False) -> int | None:
         """Trains a member to its end, or if it takes turns, up to its next comparison.
 
-        Returns:
-          None, or the number of the signal that asked to stop.
+        Returns None, or the number of the signal that asked to stop.
 
         Raises:
-          UserError: if the directory is another population's; if the run diverges again and again;
-            or if a run diverges whose actors are other processes, which can only be resumed in a
-            new process.
+          UserError: if the directory is another population's; if the run diverges again and again,
+            or only once if its actors are other processes, since their port is not opened twice.
           InUseError: if another process trains the member.
         """
         population = self._population
@@ -101,16 +84,15 @@ class Worker:
                 if error.signal_number is not None:
                     return error.signal_number
                 message = f"member {number}: {str(error).partition(';')[0]}"
+                goes_on = "it goes on from what another member published"
                 if self._num_rescues(number) >= _MAX_RESCUES:
                     raise UserError(
                         f"{message}, {_MAX_RESCUES} times without a comparison in between, "
                         "whatever it tries; look at the other flags, such as --reward_clipping"
                     ) from error
                 if config.learner_address:  # This process cannot open its port again.
-                    raise UserError(
-                        f"{message}; started again, it goes on from what another member published"
-                    ) from error
-                logging.warning("%s; it goes on from what another member published", message)
+                    raise UserError(f"{message}; started again, {goes_on}") from error
+                logging.warning("%s; %s", message, goes_on)
 
     def _starting_values(self, number: int) -> dict[str, float]:
         """Returns the hyperparameters that a member starts with, or has started with."""
@@ -119,8 +101,8 @@ class Worker:
         if recorded is None or newest_checkpoint(directory.checkpoints) is None:
             return {**pbt.sample(config.suite.search_space, [config.seed, number]), **self._start}
         values = {name: getattr(recorded, name) for name in config.tuned}
-        for name in self._start:
-            if self._start[name] != values[name]:
+        for name, value in self._start.items():
+            if value != values[name]:
                 logging.warning("member %d has begun: --%s is only for its start", number, name)
         return values
 
@@ -130,17 +112,20 @@ class Worker:
         rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
         return len(list(rescues))
 
-    def _frames(self, number: int) -> int:
-        """Reads how many frames a member's newest checkpoint has learned from."""
-        newest = newest_checkpoint(self._population.member(number).checkpoints)
-        return (frames_of(newest) or 0) if newest else 0
+    def _unfinished(self) -> list[int]:
+        """Lists the members that have frames to learn from, by how far their checkpoints are."""
+        reached = {}
+        for number in range(self._config.population_size):
+            newest = newest_checkpoint(self._population.member(number).checkpoints)
+            reached[number] = (frames_of(newest) or 0) if newest else 0
+        end = self._config.total_environment_frames
+        return sorted((n for n in reached if reached[n] < end), key=lambda n: reached[n])
 
 
 class ReusedParts(trainer.Parts):
     """A learner and the actors' policies, used again for each run that this process trains.
 
-    TensorFlow keeps what it has traced, some 10 MiB a run, so a process that trains many members
-    must not trace anew for each.
+    TensorFlow keeps what it has traced, some 10 MiB a run.
     """
 
     def __init__(self) -> None:
@@ -152,8 +137,9 @@ class ReusedParts(trainer.Parts):
         """Makes a learner that has learned nothing, if possible in the last one's variables."""
         fresh = factory.make_learner(config, spec)
         # The graphs read the hyperparameters from variables, but clip gradients only if asked to.
-        blank: dict[str, Any] = {field.name: 0.0 for field in dataclasses.fields(Hyperparameters)}
-        blank["max_grad_norm"] = float(config.max_grad_norm > 0)
+        blank: dict[str, Any] = dict.fromkeys(config.tuned, 0) | {
+            "max_grad_norm": config.max_grad_norm > 0
+        }
         traced_for = dataclasses.replace(config, logdir="", seed=0, pbt_member=0, **blank)
         if self._learner is None or traced_for != self._traced_for:
             self._traced_for, self._learner, self.policies = traced_for, fresh, {}

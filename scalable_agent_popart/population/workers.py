@@ -1,8 +1,7 @@
 """Trains all members of a population on this machine, as many at a time as there are workers.
 
-A worker is a process that trains members in turns (`Worker.take_turns`). This process starts the
-workers, starts those again that are killed, and shows how far the population is. Nothing depends
-on it: workers save and end when it does, and the same command goes on.
+This process starts the workers (see `Worker.take_turns`), starts those again that are killed, and
+shows how far the population is. Workers save and end when it does, and the same command goes on.
 """
 
 import contextlib
@@ -13,13 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import tqdm
 
-from scalable_agent_popart import errors
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, explain
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import supervisor, tensorflow_import
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
@@ -28,30 +25,19 @@ from scalable_agent_popart.system.supervisor import Child, Restarts
 _COMMAND = "from scalable_agent_popart.population.workers import work; work()"
 _POLL_SECONDS = 0.5
 _MAX_RESTARTS_IN_A_ROW = 7
-# A death begins a new row if the worker was so old, and members had come further.
-_HEALTHY_SECONDS = 60.0
-# How long workers may take to save and end when they are asked to.
-_GRACE_SECONDS = 120.0
-# Bytes at the end of a log that are sure to hold its last line.
-_MAX_LINE_BYTES = 2**17
+_HEALTHY_SECONDS = 60.0  # The death of an older worker begins a new row if members came further.
+_GRACE_SECONDS = 120.0  # How long workers may take to save and end when they are asked to.
+_MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 
 
-def train(config: Config, start: Mapping[str, float]) -> int | None:
-    """Trains all members to their end.
+def train_population(config: Config, start: Mapping[str, float]) -> int | None:
+    """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    Args:
-      config: the population's.
-      start: flag to value of hyperparameters that are not to be sampled at the start.
-
-    Returns:
-      None at the end, or the number of the signal that asked to stop; all is saved either way.
-
-    Raises:
-      UserError: if a worker fails, or is killed again and again.
+    `start` has, by flag, hyperparameters that are not to be sampled at the start. Raises UserError
+    if a worker fails, or is killed again and again.
     """
-    population = PopulationDirectory(config.logdir)
     workers: list[_Worker] = []
-    with StopOnSignal() as stop, _Progress(config, population) as progress:
+    with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:
         try:
             for _ in range(min(config.pbt_places, config.population_size)):
                 workers.append(_Worker(config, start))
@@ -65,7 +51,7 @@ def train(config: Config, start: Mapping[str, float]) -> int | None:
             supervisor.end([worker.child for worker in workers], _GRACE_SECONDS)
         progress.refresh()
     if stop.signal_number is not None:
-        show_saved(progress.frames, population.path)
+        show_saved(progress.frames, PopulationDirectory(config.logdir).path)
     return stop.signal_number
 
 
@@ -80,18 +66,11 @@ class _Worker:
 
     def _open(self, frames: int) -> None:
         self._frames = frames  # Of all members, when this process was started.
-        self.child = Child(
-            [sys.executable, "-c", _COMMAND],
-            (self._config, self._start),
-            environment=supervisor.python_environment(),
-        )
+        command, payload = [sys.executable, "-c", _COMMAND], (self._config, self._start)
+        self.child = Child(command, payload, environment=supervisor.python_environment())
 
     def is_done(self, frames: int) -> bool:
-        """Tells whether no member is left to train; starts the process again if it was killed.
-
-        Args:
-          frames: environment frames of all members.
-        """
+        """Tells whether no member is left to train; starts the process again if it was killed."""
         code = self.child.wait(0)
         if self.child.message:
             raise UserError(self.child.message)
@@ -102,16 +81,15 @@ class _Worker:
         age = time.monotonic() - self.child.began
         if self._restarts.pause(age >= _HEALTHY_SECONDS and frames > self._frames) is None:
             raise UserError(
-                f"a process that trains members was killed {self._restarts.deaths} times in a row "
-                "soon after its start: is there too little memory for --pbt_places="
-                f"{self._config.pbt_places}?"
+                f"a process that trains members was killed {self._restarts.deaths} times in a row: "
+                f"is there too little memory for --pbt_places={self._config.pbt_places}?"
             )
         self._open(frames)
         return False
 
 
 def work() -> None:
-    """Trains members until none is left, a signal comes or the parent is gone: a worker's all."""
+    """Trains members, in a worker, until none is left, a signal comes or the parent is gone."""
     connection, (config, start) = supervisor.begin()
 
     def end_with_parent() -> None:
@@ -129,33 +107,29 @@ def work() -> None:
             if signal_number is not None:
                 sys.exit(128 + signal_number)
     except Exception as error:
-        line = errors.explain(error)
-        if line is None:
+        if (line := explain(error)) is None:
             raise
         connection.sendall(line.encode())
         sys.exit(1)
 
 
 class _Progress:
-    """How far the population is, on the terminal.
+    """How far the population is, on the terminal: `frames` are those of all members' logs."""
 
-    Attributes:
-      frames: environment frames of all members, by their logs.
-    """
-
-    def __init__(self, config: Config, population: PopulationDirectory):
-        numbers = range(config.population_size)
-        self._members = {number: population.member(number) for number in numbers}
-        self._frames = dict.fromkeys(numbers, 0)
-        self._seen = dict.fromkeys(numbers, 0)  # Events of the lineage.
+    def __init__(self, config: Config):
+        size = config.population_size
+        population = PopulationDirectory(config.logdir)
+        self._members = [population.member(number) for number in range(size)]
+        self._member_frames = [0] * size
+        self._num_events = [0] * size  # Those of the lineage that are known.
         self._fitness: dict[int, float] = {}
-        for number, member in self._members.items():
+        for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):
-                self._seen[number] = len(member.read_lineage())
+                self._num_events[number] = len(member.read_lineage())
         self._count()
         terminal = sys.stderr.isatty()
         self._bar = tqdm.tqdm(
-            total=config.population_size * config.total_environment_frames,
+            total=size * config.total_environment_frames,
             initial=self.frames,
             desc="members start",
             unit=" frames",
@@ -165,21 +139,18 @@ class _Progress:
             smoothing=0.05,
         )
 
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         self._bar.close()
 
     def refresh(self) -> None:
-        """Looks what is new in the members' directories, and passes over what cannot be read."""
+        """Shows what is new in the members' directories, and passes over what cannot be read."""
         self._count()
-        for number, member in self._members.items():
+        for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
-                for event in events[self._seen[number] :]:
+                for event in events[self._num_events[number] :]:
                     self._bar.write(event.describe(number), file=sys.stderr)
-                self._seen[number] = len(events)
+                self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness
         if self._fitness:
@@ -190,15 +161,9 @@ class _Progress:
         self._bar.update(self.frames - self._bar.n)
 
     def _count(self) -> None:
-        for number, member in self._members.items():
-            self._frames[number] = _last_frames(member.metrics) or self._frames[number]
-        self.frames = sum(self._frames.values())
-
-
-def _last_frames(metrics: Path) -> int | None:
-    """Returns the environment frames in the last whole line of a log; None if there is none."""
-    try:
-        *lines, _ = supervisor.tail(metrics, _MAX_LINE_BYTES).split("\n")
-        return int(json.loads(lines[-1])["frames"])
-    except (ValueError, LookupError, TypeError):
-        return None
+        """Reads the frames in the last whole line of each member's log, if there is one."""
+        for number, member in enumerate(self._members):
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                *lines, _ = supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")
+                self._member_frames[number] = int(json.loads(lines[-1])["frames"])
+        self.frames = sum(self._member_frames)

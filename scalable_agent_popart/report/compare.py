@@ -56,18 +56,11 @@ class Comparison:
 def compare(
     runs: Sequence[Run], suite: Suite | None, ignored: Collection[str] = ()
 ) -> tuple[list[Comparison], list[str]]:
-    """Groups runs of the same tasks into comparisons, and there those of one agent together.
+    """Groups runs of any agents and benchmarks into comparisons of agents on the same tasks.
 
-    Args:
-      runs: of any agents and benchmarks.
-      suite: with the tasks to compare; if None, runs of the same tasks are compared on these.
-      ignored: flags that do not tell agents apart.
-
-    Returns:
-      Comparisons, and a line for each run that is in none of them.
-
-    Raises:
-      UserError: if a flag to be ignored is none that tells agents apart.
+    They are compared on the tasks of `suite`, or if it is None on those that they were trained on.
+    Flags that are `ignored` do not tell agents apart: a UserError if they do not anyway. Gives
+    comparisons, and a line for each run that is in none of them.
     """
     for name in ignored:
         if not any(name in _experiment(run.config) for run in runs) or name in _IN_NAMES:
@@ -79,11 +72,11 @@ def compare(
     left_out = []
     for run in runs:
         own = run.config.suite
-        tasks = _in_order(suite or own).tasks
-        if own.name != (suite or own).name or not set(tasks) <= set(own.tasks):
-            left_out.append(f"{run.path} skipped: it was not trained on {','.join(tasks)}")
+        asked = _in_order(suite or own)
+        if own.name != asked.name or not set(asked.tasks) <= set(own.tasks):
+            left_out.append(f"{run.path} skipped: it was not trained on {','.join(asked.tasks)}")
         else:
-            groups.setdefault((own.name, tasks), []).append(run)
+            groups.setdefault((own.name, asked.tasks), []).append(run)
     comparisons = [
         Comparison(group[0].config.suite.select(tasks), _agents(group, ignored))
         for (_, tasks), group in groups.items()
@@ -113,8 +106,12 @@ def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
         experiments = [_experiment(own[0].config, ignored) for own in groups.values()]
         differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
         for own, flags_of in zip(groups.values(), experiments, strict=True):
-            label = _label(own[0], [_difference(name, flags_of[name]) for name in differing])
-            agents.append(Agent(own[0].config.agent_name, label, tuple(own)))
+            others = [f"{name}={flags_of[name]}" for name in differing]
+            if "level_name" in differing:
+                tasks = flags_of["level_name"].split(",")
+                named = ",".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+                others[differing.index("level_name")] = f"trained on {named}"
+            agents.append(Agent(own[0].config.agent_name, _label(own[0], others), tuple(own)))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return tuple(sorted(agents, key=lambda a: (rank.get(a.name, len(_ORDER)), a.label)))
 
@@ -133,13 +130,6 @@ def _label(run: Run, others: Sequence[str] = ()) -> str:
     return agent_label(config.agent_name, config.suite, [*words, *others], **variant)
 
 
-def _difference(flag: str, value: Any) -> str:
-    if flag != "level_name":
-        return f"{flag}={value}"
-    tasks = str(value).split(",")
-    return f"trained on {value if len(tasks) < 4 else f'{len(tasks)} tasks'}"
-
-
 def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]:
     """Gives the flags that make an experiment, with its tasks always in the same order."""
     flags = {**config.experiment, "level_name": _in_order(config.suite).level_name}
@@ -148,5 +138,5 @@ def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]
 
 def _in_order(suite: Suite) -> Suite:
     """Puts the tasks in play in the benchmark's order; levels outside of it come last."""
-    tasks = [task for task in suite.reference_scores if task in suite.tasks]
-    return suite.select([*tasks, *sorted(set(suite.tasks) - set(tasks))])
+    rank = {task: i for i, task in enumerate(suite.reference_scores)}
+    return suite.select(sorted(suite.tasks, key=lambda task: (rank.get(task, len(rank)), task)))

@@ -12,9 +12,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.lineage import Segment
@@ -75,19 +74,18 @@ def learning_curves(
 ) -> Figure:
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
-    A line a run; several runs of an agent have the mean as a thick line, and its 95% interval
-    filled. Published final scores (`targets`, by agent) are dotted lines. The axis is chosen for
-    the lines of runs; what is beyond it is cut off.
+    A line a run; over several runs the mean is thick, its 95% interval filled. Published final
+    scores (`targets`) are dotted. The axis is chosen for the runs.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    unit, label = _frames_axis(curves["frames"].max())
+    unit = _frames_axis(figure, curves["frames"].max())
     bands = []
     for agent, own in curves.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
-        runs = own.pivot_table(index="frames", columns="run", values=headline)
-        whole = runs.notna().all(axis=1)
-        runs = runs[whole] if whole.any() else runs
+        every = own.pivot_table(index="frames", columns="run", values=headline)
+        whole = every.notna().all(axis=1)
+        runs = every[whole] if whole.any() else every
         count, means = own["run"].nunique(), runs.mean(axis=1)
         text = f"{agent}, {count} runs" if count > 1 else agent
         axes.plot(runs.index / unit, means, ls=line, color=colour, lw=2, label=text)
@@ -95,10 +93,7 @@ def learning_curves(
             ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
             alpha = 0.2 if count > 2 else 0.08  # Of two runs it mostly fills the figure.
             bands.append((runs.index / unit, *ends, colour, alpha))
-            for _, one in own.groupby("run"):
-                axes.plot(
-                    one["frames"] / unit, one[headline], ls=line, color=colour, lw=0.6, alpha=0.7
-                )
+            axes.plot(every.index / unit, every, ls=line, color=colour, lw=0.6, alpha=0.7)
     bottom, top = axes.get_ylim()
     axes.set_ylim(bottom, top)
     for frames, low, high, colour, alpha in bands:
@@ -110,7 +105,6 @@ def learning_curves(
         if within:
             axes.axhline(score, ls=":", color=colour)
     axes.set_xlim(left=0)
-    axes.set_xlabel(label)
     axes.set_ylabel(f"{_AGGREGATES[headline]} human-normalised score (%)")
     axes.grid(alpha=0.3)
     _legend(figure, axes, loc="outside upper left", fontsize="small")
@@ -130,53 +124,42 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
-    unit, label = _frames_axis(table["frames"].max())
-
-    def short(value: float, position: int | None) -> str:
-        return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
-
+    unit = _frames_axis(figure, table["frames"].max(), y=0.1 / height)
     for i, (task, own) in enumerate(table.groupby("task", sort=False)):
         above, below = outer[i].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
-        drawn: set[str] = set()
         for (agent, _), run in own.groupby(["agent", "run"], sort=False):
             colour, line, _ = styles[agent]
             frames, shift, scale = run["frames"] / unit, run["shift"], run["scale"]
-            name = "_again" if agent in drawn else agent
-            drawn.add(agent)
-            above.plot(frames, shift, ls=line, color=colour, lw=1, label=name)
-            ends = (shift - scale, shift + scale)
-            above.fill_between(frames, *ends, color=colour, alpha=0.2, lw=0)
+            above.plot(frames, shift, ls=line, color=colour, lw=1, label=agent)
+            above.fill_between(frames, shift - scale, shift + scale, color=colour, alpha=0.2, lw=0)
             below.plot(frames, run["episode_return"], ls=line, color=colour, lw=1)
         above.set_title(task, fontsize=9)
         for axes, ticks in ((above, NullLocator()), (below, MaxNLocator(4))):
             axes.tick_params(labelsize=7)
             # Each tick costs a millisecond, and there may be a hundred axes.
             axes.yaxis.set_major_locator(MaxNLocator(3))
-            axes.yaxis.set_major_formatter(FuncFormatter(short))
+            axes.yaxis.set_major_formatter(
+                lambda y, _: f"{y / 1000:g}k" if abs(y) >= 1000 else f"{y:g}"
+            )
             axes.grid(alpha=0.3)
             axes.set_xlim(0, table["frames"].max() / unit)
             axes.xaxis.set_major_locator(ticks)
         if i % columns == 0:
             above.set_ylabel(r"$\mu \pm \sigma$")
             below.set_ylabel("episode return")
-    figure.supxlabel(label, fontsize="medium", y=0.1 / height)
     _legend(figure, figure.axes[0], loc="upper left")
     return figure
 
 
 def scales(table: pd.DataFrame) -> Figure:
-    """Draws all tasks' scales on one axis, a column an agent and a line a run and task.
-
-    Tasks are named with their scales at the end, of several runs the mean and its 95% interval; of
-    many tasks, those with the smallest and the largest.
-    """
+    """Draws tasks' scales on one axis an agent; of many, the smallest and the largest are named."""
     agents = list(dict.fromkeys(table["agent"]))
     ends = table.groupby(["agent", "run", "task"])["scale"].last()
     order = list(ends.groupby("task").mean().sort_values().index)
     colours = dict(zip(order, _VIRIDIS(np.linspace(0, 0.93, len(order))), strict=True))
     figure = Figure(figsize=(5.8 * len(agents) + 0.8, 4.6), layout="constrained")
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
-    unit, label = _frames_axis(table["frames"].max())
+    unit = _frames_axis(figure, table["frames"].max())
     for axes, agent in zip(grid, agents, strict=True):
         own = table[table["agent"] == agent]
         for (task, _), line in own.groupby(["task", "run"], sort=False):
@@ -200,22 +183,18 @@ def scales(table: pd.DataFrame) -> Figure:
             bbox_to_anchor=(1, 1),
         )  # fmt: skip
     grid[0].set_ylabel(r"$\sigma$ of each task")
-    figure.supxlabel(label, fontsize="medium")
     return figure
 
 
 def gradients(table: pd.DataFrame) -> Figure:
-    """Draws the size of each task's policy gradient, and its part of all sizes; a column a panel.
-
-    The 95% interval of a part that is a mean over runs is filled.
-    """
+    """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
     panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
     colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
     columns = _legend_columns(width, tasks)
     figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row")
-    unit, label = _frames_axis(table["frames"].max())
+    unit = _frames_axis(figure, table["frames"].max())
     for (above, below), panel in zip(grid.T, panels, strict=True):
         own = table[table["panel"] == panel]
         for task, colour in zip(tasks, colours, strict=True):
@@ -223,9 +202,8 @@ def gradients(table: pd.DataFrame) -> Figure:
             frames = line["frames"] / unit
             above.plot(frames, line["norm"], color=colour, label=task)
             below.plot(frames, line["part"], color=colour)
-            below.fill_between(
-                frames, line["low_part"], line["high_part"], color=colour, alpha=0.12, lw=0
-            )
+            ends = line["low_part"], line["high_part"]
+            below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
         above.set_title(panel, fontsize=9)
         below.set_ylim(0, 1)
@@ -237,7 +215,6 @@ def gradients(table: pd.DataFrame) -> Figure:
         grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
     grid[1, 0].set_ylabel("part of all sizes")
-    figure.supxlabel(label, fontsize="medium")
     _legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
     return figure
 
@@ -245,8 +222,7 @@ def gradients(table: pd.DataFrame) -> Figure:
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
     """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first.
 
-    The axis covers the lowest and the highest of several runs, which are dots; their mean's
-    interval may be cut off.
+    The axis covers the runs, of several the dots; their mean's interval may be cut off.
     """
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
@@ -274,8 +250,7 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
             axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
             for x in np.where(several[:, None], ranges, intervals).T:
                 axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
-        labels = [name.replace("_", " ") for name in names]
-        axes.set_yticks(np.arange(len(names)), labels, fontsize=8)
+        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
             axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
@@ -299,57 +274,61 @@ class _Curve(NamedTuple):
 def population(shown: Population) -> Figure:
     """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
 
-    A line a member, coloured by its present score, with a dot where it goes on from a copy. In
-    black the ancestry that the report's curves follow, dotted from the frames at which a
-    member's checkpoint was taken to those at which another went on from it.
+    A line a member, coloured by its present score, with a dot where it goes on from a copy; in
+    black the ancestry that the report's curves follow, dotted from a copied checkpoint to its copy.
     """
-    members, segments = shown.members, shown.segments
-    titles = ["fitness at comparisons (%)", *shown.shown.config.tuned]
-    curves = [{number: _fitness(member) for number, member in members.items()}]
-    curves += [{n: _steps(member, flag) for n, member in members.items()} for flag in titles[1:]]
-    if not any(len(curve.frames) for curve in curves[0].values()):
-        titles, curves = titles[1:], curves[1:]
+    members, tuned = shown.members, shown.shown.config.tuned
+    panels = {flag: {n: _steps(own, flag) for n, own in members.items()} for flag in tuned}
+    fitness = {n: _fitness(own) for n, own in members.items()}
+    compared = any(len(curve.frames) for curve in fitness.values())
+    if compared:
+        panels = {"fitness at comparisons (%)": fitness, **panels}
     # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = len(titles) > len(shown.shown.config.tuned) and len(titles) % 2
-    rows = (len(titles) + 1) // 2
+    wide = compared and len(panels) % 2
+    rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
     farthest = max(member.frames for member in members.values())
-    unit, label = _frames_axis(farthest, "A member's own environment frames")
+    unit = _frames_axis(figure, farthest, "A member's own environment frames")
     known = [member.score for member in members.values() if member.score is not None]
     low, high = min(known, default=0.0), max(known, default=100.0)
     norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
-    for i, (title, of_members) in enumerate(zip(titles, curves, strict=True)):
+    halo = [withStroke(linewidth=3.2, foreground="white")]
+    of_best = shown.shown is shown.best
+    for i, (title, of_members) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
         axes.set_title(title, fontsize=10)
-        steps = title in shown.shown.config.tuned
+        steps = title in tuned
         draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
         for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
             frames, values, copied = of_members[member.number]
             colour = _GREY if member.score is None else _SCORES(norm(member.score))
             width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
-            axes.plot(frames / unit, values, color=colour, lw=width, alpha=0.8, **draw)
+            axes.plot(
+                frames / unit, values, color=colour, lw=width, alpha=0.8, label="a member", **draw
+            )
             if steps:
                 axes.hlines(values[:-1], frames[:-1] / unit, frames[1:] / unit, color=colour, lw=1)
             axes.plot(
                 frames[copied] / unit, values[copied], "o", color=colour, ms=_COPY_SIZE,
-                mec="white", mew=0.4,
+                mec="white", mew=0.4, label="goes on from a copy",
             )  # fmt: skip
         ancestry = [
             _steps_within(of_members[segment.member], segment, shown.end(segment))
             if steps
             else _fitness_within(of_members[segment.member], segment, goes_on=n > 0)
-            for n, segment in enumerate(segments)
+            for n, segment in enumerate(shown.segments)
         ]
-        halo = [withStroke(linewidth=3.2, foreground="white")]
         for frames, values in ancestry:
             axes.plot(
-                frames / unit, values, color="black", lw=1.8, path_effects=halo, zorder=4, **draw
-            )
+                frames / unit, values, color="black", lw=1.8, path_effects=halo, zorder=4,
+                label=f"ancestry of {shown.shown.name}{', the best' * of_best}", **draw,
+            )  # fmt: skip
         for (before, left), (after, taken) in itertools.pairwise(ancestry):
             if len(before) and len(after):
                 x, y = np.array([before[-1], after[0]]) / unit, (left[-1], taken[0])
-                axes.plot(x, y, color="black", lw=1.2, ls=":", zorder=4)
+                between = "from the copied to the copy"
+                axes.plot(x, y, color="black", lw=1.2, ls=":", zorder=4, label=between)
         finite = np.concatenate([curve.values for curve in of_members.values()])
         finite = finite[np.isfinite(finite)]
         if steps and len(finite) and (finite > 0).all():
@@ -360,17 +339,9 @@ def population(shown: Population) -> Figure:
         axes.tick_params(labelsize=8, which="both")
         axes.grid(alpha=0.3)
         axes.set_xlim(0, max(farthest, 1) / unit * 1.01)
-    figure.supxlabel(label, fontsize=10)
     text = "score now: mean capped, human-normalised (%)"
     figure.colorbar(ScalarMappable(norm, _SCORES), ax=figure.axes, label=text, aspect=40)
-    middle, best = _SCORES(0.5), ", the best" if shown.shown is shown.best else ""
-    handles = [
-        Line2D([], [], color=middle, lw=0.9, label="a member"),
-        Line2D([], [], color=middle, marker="o", ms=_COPY_SIZE, lw=0, label="goes on from a copy"),
-        Line2D([], [], color="black", lw=1.8, label=f"ancestry of {shown.shown.name}{best}"),
-        Line2D([], [], color="black", lw=1.2, ls=":", label="from the copied to the copy"),
-    ]
-    figure.legend(handles=handles, ncols=len(handles), loc="outside upper left", fontsize="small")
+    _legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
     return figure
 
 
@@ -417,17 +388,22 @@ def _steps_within(curve: _Curve, segment: Segment, last: int) -> tuple[np.ndarra
     return frames, np.array([*values, values[-1]])
 
 
-def _frames_axis(most: float, of: str = "Environment frames") -> tuple[float, str]:
-    """Gives what to count frames in, and the axis' label."""
+def _frames_axis(
+    figure: Figure, most: float, of: str = "Environment frames", **where: Any
+) -> float:
+    """Labels a figure's axis of frames, and gives what they are counted in there."""
     units = {1e9: "billions", 1e6: "millions", 1e3: "thousands", 1.0: "one by one"}
     unit = next((unit for unit in units if most >= unit), 1.0)
-    return unit, f"{of} ({units[unit]}), summed over tasks"
+    figure.supxlabel(f"{of} ({units[unit]}), summed over tasks", fontsize="medium", **where)
+    return unit
 
 
 def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
     """Puts a legend above all axes."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=_legend_columns(figure.get_figwidth(), labels), **where)
+    handle_of = dict(zip(labels, handles, strict=True))  # Several lines may have the same.
+    columns = _legend_columns(figure.get_figwidth(), list(handle_of))
+    figure.legend(handle_of.values(), handle_of, ncols=columns, **where)
 
 
 def _legend_columns(width: float, labels: Sequence[str]) -> int:

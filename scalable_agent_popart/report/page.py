@@ -3,7 +3,11 @@
 import base64
 import errno
 import re
+import string
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +18,16 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
-from scalable_agent_popart.report.read import Population, read_run
-from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
 from scalable_agent_popart.report.tables import FinalScores
 from scalable_agent_popart.suites import Suite
 
+_DATA = resources.files(__package__) / "data"
+_NOTES = tomllib.loads((_DATA / "notes.toml").read_text(encoding="utf-8"))
 _DOTS_PER_INCH = 110
 _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
 _HEADLINES = {"mean": "mean", "median": "median", "mean_capped": "mean capped"}
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
-_STYLE = """
-body { font: 16px/1.5 sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: 0.85rem; }
-th, td { border: 1px solid #ccc; padding: 0.25rem 0.6rem; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-th { background: #f2f2f2; }
-img { max-width: 100%; }
-"""
 
 
 def write_report(
@@ -39,19 +36,10 @@ def write_report(
     suite: Suite | None = None,
     ignored: Collection[str] = (),
 ) -> list[str]:
-    """Writes a report on runs.
+    """Writes a report on the runs in some directories, and gives a line for each thing left out.
 
-    Args:
-      paths: of run directories.
-      report_dir: directory to write to; made if need be.
-      suite: with the tasks to compare; by default those that each run was trained on.
-      ignored: flags that do not tell agents apart.
-
-    Returns:
-      A line for each thing that could not be read and was passed over.
-
-    Raises:
-      UserError: if no run can be read, or nothing written, or flags cannot be ignored.
+    Tasks and ignored flags are those of `compare`. A UserError tells if no run can be read, or
+    nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -68,15 +56,13 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        parts, names = _runs(comparisons, skipped), list[str]()
+        parts, names = _runs(comparisons, skipped), Counter[str]()
         for comparison in comparisons:
             own = comparison.suite
-            whole = own.whole
-            name = own.name if whole else f"{own.name}-{len(own.tasks)}-tasks"
-            names.append(name)
-            number = names.count(name)
-            section = _Section(comparison, name + f"-{number}" * (number > 1), directory)
-            parts += section.write()
+            name = own.name if own.whole else f"{own.name}-{len(own.tasks)}-tasks"
+            names[name] += 1
+            name += f"-{names[name]}" if names[name] > 1 else ""
+            parts += _Section(comparison, name, directory).write()
         text = "\n\n".join(parts)
         html = _as_html(text, directory)
         for file, content in (("report.md", text + "\n"), ("report.html", html)):
@@ -109,11 +95,7 @@ def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str
     ]
     parts = ["# Comparison with the published results", "## Runs", _table(rows)]
     if any(run.population for _, run in found):
-        parts.append(
-            "A population is one run: the line of descent of its best member's weights through all "
-            "copies. Its frames are those that these weights have learned from, so those that one "
-            "instance of the population has processed."
-        )
+        parts.append(_note("population"))
     return [*parts, *_lines("Skipped:", skipped)]
 
 
@@ -123,18 +105,17 @@ def _members(population: Population | None) -> str:
         return ""
     size = population.shown.config.population_size
     if not population.whole:
-        best = ", now its best" if population.shown is population.best else ""
-        return f", of a population of {size}{best}"
+        is_best = population.shown is population.best
+        return f", of a population of {size}{', now its best' * is_best}"
     waiting = size - len(population.members)
-    rest = f", {waiting} not begun" if waiting else ""
+    rest = f", {waiting} not begun" * (waiting > 0)
     return f", population of {size}, best: {population.best.name}{rest}"
 
 
 class _Section:
-    """One comparison's part of the report, with the files that it refers to."""
+    """One comparison's part of a report in a directory, with its files, which begin with a name."""
 
     def __init__(self, comparison: Comparison, name: str, directory: Path):
-        """Takes what the names of its files begin with, and the directory of the report."""
         self._comparison = comparison
         self._suite = comparison.suite
         self._name = name
@@ -165,12 +146,9 @@ class _Section:
         self, draw: Callable[[pd.DataFrame], Figure], table: pd.DataFrame, name: str, says: str
     ) -> list[str]:
         """Writes a figure for each reward clipping, as in the paper."""
+        title = self._comparison.title
         return [
-            self._figure(
-                draw(own),
-                f"{name}-{clipping}",
-                f"{self._comparison.title}, rewards {clipping}: {says}",
-            )
+            self._figure(draw(own), f"{name}-{clipping}", f"{title}, rewards {clipping}: {says}")
             for clipping, own in table.groupby("reward_clipping", sort=False)
         ]
 
@@ -182,74 +160,58 @@ class _Section:
 
     def _table_1(self, finals: Sequence[FinalScores]) -> list[str]:
         """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
-        suite, agents = self._suite, self._comparison.agents
-        cells: dict[str, dict[str, str]] = {agent.label: {} for agent in agents}
-        for own in finals:
-            for (agent, clipping), theirs in own.papers.items():
-                row = cells.setdefault(agent_label(agent, suite, reward_clipping=clipping), {})
-                row[f"{own.column.title}: published"] = f"{theirs:.1f}%"
-        files, any_training = [], False
+        suite = self._suite
+        heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
+        cells: dict[str, dict[str, str]] = {agent.label: {} for agent in self._comparison.agents}
+        files, left_out, any_training = [], [], False
         for own in finals:
             table, title = own.table_1(), own.column.title
             files.append(self._file(table, f"table-1-{own.column.name}"))
+            left_out += [f"{title}: {line}" for line in own.left_out]
             any_training |= (table["source"] == "training").any()
+            for (name, clipping), theirs in own.papers.items():
+                label = agent_label(name, suite, reward_clipping=clipping)
+                cells.setdefault(label, {})[f"{title}: published"] = f"{theirs:.1f}%"
             for entry in table.itertuples():
                 row = cells.setdefault(entry.agent, {})
                 if pd.notna(entry.published):
                     row[f"{title}: published"] = f"{entry.published:.1f}%"
                 if pd.notna(entry.score):
-                    frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
                     row[f"{title}: ours"] = (
-                        f"{entry.score:.1f}%"
+                        f"{entry.score:.1f}{suite.unit}"
                         + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
                         + " †" * (entry.source == "training")
                     )
+                    frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
                     row[f"{title}: from"] = (
                         f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
                         f"{entry.episodes} episodes a task, "
                         f"{' to '.join(map(_short, frames))} frames"
                     )
-        heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
-        empty = dict.fromkeys(heads, "")
         order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
-        rows = [{"Agent": agent, **empty, **cells[agent]} for agent in order]
-        left_out = [f"{own.column.title}: {line}" for own in finals for line in own.left_out]
+        rows = [{"Agent": agent, **dict.fromkeys(heads, ""), **cells[agent]} for agent in order]
         return [
             f"### Table 1: {_HEADLINES[suite.headline]} human-normalised score",
             _table(rows),
             *self._notes(finals, any_training),
             *_lines("Returns that do not count here:", left_out),
-            "All aggregates, the lowest and the highest run, and where the mean of as many new "
-            f"runs should lie (`rerun_low` to `rerun_high`): {', '.join(files)}.",
+            _note("aggregates", files=", ".join(files)),
         ]
 
     def _notes(self, finals: Sequence[FinalScores], any_training: bool) -> list[str]:
         """Says what has to be known to read Table 1 right."""
         known = self._suite.reference_scores
-        notes = [
-            "In brackets, 95% intervals. Those of a single run are bootstraps over its episodes, "
-            "and say nothing of how another seed would do. Those of several are of their mean, by "
-            "Student's t, which knows of no least or greatest score: two runs leave it very wide."
-        ]
-        if any_training:
-            notes.append(
-                f"† not tested yet (`--mode=test`): the last {RECENT_EPISODES} episodes of each "
-                "task in training."
-            )
         scored = known.keys() & set(self._suite.tasks)
-        if not self._suite.normalised:
-            notes.append("Scores are raw returns: this suite has no random and human scores.")
-        if not scored:
-            notes.append("Random and human scores of these levels are not known.")
-        elif len(scored) < len(known):
-            notes.append(
-                f"**A subset**: all scores are over {len(scored)} of {len(known)} tasks. That of "
-                f"{tables.IMPALA} is computed from its published scores of the same tasks; the "
-                "PopArt paper has scores over all tasks only, which are left out here."
-            )
-        return notes + [
-            f"{own.column.title}: the published human does worse than random play in "
-            f"{', '.join(own.inverted)}, so that normalised scores there are upside down."
+        holds = {
+            "intervals": True,
+            "training": any_training,
+            "raw": not self._suite.normalised,
+            "unknown": not scored,
+            "subset": 0 < len(scored) < len(known),
+        }
+        values = {"scored": len(scored), "known": len(known), "impala": tables.IMPALA}
+        return [_note(name, **values) for name, true in holds.items() if true] + [
+            _note("inverted", column=own.column.title, levels=", ".join(own.inverted))
             for own in finals
             if own.inverted
         ]
@@ -257,8 +219,7 @@ class _Section:
     def _learning_curves(self, trained_on: FinalScores) -> list[str]:
         table = tables.learning_curves(self._comparison)
         if not len(table):
-            none = "None yet: no run has finished an episode of every task with a known score."
-            return ["### Learning curves", none]
+            return ["### Learning curves", _note("no_curves")]
         names = list(dict.fromkeys(agent.name for agent in self._comparison.agents))
 
         def draw(own: pd.DataFrame) -> Figure:
@@ -268,11 +229,7 @@ class _Section:
         return [
             "### Learning curves",
             *self._figures(draw, table, "learning-curves", "score against frames"),
-            f"Training scores: the mean of each task's last {RECENT_EPISODES} episodes, from "
-            "where every task has finished one. Of several runs of an agent, the thick line is the "
-            "mean, each thin line a run, and the area the mean's 95% interval by Student's t, cut "
-            "off beyond the axis, which is chosen for the runs. Dotted: published final scores, in "
-            f"the colours of their agents. {self._file(table, 'learning-curves')}",
+            _note("learning_curves", file=self._file(table, "learning-curves")),
         ]
 
     def _progress(self) -> list[str]:
@@ -302,27 +259,24 @@ class _Section:
         if not len(table):
             return []
         several = table.groupby("agent")["run"].nunique().max() > 1
-        says = "shift and scale by task, above returns"
-        ends = "Of several runs, means at the end with their 95% intervals by Student's t."
+        says = "scales of all tasks beside each other"
+
+        def draw(own: pd.DataFrame) -> Figure:
+            return figures.statistics(own, self._styles)
+
         return [
             "### Normalisation statistics",
-            *self._figures(
-                lambda own: figures.statistics(own, self._styles), table, "statistics", says
-            ),
-            "Above, each task's shift with the scale shaded around it; below, the mean of its last "
-            f"{RECENT_EPISODES} returns (raw). {self._file(table, 'statistics')}",
-            *self._figures(
-                figures.scales, table, "scales", "scales of all tasks beside each other"
-            ),
-            *([ends] if several else []),
+            *self._figures(draw, table, "statistics", "shift and scale by task, above returns"),
+            _note("statistics", file=self._file(table, "statistics")),
+            *self._figures(figures.scales, table, "scales", says),
+            *([_note("scales")] if several else []),
         ]
 
     def _gradients(self) -> list[str]:
         table = tables.gradients(self._comparison)
         if not len(table):
             return []
-        rows = []
-        by_agent = tables.gradients_by_agent(table)
+        rows, by_agent = [], tables.gradients_by_agent(table)
         for (agent, loss), own in by_agent.groupby(["agent", "loss"], sort=False):
             sizes, parts = {}, {}
             for row in own.itertuples():
@@ -331,28 +285,14 @@ class _Section:
                 parts[row.task] = _with_ends(row.part, row.low_part, row.high_part, ".1%")
             rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
             rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
-        return [
-            "### Gradients by task",
-            *self._figures(
-                lambda own: figures.gradients(tables.gradients_over_frames(own)),
-                table[table["loss"] == "policy"],
-                "gradients",
-                "size of tasks' policy gradients",
-            ),
-            _table(rows),
-            "The gradient of a batch's loss to the agent's weights is the sum of its tasks' "
-            "gradients; of the policy's loss alone, which the figure shows, or of the total, with "
-            "the values' loss, which reaches the shared layers as well. Size: the length of a "
-            "task's, in batches that it has rollouts in. Part: that over the sum of all tasks' "
-            "sizes, which says nothing where these are next to zero. Of each run the mean part and "
-            "the median size, up to the frames that all runs have reached. Then, over runs, the "
-            "mean part, in brackets its 95% interval by Student's t; and the median size, in "
-            "brackets the least and the greatest of a run. What comes after is not in it: the "
-            "clipping to `--max_grad_norm` and RMSProp's division. The figure has a panel for each "
-            "seed, or, of many, for each agent: for each stretch of training the median size of "
-            "all its runs' records, and the mean over runs of the part, its 95% interval shaded.",
-            self._file(table, "gradients"),
-        ]
+
+        def draw(own: pd.DataFrame) -> Figure:
+            return figures.gradients(tables.gradients_over_frames(own))
+
+        policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
+        drawn = self._figures(draw, policy, "gradients", says)
+        end = [_table(rows), _note("gradients"), self._file(table, "gradients")]
+        return ["### Gradients by task", *drawn, *end]
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         table, name = final.breakdown(), f"levels-{final.column.name}"
@@ -361,17 +301,14 @@ class _Section:
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
         rows: dict[str, dict[str, str]] = {}
         for entry in table.dropna(subset="normalised").itertuples():
-            cell = f"{entry.normalised:.1f}%"
+            cell = f"{entry.normalised:.1f}{self._suite.unit}"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
             rows.setdefault(entry.level, {"Level": entry.level})[entry.agent] = cell
         return [
             f"### Scores by level, {final.column.title}",
             self._figure(figure, name, "Human-normalised scores"),
-            "Thin lines: 95% intervals, of a single run over its episodes; of several, in brackets "
-            "below, of their mean by Student's t, cut off where they leave the axis, which is "
-            "chosen for bars and runs. Dots: the lowest and the highest run. Levels stand in the "
-            "order of the last agent before the published.",
+            _note("levels"),
             _table(list(rows.values())),
             f"Raw returns and intervals: {self._file(table, name)}",
         ]
@@ -382,29 +319,29 @@ class _Section:
             return []
         events = self._file(tables.events(self._comparison), "populations")
         ancestries = self._file(tables.ancestries(self._comparison), "ancestries")
+        says = f"{self._comparison.title}: hyperparameters and fitness of a population's members"
         parts = []
         for number, (*_, population) in enumerate(found, start=1):
-            members, shown = population.members.values(), population.shown
             copies = len(population.segments) - 1
-            times = {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies")
             passed = [
                 f"member {segment.member} ({segment.first:,} to {population.end(segment):,})"
                 for segment in population.segments
             ]
-            ancestry = ", then ".join(passed[-_MAX_NAMED:])
-            earlier = "..., then " if len(passed) > _MAX_NAMED else ""
-            says = (
-                f"{self._comparison.title}: hyperparameters and fitness of a population's members"
-            )
+            frames = sum(member.frames for member in population.members.values())
+            if len(passed) > _MAX_NAMED:
+                passed = ["...", *passed[-_MAX_NAMED:]]
             parts += [
                 f"### Population-based training in {_code(str(population.path))}",
                 self._figure(figures.population(population), f"population-{number}", says),
-                f"The ancestry of {shown.name}, through {times}, by frames of each member's own: "
-                f"{earlier}{ancestry}. {ancestries}",
+                _note(
+                    "ancestry",
+                    member=population.shown.name,
+                    copies={0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies"),
+                    ancestry=", then ".join(passed),
+                    file=ancestries,
+                ),
                 _table(_standings(population)),
-                f"Scores are mean capped, of each task's last {RECENT_EPISODES} training episodes; "
-                "hyperparameters are the present ones. All members together have processed "
-                f"{sum(member.frames for member in members):,} frames. Every comparison: {events}",
+                _note("standings", frames=f"{frames:,}", file=events),
             ]
         return parts
 
@@ -416,20 +353,20 @@ def _standings(population: Population) -> list[dict[str, str]]:
         latest = member.lineage[-1] if member.lineage else None
         values = latest.hyperparameters if latest else {}
         so_far = "" if member.complete else " so far"
-        rows.append(
-            {
-                "Member": member.name,
-                "Score": "" if member.score is None else f"{member.score:.1f}%{so_far}",
-                "Frames": f"{member.frames:,}",
-                "Comparisons": str(latest.comparison if latest else 0),
-                "Copies": str(sum(event.copied for event in member.lineage)),
-                **{
-                    name: f"{values[name]:.3g}" if name in values else ""
-                    for name in population.shown.config.tuned
-                },
-            }
-        )
+        row = {
+            "Member": member.name,
+            "Score": "" if member.score is None else f"{member.score:.1f}%{so_far}",
+            "Frames": f"{member.frames:,}",
+            "Comparisons": str(latest.comparison if latest else 0),
+            "Copies": str(sum(event.copied for event in member.lineage)),
+        }
+        tuned = population.shown.config.tuned
+        rows.append(row | {n: f"{values[n]:.3g}" if n in values else "" for n in tuned})
     return rows
+
+
+def _note(name: str, **values: Any) -> str:
+    return _NOTES[name].format(recent=RECENT_EPISODES, **values)
 
 
 def _short(frames: float) -> str:
@@ -472,10 +409,6 @@ def _as_html(text: str, directory: Path) -> str:
         data = base64.b64encode((directory / source[1]).read_bytes()).decode()
         return f'src="data:image/png;base64,{data}"'
 
-    body = markdown.markdown(text, extensions=["tables"])
-    body = re.sub(r'src="(figures/[^"]+)"', embed, body)
-    title = text.splitlines()[0].removeprefix("# ")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    body = re.sub(r'src="(figures/[^"]+)"', embed, markdown.markdown(text, extensions=["tables"]))
+    page = string.Template((_DATA / "page.html").read_text(encoding="utf-8"))
+    return page.substitute(title=text.splitlines()[0].removeprefix("# "), body=body)

@@ -1,9 +1,15 @@
-"""Reads the directories of runs and populations, finished or not, as a report compares them."""
+"""Reads the directories of runs and populations, finished or not, as a report compares them.
 
+What cannot be read of them is named and passed over.
+"""
+
+import errno
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -12,15 +18,37 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
-from scalable_agent_popart.report import records
-from scalable_agent_popart.report.lineage import Segment, in_effect, trace
-from scalable_agent_popart.report.records import Evaluation
-from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, RunDirectory
+from scalable_agent_popart.report.lineage import Segment, trace
+from scalable_agent_popart.runs.directory import DAMAGE, POPULATION_FILE, Change, RunDirectory
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
-# The log of episodes, and the tables of the learner's log; evaluations.
-_Logs = tuple[dict[str, pd.DataFrame], tuple[Evaluation, ...]]
+# A task's score while training is the mean over its latest episodes, as in the run's own log.
+RECENT_EPISODES = 100
+# The columns, beside `frames`, of the tables of a run's metrics.
+METRICS = {
+    "statistics": ("task", "shift", "scale"),
+    "gradients": ("loss", "task", "norm"),
+    "batches": ("task", "share"),
+    "progress": ("frames_per_second", "memory_mib", "entropy"),
+}
+# The loss that gradients are of, and the name that a record has for their norms.
+LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
+# No frame count or return comes near; beyond it sums would lose their precision.
+_MAX_NUMBER = 1e15
+_MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
+_TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
+
+_Row = TypeVar("_Row")
+
+
+class Evaluation(NamedTuple):
+    """One result of `--mode=test`."""
+
+    starts: str  # `noop` or `human`.
+    frames: int  # Environment frames the policy was trained for.
+    returns: dict[str, np.ndarray]  # Raw, by level.
+    precision: str | None  # Of the convolutions, where that was recorded.
 
 
 @dataclass(frozen=True)
@@ -64,21 +92,20 @@ class Population:
         return PopulationDirectory(str(self.path)).member(member)
 
     def end(self, segment: Segment) -> int:
-        """Gives the last frame of a segment: of the present, the newest that is known."""
+        """Gives the last known frame of a segment."""
         return self.members[segment.member].frames if segment.last is None else segment.last
 
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run directory, or of a population's.
+    """The content of a run directory, or of a population's or its member's.
 
-    Where there is a `population`, which the run is the best of or a member of, frames are those
-    that the weights have learned from, in whatever member.
+    Frames are those that the weights have learned from, in whatever member.
     """
 
     path: Path
     config: Config
-    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `records.read_metrics`.
+    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of METRICS.
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
     problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
@@ -93,10 +120,7 @@ class Run:
 
     @property
     def mixed(self) -> list[str]:
-        """Names the changes of flags that the run has learned with, one after the other.
-
-        A run that was made longer has, if its learning rate was annealed to the end before.
-        """
+        """Names changes of flags in turn; a longer run counts if its learning rate was annealed."""
         return [
             f"{name} {then} to {now} at {change.frames:,} frames"
             for change in self.history
@@ -123,75 +147,48 @@ def read_run(path: str) -> Run:
     """
     problems: list[str] = []
     population = _read_population(path, problems)
-    directory: RunDirectory
-    if population is None:
-        directory = RunDirectory(path)
-        config = directory.read_config()
-        if config is None:
-            raise UserError("it holds no config.json, so no run")
-        logs, evaluations = _read_logs(directory, config, problems)
-    else:
-        directory = population.directory(population.shown.number)
-        config = population.shown.config
-        logs, evaluations = _read_ancestry(population, problems)
-    if not len(logs["episodes"]) and not len(logs["statistics"]) and not evaluations:
-        raise UserError("; ".join([_NOTHING, *problems]))
-    history, device = directory.read_history(), directory.read_device()
-    return Run(Path(path), config, logs, evaluations, problems, population, history, device)
-
-
-def _read_logs(directory: RunDirectory, config: Config, problems: list[str]) -> _Logs:
-    episodes = records.read_episodes(directory.episodes, config.suite.tasks, problems)
-    metrics = records.read_metrics(directory.metrics, config, problems)
-    evaluations = records.read_evaluations(directory, problems)
-    if config.precision != "auto":
-        tested = {(test.frames, test.precision) for test in evaluations if test.precision}
-        problems += [
-            f"{directory.path}: its test at {frames:,} frames acted in {precision}, and it was "
-            f"trained in {config.precision}"
-            for frames, precision in sorted(tested)
-            if precision != config.precision
-        ]
-    return {"episodes": episodes, **metrics}, evaluations
-
-
-def _read_ancestry(population: Population, problems: list[str]) -> _Logs:
-    """Reads what is of the ancestry's weights, with frames as these have learned from them."""
-    segments = population.segments
-    logs: dict[int, dict[str, pd.DataFrame]] = {}
-    tests: dict[int, tuple[Evaluation, ...]] = {}
+    directory = RunDirectory(path)
+    segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
+    if population is not None:
+        directory, segments = population.directory(population.shown.number), population.segments
+    record = directory.read_record()
+    if record is None:
+        raise UserError("it holds no config.json, so no run")
+    config = record.config
+    logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
-        directory = population.directory(number)
-        logs[number], tests[number] = _read_logs(directory, population.shown.config, problems)
-    for number in tests:
-        tests[number] = _of_known_weights(population, number, tests[number], problems)
-    of_weights = tuple(
+        own = population.directory(number) if population else directory
+        episodes = _read_episodes(own.episodes, config.suite.tasks, problems)
+        logs[number] = {"episodes": episodes, **_read_metrics(own.metrics, config, problems)}
+        tests[number] = _read_evaluations(own, config.precision, problems)
+        if population:
+            tests[number] = _of_known_weights(population, number, tests[number], problems)
+    evaluations = tuple(
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     )
     tables = {}
-    for name in ("episodes", *records.METRICS):
+    for name in ("episodes", *METRICS):
         parts = []
         for segment in segments:
-            own = logs[segment.member][name]
-            own = own[segment.holds(own["frames"].to_numpy())]
-            parts.append(own.assign(frames=own["frames"] + segment.offset))
+            table = logs[segment.member][name]
+            table = table[segment.holds(table["frames"].to_numpy())]
+            parts.append(table.assign(frames=table["frames"] + segment.offset))
         # Empty tables have no types that mean anything.
         whole = [part for part in parts if len(part)] or parts[:1]
         tables[name] = pd.concat(whole, ignore_index=True)
-    return tables, of_weights
+    if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
+        raise UserError("; ".join([_NOTHING, *problems]))
+    history, device = record.history, record.device
+    return Run(Path(path), config, tables, evaluations, problems, population, history, device)
 
 
 def _of_known_weights(
-    population: Population, number: int, tests: Iterable[Evaluation], problems: list[str]
+    population: Population, number: int, tests: tuple[Evaluation, ...], problems: list[str]
 ) -> tuple[Evaluation, ...]:
-    """Leaves out a member's tests of which it is not known what weights they are of.
-
-    Where weights become others, copied or sampled anew, there are two checkpoints: from before
-    that and after.
-    """
+    """Leaves out a member's tests at frames where it has two checkpoints, as weights changed."""
     own = [segment for segment in population.segments if segment.member == number]
     doubtful = {frames for segment in own for frames in (segment.first, segment.last)} & {
         event.frames
@@ -209,18 +206,27 @@ def _of_known_weights(
 def _read_population(path: str, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or that it names a member of; None if it is neither.
 
-    Raises:
-      UserError: if there is no member to report on.
+    Raises a UserError if there is no member to report on.
     """
-    directory, number = _find(Path(path))
-    if directory is None:
-        return None
+    named, number = Path(path), None
+    if (named / POPULATION_FILE).exists():
+        directory = PopulationDirectory(path)
+    else:
+        for own in (named, named.resolve()):  # The path may be `.`, or a link's.
+            found = _MEMBER.fullmatch(own.name)
+            if found and (own.parent / POPULATION_FILE).exists():
+                directory, number = PopulationDirectory(str(own.parent)), int(found[1])
+                break
+        else:
+            return None
     shared = (directory if number is None else directory.member(number)).read_config()
     if shared is None or not shared.population_size:
         if number is not None:
             return None  # A run that lies there, if it is one.
         raise UserError(f"it holds a {POPULATION_FILE} of no population")
-    members = _read_members(directory, shared.population_size, problems)
+    size = shared.population_size
+    found_members = [_read_member(directory, i, size, problems) for i in range(size)]
+    members = {member.number: member for member in found_members if member}
     if not members or number not in (None, *members):
         raise UserError("; ".join([_NOTHING, *problems]))
     best = max(members.values(), key=lambda member: member.rank)
@@ -235,45 +241,26 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
     return Population(directory.path, members, best, shown, number is None, segments)
 
 
-def _find(path: Path) -> tuple[PopulationDirectory | None, int | None]:
-    """Finds the population that a directory is, or is in, and the number of a member."""
-    if (path / POPULATION_FILE).exists():
-        return PopulationDirectory(str(path)), None
-    for own in (path, path.resolve()):  # The path may be `.`, or a link's.
-        found = _MEMBER.fullmatch(own.name)
-        if found and (own.parent / POPULATION_FILE).exists():
-            return PopulationDirectory(str(own.parent)), int(found[1])
-    return None, None
-
-
-def _read_members(
-    directory: PopulationDirectory, size: int, problems: list[str]
-) -> dict[int, Member]:
-    """Reads the members that have begun, by number."""
-    members = {}
-    for path in sorted(directory.path.glob("member-*")):
-        found = _MEMBER.fullmatch(path.name)
-        number = int(found[1]) if found else size
-        if number >= size:
-            continue
-        try:
-            config = MemberDirectory(str(path)).read_config()
-        except UserError as error:
-            problems.append(f"{path} skipped: {error}")
-            continue
-        if config is not None and config.population_size != size:
-            problems.append(f"{path} skipped: it is no member of a population of {size}")
-        elif config is not None:
-            members[number] = _read_member(path, number, config, problems)
-    return members
-
-
-def _read_member(path: Path, number: int, config: Config, problems: list[str]) -> Member:
-    directory, references = MemberDirectory(str(path)), config.suite.reference_scores
-    lineage = tuple(in_effect(records.read_lineage(directory.lineage, problems)))
-    episodes = records.read_recent_episodes(directory.episodes, config.suite.tasks)
+def _read_member(
+    population: PopulationDirectory, number: int, size: int, problems: list[str]
+) -> Member | None:
+    """Reads a member of a population of this size; None if it has not begun."""
+    directory = population.member(number)
+    try:
+        config = directory.read_config()
+    except UserError as error:
+        problems.append(f"{directory.path} skipped: {error}")
+        return None
+    if config is None:
+        return None
+    if config.population_size != size:
+        problems.append(f"{directory.path} skipped: it is no member of a population of {size}")
+        return None
+    references = config.suite.reference_scores
+    lineage = _read_lineage(directory.lineage, problems)
+    episodes = _read_recent_episodes(directory.episodes, config.suite.tasks)
     returns = {
-        str(task): own["episode_return"].to_numpy()[-records.RECENT_EPISODES :]
+        str(task): own["episode_return"].to_numpy()[-RECENT_EPISODES:]
         for task, own in episodes.groupby("task", observed=True)
         if task in references
     }
@@ -282,3 +269,193 @@ def _read_member(path: Path, number: int, config: Config, problems: list[str]) -
     score = aggregate.mean_capped if aggregate else None
     complete = len(returns) == len(references.keys() & set(config.suite.tasks))
     return Member(number, config, lineage, int(frames), len(returns), score, complete)
+
+
+def _read_episodes(
+    path: Path, tasks: Sequence[str], problems: list[str], tail: int | None = None
+) -> pd.DataFrame:
+    """Reads the task, frames (of the run, at its end) and raw episode_return of each episode.
+
+    Of a long log only the last `tail` bytes may be read. The rows are sorted by frames.
+    """
+    task_ids = {task: i for i, task in enumerate(tasks)}
+
+    def row(record: Any) -> tuple[int, float, float]:
+        frames, episode_return = _count(record["frames"]), _number(record["episode_return"])
+        return task_ids[record["task"]], frames, episode_return
+
+    rows = _read_lines(path, row, problems, tail=tail)
+    task, frames, episode_return = np.array(rows, np.float64).reshape(-1, 3).T
+    task = pd.Categorical.from_codes(task.astype(int), list(tasks))
+    columns = {"task": task, "frames": frames.astype(np.int64), "episode_return": episode_return}
+    return pd.DataFrame(columns).sort_values("frames", kind="stable", ignore_index=True)
+
+
+def _read_recent_episodes(path: Path, tasks: Sequence[str]) -> pd.DataFrame:
+    """Reads the latest RECENT_EPISODES of each task at least, without all of a log of millions."""
+    size = path.stat().st_size if path.is_file() else 0
+    tail = _TAIL
+    while True:
+        episodes = _read_episodes(path, tasks, [], tail)
+        if tail >= size or episodes["task"].value_counts().min() >= RECENT_EPISODES:
+            return episodes
+        tail *= 8
+
+
+def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, pd.DataFrame]:
+    """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
+
+    `statistics` has PopArt's; `gradients` has norms where measured, NaN for a task without a
+    rollout in the batch; `batches` each task's share of the rollouts since the line before;
+    `progress` the speed, memory with all processes, and mean entropy of the policy in nats, NaN
+    where a record does not tell.
+    """
+    tasks = config.suite.tasks
+
+    def rows(record: Any) -> dict[str, list[tuple]]:
+        frames = _count(record["frames"])
+
+        def by_task(*names: str) -> list[tuple]:
+            return [(frames, task, *(_number(record[n][task]) for n in names)) for task in tasks]
+
+        found: dict[str, list[tuple]] = {
+            "statistics": by_task("shift", "scale") if config.use_popart else [],
+            "batches": by_task("batch_share") if "batch_share" in record else [],
+        }
+        found["gradients"] = [
+            (frames, loss, task, _number(norms[task]) if task in norms else np.nan)
+            for loss, name in LOSSES.items()
+            if (norms := record.get(name))  # Not in the last line of a program.
+            for task in tasks
+        ]
+        if "frames_per_second" in record:
+            speed, entropy = _number(record["frames_per_second"]), np.nan
+            memory = _number(record["memory_mib"]) if "memory_mib" in record else np.nan
+            if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
+                steps = config.unroll_length * config.batch_size
+                entropy = -_number(record["entropy_loss"]) / cost / steps
+            found["progress"] = [(frames, speed, memory, entropy)]
+        return found
+
+    found = _read_lines(path, rows, problems, at_most=_MAX_METRICS)
+    tables = {}
+    for name, columns in METRICS.items():
+        every = [row for record in found for row in record.get(name, [])]
+        table = pd.DataFrame(every, columns=["frames", *columns])
+        tables[name] = table.sort_values("frames", kind="stable", ignore_index=True)
+    return tables
+
+
+def _read_evaluations(
+    directory: RunDirectory, precision: str, problems: list[str]
+) -> tuple[Evaluation, ...]:
+    """Reads results of `--mode=test`, and names those in another than the run's precision."""
+    found = []
+    for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
+        try:
+            record = json.loads(_content(path))
+            tasks = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
+            returns = {
+                str(level): np.array([_number(value) for value in result["returns"]])
+                for level, result in tasks.items()
+            }
+            if not returns or not all(map(len, returns.values())):
+                raise ValueError("levels without returns")
+            starts, frames = str(record["starts"]), _count(record["frames"])
+            found.append(Evaluation(starts, frames, returns, record.get("precision")))
+        except FileNotFoundError:
+            continue  # Not every run is tested.
+        except (OSError, *DAMAGE) as error:
+            problems.append(f"{path} skipped: no evaluation ({type(error).__name__}: {error})")
+    tested = {(test.frames, test.precision) for test in found if test.precision}
+    problems += [
+        f"{directory.path}: its test at {frames:,} frames acted in {own}, and it was trained in "
+        f"{precision}"
+        for frames, own in sorted(tested)
+        if precision not in ("auto", own)
+    ]
+    return tuple(found)
+
+
+def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
+    """Reads the events of a population's member, without comparisons that were made again later."""
+
+    def known(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
+        return None if value is None else convert(value)
+
+    def event(record: Any) -> Event:
+        found = Event(**record)
+        if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
+            raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
+        return found._replace(
+            comparison=_count(found.comparison),
+            frames=_count(found.frames),
+            fitness=known(_number, found.fitness),
+            partner=known(_count, found.partner),
+            partner_fitness=known(_number, found.partner_fitness),
+            source_frames=known(_count, found.source_frames),
+            hyperparameters={str(n): _number(v) for n, v in found.hyperparameters.items()},
+        )
+
+    kept: list[Event] = []
+    for own in _read_lines(path, event, problems):
+        while kept and kept[-1].comparison >= own.comparison:
+            kept.pop()
+        kept.append(own)
+    return tuple(kept)
+
+
+def _read_lines(
+    path: Path,
+    convert: Callable[[Any], _Row],
+    problems: list[str],
+    tail: int | None = None,
+    at_most: int | None = None,
+) -> list[_Row]:
+    """Converts records of whole lines, counting failures; of many, `at_most` so many, spread."""
+    try:
+        *lines, rest = _content(path, tail).decode(errors="surrogateescape").split("\n")
+    except OSError as error:
+        problems.append(f"{path} skipped: {error.strerror or error}")
+        return []
+    if rest:
+        problems.append(f"{path}: its last line is cut off (or still being written) and left out")
+    if at_most and len(lines) > at_most:
+        lines = [lines[i] for i in np.linspace(0, len(lines) - 1, at_most).astype(int)]
+    rows: list[_Row] = []
+    for line in lines:
+        try:
+            rows.append(convert(json.loads(line)))
+        except DAMAGE:
+            continue
+    if damaged := len(lines) - len(rows):
+        problems.append(
+            f"{path}: {damaged:,} of {len(lines):,} lines read skipped, not of this run's log"
+        )
+    return rows
+
+
+def _content(path: Path, tail: int | None = None) -> bytes:
+    """Reads a file, or from the beginning of a line within so many bytes at its end.
+
+    A directory or a pipe, which might block, is an OSError.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no file")
+    with open(path, "rb") as file:
+        start = max(0, path.stat().st_size - tail) if tail else 0
+        if start:
+            file.seek(start - 1)
+            file.readline()
+        return file.read()
+
+
+def _number(value: Any, lowest: float = -_MAX_NUMBER) -> float:
+    number = float(value)
+    if not lowest <= number < _MAX_NUMBER:  # NaN is not, either.
+        raise ValueError(f"{value} is no number that can be")
+    return number
+
+
+def _count(value: Any) -> int:
+    return int(_number(value, 0))

@@ -11,10 +11,9 @@ from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.population.directory import Event
-from scalable_agent_popart.report import records
 from scalable_agent_popart.report.compare import Agent, Comparison
-from scalable_agent_popart.report.read import Population, Run
-from scalable_agent_popart.report.records import RECENT_EPISODES
+from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
+from scalable_agent_popart.scores import Scores
 from scalable_agent_popart.suites import Suite
 
 IMPALA = "IMPALA (Espeholt et al., 2018)"
@@ -35,20 +34,10 @@ _STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
 
 
-# Published scores. Of the PopArt paper only aggregates are; of IMPALA (Espeholt et al., 2018) the
-# scores by level too, from which aggregates of any subset can be computed.
-
-
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
-    """Gives a column of the paper's Table 1: percent by agent and reward clipping.
-
-    Args:
-      suite: name of a benchmark.
-      column: `noop` or `human` (starts), `train` or `test` (levels).
-    """
-    rows = _published("table1.csv").itertuples()
-    own = (row for row in rows if (row.suite, row.column) == (suite, column))
-    return {(row.agent, row.reward_clipping): row.score for row in own}
+    """Gives a column of the paper's Table 1: percent by agent and reward clipping."""
+    table = _published("table1.csv").query("suite == @suite and column == @column")
+    return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
 
 
 def impala_by_level(suite: str, column: str) -> dict[str, float]:
@@ -60,9 +49,6 @@ def impala_by_level(suite: str, column: str) -> dict[str, float]:
 def _published(file: str) -> pd.DataFrame:
     with (resources.files(__package__) / "data" / file).open() as text:
         return pd.read_csv(text, comment="#", float_precision="round_trip")
-
-
-# Final scores: Table 1 and Figures 8 and 9.
 
 
 class Column(NamedTuple):
@@ -99,8 +85,8 @@ class _Final(NamedTuple):
 class FinalScores:
     """The scores that count in the end, under one column's protocol.
 
-    Every agent is compared on all tasks in play: a test of some of them does not count. Where a
-    run of an agent was tested, untested ones do not count, nor do runs that lag far behind.
+    A test of some tasks in play does not count; where a run of an agent was tested, untested ones
+    do not, nor do runs that lag far behind.
 
     Attributes:
       column: the protocol.
@@ -127,11 +113,9 @@ class FinalScores:
     def table_1(self) -> pd.DataFrame:
         """Makes a row an agent: aggregate scores in percent, ours and the published ones.
 
-        `score` is the benchmark's usual aggregate as a mean over runs; `low` and `high` its 95%
-        interval, over seeds or over the episodes of a single run; `lowest` and `highest` those
-        of single runs; `rerun_low` and `rerun_high` the interval for the mean of as many new
-        runs. `published` is the paper's if all tasks of the benchmark are in, or
-        computed from published scores of the same tasks.
+        `score` is the benchmark's usual aggregate as a mean over runs, `low` to `high` its 95%
+        interval over seeds, or over the episodes of a single run, `lowest` to `highest` its range,
+        and `rerun_low` to `rerun_high` the interval for the mean of as many new runs.
         """
         rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
         theirs = self._impalas_aggregate()
@@ -144,11 +128,7 @@ class FinalScores:
         return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
 
     def breakdown(self) -> pd.DataFrame:
-        """Makes a row a level and agent, published agents too: raw and normalised scores.
-
-        `low` and `high` of a normalised score are its 95% interval, over seeds or over the
-        episodes of a single run; `lowest` and `highest` those of single runs.
-        """
+        """Makes a row a level and agent: raw and normalised scores, with ends as in `table_1`."""
         rows: list[dict[str, Any]] = []
         for level in self._levels if self._finals else ():
             rows += [self._level_row(agent, own, level) for agent, own in self._finals]
@@ -160,12 +140,7 @@ class FinalScores:
         return _with_counts(pd.DataFrame(rows, columns=[*names, *_ENDS]))
 
     def published(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
-        """Gives the published scores, by agent, to compare agents of one reward clipping with.
-
-        Args:
-          clipping: of the rewards they were trained with.
-          names: the paper's names of the agents that play.
-        """
+        """Gives published scores, by agent, to compare with these agents of a reward clipping."""
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
         theirs = self._impalas_aggregate()
@@ -195,11 +170,10 @@ class FinalScores:
                 returns = {level: latest[level] for level in self._levels}
                 chosen.append((run, _Final(run.frames, returns, False)))
             if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
-                reason = (
-                    f"tested on {covered} of {total} tasks only, which does not count here "
-                    "(--level_name compares some tasks)"
+                self.left_out.append(
+                    f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
+                    "here (--level_name compares some tasks)"
                 )
-                self.left_out.append(f"{run.path}: {reason}")
             elif self.column.trained_on and missing:
                 self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
         tested = any(final.tested for _, final in chosen)
@@ -225,48 +199,53 @@ class FinalScores:
     def _aggregate_row(self, agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
         suite, config = self._suite, agent.runs[0].config
         returns = [{level: final.returns[level] for level in self._scored} for final in own]
-        aggregates = [scores.aggregate_returns(of_run, self._references) for of_run in returns]
-        by_run = [getattr(aggregate, suite.headline) for aggregate in aggregates]
+        aggregates = pd.DataFrame([scores.aggregate_returns(r, self._references) for r in returns])
+        by_run = aggregates[suite.headline].to_numpy()
         interval = scores.interval_over_seeds(by_run)
-        if len(own) == 1:
-            of_episodes = scores.intervals_of_aggregates(returns[0], self._references)
-            interval = of_episodes[suite.headline] if of_episodes else None
-        rerun = scores.interval_over_seeds(by_run, of_rerun=True)
-        ends = (*(interval or (None, None)), min(by_run), max(by_run), *(rerun or (None, None)))
+        rerun = scores.interval_over_seeds(by_run, of_rerun=True) or (None, None)
+        if interval is None:
+            by_name = scores.intervals_of_aggregates(returns[0], self._references) or {}
+            interval = by_name.get(suite.headline)
         papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
         return {
-            **_about_finals(agent, own, self._scored),
+            **_over_runs(agent, own, self._scored, by_run, interval),
             "fewest_frames": min(final.frames for final in own),
             "most_frames": max(final.frames for final in own),
             "score": np.mean(by_run),
-            **dict(zip((*_ENDS, *_RERUN), ends, strict=True)),
-            **dict(zip(_AGGREGATES, np.mean(np.array(aggregates), axis=0), strict=True)),
+            **dict(zip(_RERUN, rerun, strict=True)),
+            **aggregates.mean(),
             "published": self.papers.get((agent.name, config.reward_clipping)) if papers else None,
         }
 
     def _level_row(self, agent: Agent, own: Sequence[_Final], level: str) -> dict[str, Any]:
         means = [float(np.mean(final.returns[level])) for final in own]
         interval = scores.interval_over_seeds(means)
-        if len(own) == 1:
-            interval = scores.interval_of_mean(own[0].returns[level])
-        ends = (*(interval or (means[0], means[0])), min(means), max(means))
-        return {
-            **_about_finals(agent, own, [level]),
-            "level": level,
-            "mean_return": np.mean(means),
-            "normalised": self._percent(level, float(np.mean(means))),
-            **{name: self._percent(level, end) for name, end in zip(_ENDS, ends, strict=True)},
-        }
+        interval = interval or scores.interval_of_mean(own[0].returns[level]) or (means[0],) * 2
+        row = {**_over_runs(agent, own, [level], means, interval), "level": level}
+        row["mean_return"] = row["normalised"] = float(np.mean(means))
+        return row | {name: self._percent(level, row[name]) for name in ("normalised", *_ENDS)}
 
     def _percent(self, level: str, score: float) -> float | None:
-        reference = self._references.get(level)
-        return None if reference is None else scores.normalise(score, reference)
+        known = level in self._references
+        return scores.normalise(score, self._references[level]) if known else None
 
 
-def _about_finals(agent: Agent, own: Sequence[_Final], levels: Sequence[str]) -> dict[str, Any]:
-    source = "test" if own[0].tested else "training"
-    episodes = min(len(final.returns[level]) for final in own for level in levels)
-    return {"agent": agent.label, "source": source, "runs": len(own), "episodes": episodes}
+def _over_runs(
+    agent: Agent,
+    own: Sequence[_Final],
+    levels: Sequence[str],
+    by_run: Scores,
+    interval: scores.Interval | None,
+) -> dict[str, Any]:
+    """Gives a row's columns on an agent's runs, and the _ENDS of their score."""
+    ends = (*(interval or (None, None)), min(by_run), max(by_run))
+    return {
+        "agent": agent.label,
+        "source": "test" if own[0].tested else "training",
+        "runs": len(own),
+        "episodes": min(len(final.returns[level]) for final in own for level in levels),
+        **dict(zip(_ENDS, ends, strict=True)),
+    }
 
 
 def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
@@ -275,15 +254,8 @@ def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({name: "Int64" for name in counts if name in table})
 
 
-# Over training: Figures 1 to 5, progress and gradients.
-
-
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and point: aggregate scores over training.
-
-    A curve begins where every task has finished an episode; tasks whose random and human scores
-    are not known are left out.
-    """
+    """Makes a row a run and point, from where every task with reference scores has an episode."""
     references = comparison.suite.reference_scores
     tasks = [task for task in comparison.suite.tasks if task in references]
     longest = max(run.frames for _, run in comparison.runs)
@@ -317,17 +289,12 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and record: speed, memory and entropy, see `records.read_metrics`."""
-    columns = ["frames", *records.METRICS["progress"]]
-    return _of_runs(comparison, columns, lambda run: run.logs["progress"])
+    """Makes a row a run and record: speed, memory and entropy, see `read.Run.logs`."""
+    return _of_runs(comparison, ["frames", *METRICS["progress"]], lambda run: run.logs["progress"])
 
 
 def batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and task that it was trained on: the task's share of the batches.
-
-    `share` is the mean over records of the task's share of the rollouts since the record before,
-    `least` and `most` the smallest and the largest of these.
-    """
+    """Makes a row a run and task: mean, `least` and `most` of its `share` of records' rollouts."""
 
     def read(run: Run) -> pd.DataFrame:
         groups = run.logs["batches"].groupby("task", sort=False)["share"]
@@ -337,18 +304,13 @@ def batches(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row a run of both tables; NaN where they do not tell.
+    """Makes a row a run of both tables: medians, the largest memory, the `tasks` with a share.
 
-    The medians of frames_per_second and of entropy, and the largest memory_mib. `tasks` is the
-    number of tasks with a share in the run's batches, `least` and `most` are the shares of two.
+    `least` and `most` are the smallest and the largest share; NaN stands for what is not known.
     """
     keys = ["run", "agent", "seed"]
-    of_runs = progress.groupby(keys, sort=False)
-    table = of_runs.agg(
-        frames_per_second=("frames_per_second", "median"),
-        memory_mib=("memory_mib", "max"),
-        entropy=("entropy", "median"),
-    )
+    reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
+    table = progress.groupby(keys, sort=False).agg(reduced)
     shares = batches[batches["share"] > 0].groupby(keys, sort=False)["share"].count()
     own = batches.groupby(keys, sort=False)["share"].agg(least="min", most="max")
     return table.join(shares.rename("tasks")).join(own).reset_index()
@@ -357,10 +319,8 @@ def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFra
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
-    `loss` is "policy" or "total". `norm` is the length of the gradient that the task's rollouts in
-    a batch have by themselves, see `task_gradients.py`; NaN where there were none. `part` is the
-    norm over the sum of all tasks' norms: between 0 and 1, and 1 of a task that the others are
-    nothing beside.
+    `norm` is the length of the gradient of the task's rollouts in a batch, see
+    `Learner.gradient_norms`; NaN without any. `part` is that over the sum of all tasks' norms.
     """
 
     def read(run: Run) -> pd.DataFrame:
@@ -375,10 +335,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
     """Makes a row an agent, loss and task: `norm` and `part`.
 
-    Of each run the median norm, over the batches that the task had rollouts in, and the mean part,
-    up to the frames that all runs have reached. Then the median of the norms, which may differ by
-    orders of magnitude between runs, with the least and the most; and the mean of the parts, with
-    its 95% interval over runs, `low_part` to `high_part`.
+    They are medians of runs' median norms, with the least and the most, and means of runs' mean
+    parts with the 95% interval, up to the frames that all runs have reached.
     """
     common = table.groupby("run")["frames"].max().min()
     keys = ["agent", "loss", "task"]
@@ -393,8 +351,7 @@ def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
     `frames` are those of the stretches' middles. `panel` is the agent and seed, since runs may go
-    different ways; or, where these are many, the agent. Then the part is the mean over its runs,
-    and `low_part` to `high_part` the 95% interval of that.
+    different ways; or, where these are many, the agent, with the part's 95% interval over its runs.
     """
     seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()
@@ -427,9 +384,6 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
         return (total[ends] - total[begins]) / (ends - begins)
 
 
-# Populations.
-
-
 def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
     """Gives each population with a run of it; where only members were asked for, with one."""
     found: dict[Path, tuple[Agent, Run, Population]] = {}
@@ -442,10 +396,7 @@ def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a start or comparison: the lineages of all members of populations.
-
-    `frames` are the member's own; values of hyperparameters are those from there on.
-    """
+    """Makes a row a start or comparison, with the member's own frames: populations' lineages."""
     found = populations(comparison)
     rows = [
         {**_about(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
@@ -454,9 +405,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(
-        name for *_, population in found for name in population.shown.config.tuned
-    )
+    tuned = dict.fromkeys(name for *_, own in found for name in own.shown.config.tuned)
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
@@ -464,8 +413,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
 def ancestries(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a segment of each population's ancestry, oldest first.
 
-    `first` and `last` are frames of the member's own, `learned_first` and `learned_last` those
-    that the weights have learned from.
+    `first` and `last` are the member's own frames; the weights have `learned` from the others.
     """
     rows = [
         {
@@ -486,11 +434,9 @@ def _of_runs(
     comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
 ) -> pd.DataFrame:
     """Makes one table of what `read` finds of each run; an empty one if it finds nothing."""
-    parts = [
-        own.assign(**_about(agent, run)) for agent, run in comparison.runs if len(own := read(run))
-    ]
-    columns = [*_RUN, *columns]
-    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+    parts = [read(run).assign(**_about(agent, run)) for agent, run in comparison.runs]
+    whole, columns = [part for part in parts if len(part)], [*_RUN, *columns]
+    return pd.concat(whole)[columns] if whole else pd.DataFrame(columns=columns)
 
 
 def _about(agent: Agent, run: Run) -> dict[str, Any]:

@@ -12,10 +12,9 @@ import tensorflow as tf
 from scalable_agent_popart.errors import UserError
 
 _KEPT = 3
+_KEY = "learner/{}/.ATTRIBUTES/VARIABLE_VALUE"
 # PopArt's statistics, which older versions of this program kept in float32.
-_STATISTICS = tuple(
-    f"learner/head/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("shift", "second_moment")
-)
+_STATISTICS = tuple(_KEY.format(f"head/{name}") for name in ("shift", "second_moment"))
 
 
 class Checkpoints:
@@ -26,12 +25,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, **objects: Any):
-        """Names the objects to save.
-
-        Args:
-          directory: created by the first `save`.
-          **objects: trackable objects by name; a reader may name fewer than the writer.
-        """
+        """Names the trackable objects to save; a reader may name fewer than the writer."""
         self._directory = directory
         self._checkpoint = tf.train.Checkpoint(**objects)
         self._manager: tf.train.CheckpointManager | None = None
@@ -46,17 +40,18 @@ class Checkpoints:
         if not checkpoints:
             return False
         newest, *older = checkpoints
-        advice = "give another --logdir"
-        if older:
-            advice = f"delete {newest}.* to go on from {Path(older[0]).name}"
+        advice = (
+            f"delete {newest}.* to go on from {Path(older[0]).name}"
+            if older
+            else "give another --logdir"
+        )
         _restore(self._checkpoint, newest, advice)
         return True
 
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path.
 
-        Raises:
-          UserError: if it cannot be written; the one before it is still in force.
+        Raises UserError if it cannot be written; the one before it is still in force.
         """
         try:
             if self._manager is None:
@@ -94,11 +89,7 @@ class Checkpoints:
 
 
 def load(checkpoint: str, **objects: Any) -> None:
-    """Restores objects, by the names they were saved under, from a checkpoint of another run.
-
-    Raises:
-      UserError: if it is damaged, or of other variables.
-    """
+    """Restores objects by name from a checkpoint of another run; raises as `restore` does."""
     _restore(tf.train.Checkpoint(**objects), checkpoint, "delete it there")
 
 
@@ -110,8 +101,7 @@ def newest_checkpoint(directory: Path) -> str | None:
 def frames_of(checkpoint: str) -> int | None:
     """Returns a run's environment frames at a checkpoint; None if it was removed since."""
     try:
-        reader = tf.train.load_checkpoint(checkpoint)
-        return int(reader.get_tensor("learner/frames/.ATTRIBUTES/VARIABLE_VALUE"))
+        return int(tf.train.load_checkpoint(checkpoint).get_tensor(_KEY.format("frames")))
     except (tf.errors.OpError, ValueError):
         return None
 
@@ -138,9 +128,6 @@ def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
     """Yields a checkpoint, or if its statistics are float32 a temporary copy with float64.
 
     TensorFlow restores a variable only from a tensor of its own type.
-
-    Raises:
-      UserError: if the copy cannot be written.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     types = reader.get_variable_to_dtype_map()
@@ -149,17 +136,16 @@ def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
         return
     tensors = {name: tf.constant(reader.get_tensor(name)) for name in types}
     tensors |= {name: tf.cast(tensors[name], tf.float64) for name in _STATISTICS}
-    with contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as directory:
+        copy = str(Path(directory) / Path(checkpoint).name)
         try:
-            directory = stack.enter_context(tempfile.TemporaryDirectory())
-            copy = str(Path(directory) / Path(checkpoint).name)
             tf.raw_ops.SaveV2(
                 prefix=copy,
                 tensor_names=list(tensors),
                 shape_and_slices=[""] * len(tensors),
                 tensors=list(tensors.values()),
             )
-        except (OSError, tf.errors.OpError) as error:
+        except tf.errors.OpError as error:
             raise UserError(
                 f"checkpoint {checkpoint} is of an earlier version, and a copy for this one cannot "
                 f"be written ({_first_line(error)}); point TMPDIR to a directory with room"

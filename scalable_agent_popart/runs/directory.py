@@ -39,12 +39,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
     """The contents of a `config.json`."""
 
-    config: Config
-    history: tuple[Change, ...]
-    device: str
+    config: Config  # with which the run was last started
+    history: tuple[Change, ...] = ()  # oldest first
+    device: str = ""  # that the run was last trained on, in words; empty if that is not known
 
 
 class RunDirectory:
@@ -63,31 +63,16 @@ class RunDirectory:
         self._lock: IO[str] | None = None
 
     def read_config(self) -> Config | None:
-        """Returns the configuration that the run was last started with; None if there is no run.
-
-        Raises:
-          UserError: if the directory or its configuration cannot be read.
-        """
-        record = self._read_record()
+        """Returns the configuration that the run was last started with, as `read_record`."""
+        record = self.read_record()
         return None if record is None else record.config
 
-    def read_history(self) -> tuple[Change, ...]:
-        """Returns the changes of flags while the run learned, oldest first."""
-        record = self._read_record()
-        return () if record is None else record.history
-
-    def read_device(self) -> str:
-        """Names the device that the run was last trained on; empty if that is not known."""
-        record = self._read_record()
-        return "" if record is None else record.device
-
-    def _read_record(self) -> _Record | None:
+    def read_record(self) -> Record | None:
+        """Reads `config.json`; returns None if there is no run, raises UserError if unreadable."""
         try:
             record = json.loads(self._config_path.read_text())
-            # A flag that did not exist when the run was made takes its default.
-            config = Config.from_record(
-                {"level_name": record["flags"]["level_name"], **record["flags"]}
-            )
+            flags = record["flags"]  # One that did not exist when the run was made has its default.
+            config = Config.from_record({**flags, "level_name": flags["level_name"]})
             history = tuple(
                 Change(
                     int(entry["frames"]),
@@ -96,7 +81,7 @@ class RunDirectory:
                 )
                 for entry in record.get("history", ())
             )
-            return _Record(config, history, describe_device(record.get("device")))
+            return Record(config, history, describe_device(record.get("device")))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (*DAMAGE, OSError) as error:
@@ -129,13 +114,12 @@ class RunDirectory:
                     f"{'; '.join(changes)}; give the same flags, another --logdir, or "
                     "--allow_changes to go on with these"
                 )
-        else:
-            for path in (self.metrics, self.episodes, self.checkpoints):
-                if path.exists():
-                    raise UserError(
-                        f"{self.path} holds {path.name} but no config.json, so it is not known "
-                        "what made it; give another --logdir"
-                    )
+        for path in (self.metrics, self.episodes, self.checkpoints):
+            if previous is None and path.exists():
+                raise UserError(
+                    f"{self.path} holds {path.name} but no config.json, so it is not known what "
+                    "made it; give another --logdir"
+                )
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; give another one")
@@ -149,7 +133,7 @@ class RunDirectory:
             )
 
     def lock(self) -> None:
-        """Locks the directory for this process, until `close` or the process's end.
+        """Locks the directory until `close`.
 
         Raises InUseError if another process trains here, UserError if it cannot be written to.
         """
@@ -176,21 +160,21 @@ class RunDirectory:
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
-        """Writes `config.json`; flags that shape learning and have changed go to its history.
+        """Writes `config.json`, with what the run is trained with and on after `frames`.
 
-        Configuration and device (see `hardware.device`) are the run's after `frames`.
+        Flags that shape learning and have changed go to its history.
         """
-        before = self._read_record()
+        before, revision = self.read_record(), _git_revision()
         history: list[Change] = []
-        revision = _git_revision()
         if before is not None:
-            # Nothing was learned with flags of lost frames.
-            lost = [change for change in before.history if change.frames >= frames]
-            history += before.history[: len(before.history) - len(lost)]
-            then = {
-                name: old for change in reversed(lost) for name, (old, _) in change.changed.items()
-            }
-            changed = config.changes(dataclasses.replace(before.config, **then))
+            then = before.config
+            for change in reversed(before.history):
+                if change.frames >= frames:  # Nothing was learned with flags of lost frames.
+                    old = {name: values[0] for name, values in change.changed.items()}
+                    then = dataclasses.replace(then, **old)
+                else:
+                    history.insert(0, change)
+            changed = config.changes(then)
             if before.config.precision == "auto" != config.precision:
                 # Older runs did not record which type it was, which may be another one.
                 changed["precision"] = ("auto", config.precision)
@@ -200,7 +184,10 @@ class RunDirectory:
             "agent": config.agent_name,
             "flags": dataclasses.asdict(config),
             "tasks": config.suite.tasks,
-            "versions": _versions(),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: importlib.metadata.version(name) for name in _PACKAGES},
+            },
             "git_revision": revision,
             "device": device,
             "history": [dataclasses.asdict(change) for change in history],
@@ -255,9 +242,7 @@ class RunDirectory:
 def flock(file: IO[str], operation: int) -> None:
     """Locks a file until it is closed or the process ends, however it ends.
 
-    Raises:
-      BlockingIOError: if another process holds the lock and the operation is not to wait.
-      UserError: if the file system has no locks.
+    Raises BlockingIOError if another process holds the lock and the operation is not to wait.
     """
     try:
         fcntl.flock(file, operation)
@@ -284,25 +269,15 @@ def describe_device(device: Mapping[str, Any] | None) -> str:
     """Describes a device of a run's record in words; empty if it is not known."""
     if not device:
         return ""
-    cores = device["cores"]
-    processor = f"{cores} core{'s' * (cores > 1)} of {device['processor']}"
-    return ", ".join([*device["gpus"], processor])
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    cores = f"{device['cores']} core{'s' * (device['cores'] > 1)}"
+    return ", ".join([*device["gpus"], f"{cores} of {device['processor']}"])
 
 
 def _git_revision() -> str | None:
     command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()

@@ -6,9 +6,10 @@ checkpoint, so that their frames never go backwards.
 """
 
 import collections
+import contextlib
 import json
+import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,10 +27,8 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
 
-# A task's score while training is the mean over so many latest games.
-_RECENT_EPISODES = 100
-# Scalars that TensorBoard shows in the group `speed`; losses have their own, and the rest is in
-# `learning`.
+_RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
+# TensorBoard shows these in the group `speed`, losses in `losses` and the rest in `learning`.
 _SPEED = (
     "frames_per_second",
     "memory_mib",
@@ -40,16 +39,10 @@ _SPEED = (
 )
 # Values by task are groups of their own, these under a name that says more.
 _TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
-# Bytes; a line of metrics for 57 tasks has some 6,000.
-_MAX_LINE = 2**20
 
 
 class JsonLines:
-    """A file of one JSON object a line, whose length is part of the checkpoint.
-
-    Attributes:
-      length: int64 variable, bytes of the log that belong to the checkpoint.
-    """
+    """A file of one JSON object a line; its `length` in bytes is part of the checkpoint."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -59,19 +52,12 @@ class JsonLines:
     def open(self) -> None:
         """Cuts the file back to `length`, and to whole lines, and opens it to go on."""
         self._path.touch()
-        with open(self._path, "rb+") as file:
-            keep = min(int(self.length), self._path.stat().st_size)
-            file.seek(max(0, keep - _MAX_LINE))
-            tail = file.read(keep - file.tell())
-            file.truncate(keep - len(tail) + tail.rfind(b"\n") + 1)
+        kept = self._path.read_bytes()[: int(self.length)]
+        os.truncate(self._path, kept.rfind(b"\n") + 1)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yields the records so far.
-
-        Raises:
-          UserError: if a line is damaged.
-        """
+        """Yields the records so far; raises UserError if a line is damaged."""
         with open(self._path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
@@ -97,12 +83,7 @@ class JsonLines:
 
 
 class RunLog:
-    """All records of a training run.
-
-    Attributes:
-      metrics: log of the learner, whose length belongs to the checkpoint.
-      episodes: log of the finished games, likewise.
-    """
+    """All records of a training run: `metrics` of the learner, finished `episodes`, and others."""
 
     def __init__(
         self,
@@ -114,22 +95,16 @@ class RunLog:
     ):
         """Opens nothing yet.
 
-        Args:
-          directory: of the run.
-          suite: of the tasks that are trained.
-          num_action_repeats: environment frames per agent step.
-          on_episode: called with the task, the raw return and the run's frames at the end of each
-            finished game, those in the log included once that is opened.
-          constants: values for every line of metrics.
+        `on_episode` is called with the task, the raw return and the run's frames at the end of each
+        finished game, those in the log included once that is opened; `constants` are in every line
+        of metrics.
         """
-        self._constants = constants or {}
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
+        self._constants = constants or {}
         self._directory = directory
         self._suite = suite
         self._progress: Any = None  # Until `open`.
-        self._begun = threading.Event()
-        self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
         self._num_action_repeats = num_action_repeats
         self._on_episode = on_episode
         self._returns: dict[str, collections.deque[float]] = {
@@ -142,7 +117,7 @@ class RunLog:
         self.metrics.open()
         self.episodes.open()
         for episode in self.episodes.read():
-            self._count_episode(episode["task"], episode["episode_return"], episode["frames"])
+            self._count_episode(episode)
         _cut_events(self._directory.path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
@@ -156,36 +131,29 @@ class RunLog:
             smoothing=0.05,
             disable=not show_progress,
         )
-        if show_progress:
-            self._clock.start()
         self._since = (time.monotonic(), frames)  # Of the last record.
 
     def show_start(self, text: str) -> None:
         """Shows a text in the progress bar until the first batch is recorded."""
-        self._progress.set_description(text, refresh=False)
+        self._progress.set_description(text, refresh=sys.stderr.isatty())
+        self._progress.update(0)  # Elsewhere than on a terminal it is shown now and then.
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
-        """Counts a batch, writes the games that ended in it, and moves the terminal's progress.
+        """Counts a batch of tasks `[B]`, writes its games that ended, and shows the progress.
 
-        The task ids are `[B]`, the info `[T + 1, B]`, of which step 0 belongs to earlier rollouts.
+        Step 0 of the info `[T + 1, B]` belongs to earlier rollouts.
         """
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):
-            task = self._suite.tasks[task_ids[b]]
-            episode_return = float(info.episode_return[step + 1, b])
-            steps = int(info.episode_step[step + 1, b])
-            self._count_episode(task, episode_return, frames)
-            self.episodes.write(
-                {
-                    "task": task,
-                    "episode_return": episode_return,
-                    "episode_frames": steps * self._num_action_repeats,
-                    "frames": frames,
-                }
-            )
-        if not self._begun.is_set():
-            self._begun.set()
-            self._progress.set_description(refresh=False)
+            episode = {
+                "task": self._suite.tasks[task_ids[b]],
+                "episode_return": float(info.episode_return[step + 1, b]),
+                "episode_frames": int(info.episode_step[step + 1, b]) * self._num_action_repeats,
+                "frames": frames,
+            }
+            self._count_episode(episode)
+            self.episodes.write(episode)
+        self._progress.set_description(refresh=False)
         self._progress.update(frames - self._progress.n)
 
     def record_metrics(
@@ -196,17 +164,15 @@ class RunLog:
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
-        Adds speed, scores, memory, and each task's share of the rollouts since the last line.
-        `by_task` has values by task under names such as `shift`, `scale` and `restarts`.
+        Adds speed, scores, memory, and each task's share of the rollouts since the last line to the
+        learner's metrics and to those `by_task`, such as `shift` and `restarts`.
         """
         if frames == self._since[1]:
             return  # Already recorded.
-        now = time.monotonic()
-        since_time, since_frames = self._since
-        self._since = (now, frames)
+        since, self._since = self._since, (time.monotonic(), frames)
         record = {
             "frames": frames,
-            "frames_per_second": (frames - since_frames) / max(now - since_time, 1e-9),
+            "frames_per_second": (frames - since[1]) / max(self._since[0] - since[0], 1e-9),
             **learner_metrics,
             **(score := self._score()),
             **hardware.memory(),
@@ -232,34 +198,23 @@ class RunLog:
         headline = self._suite.headline
         if headline in record:
             played = f"{record['tasks_scored']}/{len(self._suite.tasks)} tasks"
-            shown = {headline: f"{record[headline]:.1f}% of {played}", **shown}
+            shown = {headline: f"{record[headline]:.1f}{self._suite.unit} of {played}", **shown}
         self._progress.set_postfix(shown, refresh=False)
 
     def close(self) -> None:
         """Ends the records, if they were ever opened."""
         if self._progress is not None:
-            self._begun.set()
-            if self._clock.ident is not None:  # It was started.
-                self._clock.join()
             self._progress.close()
             self._tensorboard.close()
             self.metrics.close()
             self.episodes.close()
 
-    def _show_time(self) -> None:
-        """Moves the progress bar's clock while the main thread waits for the first update."""
-        while not self._begun.wait(self._progress.mininterval):
-            self._progress.refresh()
-
-    def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
-        self._returns[task].append(episode_return)
-        self._on_episode(task, episode_return, frames)
+    def _count_episode(self, episode: Mapping[str, Any]) -> None:
+        self._returns[episode["task"]].append(episode["episode_return"])
+        self._on_episode(episode["task"], episode["episode_return"], episode["frames"])
 
     def _score(self) -> dict[str, float]:
-        """Returns aggregate scores, and the number of tasks that have one.
-
-        A task has a score once it has finished a game, if random and human scores are known.
-        """
+        """Returns aggregate scores of tasks with finished games and references, and how many."""
         references = self._suite.reference_scores
         played = {t: returns for t, returns in self._returns.items() if returns and t in references}
         aggregate = scores.aggregate_returns(played, references)
@@ -273,21 +228,12 @@ def _group(name: str) -> str:
 
 
 def _cut_events(directory: Path, frames: int) -> None:
-    """Removes from TensorBoard's files all events after `frames`, and records cut short.
-
-    A record is its length in eight bytes, a checksum of four, the event, and another checksum.
-    """
+    """Removes from TensorBoard's files all events after `frames`, and records cut short."""
     for path in directory.glob("events.out.tfevents.*"):
-        with open(path, "rb+") as file:
-            size, end = path.stat().st_size, 0
-            while len(header := file.read(12)) == 12:
-                content = file.read(min(size, int.from_bytes(header[:8], "little")))
-                if len(file.read(4)) < 4:
+        end = 0
+        with contextlib.suppress(tf.errors.DataLossError):  # At a damaged record.
+            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+                if Event.FromString(record).step > frames:
                     break
-                try:
-                    if Event.FromString(content).step > frames:
-                        break
-                except Exception:  # What is damaged cannot be told apart from its end.
-                    break
-                end = file.tell()
-            file.truncate(end)
+                end += len(record) + 16  # Its length, and checksums of both.
+        os.truncate(path, end)

@@ -21,17 +21,14 @@ from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
-# Entry points by which installed packages register suites, each under the suite's name.
-_ENTRY_POINTS = "scalable_agent_popart.suites"
 
 
 def resolve(level_name: str) -> Suite:
     """Returns the suite that `--level_name` asks for, with the named tasks in play.
 
-    Args:
-      level_name: a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by
-        commas (`pong,boxing`). Every level of DeepMind Lab counts as a task of dmlab30. For the
-        `SUITE` of a Python module, the module and a colon come first (`my_tasks:left,right`).
+    That is a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. Every
+    level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
+    module and a colon come first (`my_tasks:left,right`).
 
     Raises:
       UserError: if a name is unknown, named twice, or not of the same suite as the others, or if
@@ -39,24 +36,24 @@ def resolve(level_name: str) -> Suite:
     """
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]
+    suites: tuple[Suite, ...] = ALL
     if module:
-        suites: tuple[Suite, ...] = (_load_from_module(module),)
-    elif {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
-        suites = ALL
-    else:
-        suites = (*ALL, *_load_registered(names))
+        suites = (_load_from_module(module),)
+    elif not {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
+        suites += tuple(_load_registered(names))
     for suite in suites:
         if names == [suite.name]:
             return suite
-    found = [_find(name, suites) for name in names]
-    tasks = [task for _, task in found]
-    repeated = sorted({task for task in tasks if tasks.count(task) > 1})
-    if repeated:
-        raise UserError(f"--level_name names {', '.join(repeated)} more than once")
-    if len({suite.name for suite, _ in found}) > 1:
-        listing = ", ".join(f"{task} ({suite.name})" for suite, task in found)
+    suite_of = {}
+    for name in names:
+        suite, task = _find(name, suites)
+        if task in suite_of:
+            raise UserError(f"--level_name names {task} more than once")
+        suite_of[task] = suite
+    if len({suite.name for suite in suite_of.values()}) > 1:
+        listing = ", ".join(f"{task} ({suite.name})" for task, suite in suite_of.items())
         raise UserError(f"--level_name mixes tasks of different suites: {listing}")
-    return found[0][0].select(tasks)
+    return suite.select(suite_of)
 
 
 def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
@@ -68,12 +65,10 @@ def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
         if name in suite.reference_scores:
             return suite, name
     for suite in suites if name else ():
-        task = suite.other_tasks(name)
-        if task is not None:
+        if task := suite.other_tasks(name):
             return suite, task
     candidates = {*suite_names, *(task for suite in suites for task in suite.tasks)}
-    near = difflib.get_close_matches(name, sorted(candidates), n=3)
-    if near:
+    if near := difflib.get_close_matches(name, sorted(candidates), n=3):
         hint = f"did you mean {' or '.join(near)}?"
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]
@@ -89,8 +84,8 @@ def _load_from_module(module: str) -> Suite:
 
 
 def _load_registered(names: Sequence[str]) -> Iterator[Suite]:
-    """Yields the suites of installed packages: those of the given names, or else all."""
-    entries = importlib.metadata.entry_points(group=_ENTRY_POINTS)
+    """Yields the suites that installed packages register: those of the given names, or else all."""
+    entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
     for entry in [entry for entry in entries if entry.name in names] or entries:
         source = f"the suite {entry.name}, registered as {entry.value},"
         suite = _load(entry.load, source)

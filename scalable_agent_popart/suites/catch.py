@@ -1,13 +1,12 @@
 """Catch-5: five games of Catch that differ in reward scale, in colour and in controls.
 
 A ball falls from the top of a 10x5 board, one row a step; a paddle in the bottom row moves one
-column left, one right, or stays. The episode ends when the ball reaches the bottom: the reward
-is +scale if the paddle is under it, and -scale if not.
+column left, one right, or stays. When the ball reaches the bottom, the episode ends with a reward
+of +scale if the paddle is under it, and of -scale if not.
 
-The scales are 0.01, 0.1, 1, 10 and 100. Each task paints its pieces in a colour of its own, and
-wires the three actions to left, stay and right in an order of its own. So the policy, which is
-not told the task, can see it; and what it learns in one task does not score in another, or the
-task with the largest rewards alone would teach all five.
+Each task has its own colour, by which the policy can tell it, and its own order of the actions
+left, stay and right: what is learned in one task does not score in another, or the largest rewards
+alone would teach all five.
 """
 
 import itertools
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import environments
+from environments import EpisodeCounter, Lockstep, StepOutput
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import suite
 
@@ -38,25 +37,18 @@ class Boards:
         moves: np.ndarray,
         rewards: np.ndarray,
     ):
-        """Creates the boards.
+        """Creates a board of `size` rows and columns for each task id and seed.
 
-        Args:
-          task_ids: int32 `[N]`.
-          seeds: one for each board.
-          size: rows and columns of a board.
-          moves: int32 `[N, 3]`, the paddle's move for each action.
-          rewards: float32 `[N, 2]`, the reward of a ball that is missed and of one that is caught.
+        `moves` `[N, 3]` is the paddle's move for each action, `rewards` float32 `[N, 2]` that of a
+        ball that is missed and of one that is caught.
         """
         self.task_ids = task_ids
         self._random = [np.random.default_rng(seed) for seed in seeds]
         self._boards = np.arange(len(task_ids))
         self._rows, self._columns = size
         self._moves, self._rewards = moves, rewards
-        self._counter = environments.EpisodeCounter(len(task_ids))
-        self._ball_row = np.zeros(len(task_ids), np.int32)
-        self._ball_column = np.zeros(len(task_ids), np.int32)
-        self._paddle = np.zeros(len(task_ids), np.int32)
-        self._actions = np.zeros(len(task_ids), np.int32)
+        self._counter = EpisodeCounter(len(task_ids))
+        self._ball_row, self._ball_column, self._paddle = np.zeros((3, len(task_ids)), np.int32)
 
     def place(self, board: int) -> None:
         """Chooses the columns of a board's ball and paddle for a new episode."""
@@ -66,23 +58,23 @@ class Boards:
         """Returns images of the boards, uint8 `[N, height, width, 3]`."""
         raise NotImplementedError
 
-    def reset(self) -> environments.StepOutput:
+    def reset(self) -> StepOutput:
         self._begin(self._boards)
-        return environments.initial_step(self._counter, self.draw())
+        return self._counter.start(self.draw())
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
 
-    def receive(self) -> environments.StepOutput:
+    def receive(self) -> StepOutput:
         move = self._moves[self._boards, self._actions]
         self._paddle = np.clip(self._paddle + move, 0, self._columns - 1)
         self._ball_row += 1
         done = self._ball_row == self._rows - 1
-        caught = np.where(self._ball_column == self._paddle, 1, 0)
+        caught = (self._ball_column == self._paddle).astype(int)
         reward = np.where(done, self._rewards[self._boards, caught], np.float32(0))
         info = self._counter.step(reward, done)
         self._begin(self._boards[done])
-        return environments.StepOutput(reward, info, done, self.draw())
+        return StepOutput(reward, info, done, self.draw())
 
     def close(self) -> None:
         """Holds nothing to release."""
@@ -119,8 +111,7 @@ SUITE = suite.Suite(
     tasks=_NAMES,
     action_sets={"moves": 3},
     total_frames=500_000,
-    # Without seeing the ball, the paddle meets a uniformly sampled one once in five times:
-    # 1/5 - 4/5 = -0.6. Perfect play, in place of a human's, catches every ball.
+    # Unseen, a ball is met once in five times: 1/5 - 4/5 = -0.6. Perfect play catches every ball.
     reference_scores={
         name: ReferenceScore(random=-0.6 * scale, human=scale)
         for name, scale in zip(_NAMES, _SCALES, strict=True)
@@ -133,8 +124,7 @@ SUITE = suite.Suite(
         "entropy_cost": 0.03,
         "pbt_burn_in_frames": 25_000,
     },
-    # A board has one size, and one frame is one agent step.
-    environment_factory=lambda tasks, task_ids, seeds, options: environments.Lockstep(
+    environment_factory=lambda tasks, task_ids, seeds, _: Lockstep(
         CatchEnvironments(tasks, task_ids, seeds)
     ),
 )

@@ -1,21 +1,18 @@
 """Cluttered Catch: a small visual task in which only what moves matters.
 
-The game of Catch on a board of 12x12 tiles. A ball falls from a random column, one row a step; a
-paddle in the bottom row starts in a random column and moves one to the left, stays, or moves one to
-the right. When the ball arrives, the episode ends, with +1 if the paddle is under it and 0 if not.
-Ball and paddle are white, and every other tile has a colour at random, new in each episode.
+The game of `catch` on a board of 12x12 tiles, with the paddle starting in a random column. When the
+ball arrives, the reward is +1 if the paddle is under it and 0 if not. Ball and paddle are white,
+and every other tile has a colour at random, new in each episode.
 
-To play, only the columns of ball and paddle need to be seen, among 142 tiles that mean nothing. The
-reward depends on them only at the end of an episode, after eleven steps, and in random play it is
-0 eleven times out of twelve. But the clutter stands still within an episode: the only tiles that
-change are those that the ball and the paddle leave or enter.
+In random play the reward is 0 eleven times out of twelve. But the clutter stands still within an
+episode: the only tiles that change are those that the ball and the paddle leave or enter.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-import environments
+from environments import Lockstep
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import suite
 from scalable_agent_popart.suites.catch import Boards
@@ -56,13 +53,12 @@ SUITE = suite.Suite(
     tasks=(_TASK,),
     action_sets={"moves": 3},
     total_frames=600_000,
-    # A paddle that moves without looking meets the ball once in twelve times. Perfect play, in
-    # place of a human's, catches every ball: the farthest is eleven moves away.
+    # Unseen, a ball is met once in twelve times. Perfect play catches all: none is too far away.
     reference_scores={_TASK: ReferenceScore(random=1 / _SIZE, human=1.0)},
     defaults={"height": _SIZE * _TILE, "width": _SIZE * _TILE, "learning_rate": 3e-3},
     # Older runs recorded the task by this name.
     other_tasks={"clutter": _TASK}.get,
-    environment_factory=lambda tasks, task_ids, seeds, options: environments.Lockstep(
+    environment_factory=lambda _, task_ids, seeds, __: Lockstep(
         ClutteredCatchEnvironments(task_ids, seeds)
     ),
 )

@@ -1,12 +1,10 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
-Parent and children share a block of memory in which each environment has its rows. A byte over
-the connection gives a child the turn; the child fills its rows and gives the turn back by writing
-its number to a pipe that all children share. Both pass through the kernel, whose locks order what
-is written to the rows before it is read, on processors of every kind. A child whose parent is gone
-closes its environment and ends, and the last of them removes the files of all.
-
-No TensorFlow here, as in all that the children import.
+Parent and children share a block of memory in which each environment has its row. A byte over the
+connection gives a child the turn; the child fills its row and gives the turn back by writing its
+number to a pipe that all children share. Both pass through the kernel, whose locks order what is
+written before it is read. A child whose parent is gone closes its environment and ends, and the
+last of them removes the files of all. Nothing that children import may import TensorFlow.
 """
 
 import contextlib
@@ -14,12 +12,10 @@ import fcntl
 import mmap
 import os
 import shutil
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +25,8 @@ import tree
 from environments import ArraySpec, Environment
 from scalable_agent_popart.system import supervisor
 
-# Makes an environment, in its process. Given how often it was made before, so that it need not
-# repeat what ended it, and a directory for its files, which is removed after it.
+# Makes an environment, given how often it was made before, so that it need not repeat what ended
+# it, and a directory for its files, which is removed after it.
 MakeEnvironment = Callable[[int, Path], Environment]
 
 # Exit codes where an environment raises, before its first episode or later; engines use others.
@@ -40,41 +36,20 @@ _MAX_OUTPUT_BYTES = 2**20
 
 
 class Rows:
-    """Arrays `[N, ...]` over shared memory.
-
-    Attributes:
-      action: int32.
-      reward: float32.
-      done: bool.
-      observation: nested, as specified.
-    """
+    """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps the memory, making it large enough.
-
-        Args:
-          memory: file descriptor.
-          num_environments: N.
-          observation: nested `ArraySpec`s of one environment.
-        """
-        scalars = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
-        specs = [*scalars, *tree.flatten(observation)]
-        shapes = [(num_environments, *spec.shape) for spec in specs]
-        sizes = [
-            int(np.prod(shape)) * np.dtype(spec.dtype).itemsize
-            for shape, spec in zip(shapes, specs, strict=True)
-        ]
-        ends = np.cumsum([-(-size // 64) * 64 for size in sizes]).tolist()  # Whole cache lines.
-        os.ftruncate(memory, ends[-1])
-        buffer = mmap.mmap(memory, ends[-1])
-        self.action, self.reward, self.done, *self._observations = (
-            np.ndarray(shape, spec.dtype, buffer, offset)
-            for shape, spec, offset in zip(shapes, specs, [0, *ends], strict=False)
-        )
+        """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
+        specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
+        specs += tree.flatten(observation)
+        fields = [(f"{i}", s.dtype, (num_environments, *s.shape)) for i, s in enumerate(specs)]
+        dtype = np.dtype(fields, align=True)
+        os.ftruncate(memory, dtype.itemsize)
+        block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)[0]
+        self.action, self.reward, self.done, *self._observations = block
         self.observation = tree.unflatten_as(observation, self._observations)
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
-        """Writes a step of one environment."""
         self.reward[row] = reward
         self.done[row] = done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):
@@ -86,42 +61,30 @@ class Rows:
         return self.reward[rows], self.done[rows], observation
 
 
-@dataclass(frozen=True)
-class EnvironmentTask:
-    """What a child is told: the environment to make, and where to write its steps.
-
-    Attributes:
-      make: makes the environment.
-      attempt: how often it was made before.
-      row: its number.
-      answers: file descriptor of the pipe in which the turn is given back.
-      memory: file descriptor of the rows.
-      num_environments: N.
-      observation: nested `ArraySpec`s of one environment.
-    """
-
-    make: MakeEnvironment
-    attempt: int
-    row: int
-    answers: int
-    memory: int
-    num_environments: int
-    observation: Any
-
-
 def play() -> None:
     """Makes an environment and steps it until the parent is gone: all that a child does."""
     directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
     with Hold(directory.parent) as hold:
-        connection, task = supervisor.begin()
-        for file in (task.answers, task.memory):
+        connection, (make, attempt, row, answers, shared) = supervisor.begin()
+        for file in (answers, shared[0]):
             os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
         refused_or_raised = REFUSED
         try:
-            environment = task.make(task.attempt, directory)
-            first = environment.reset()
+            environment = make(attempt, directory)
+            observation = environment.reset()
             refused_or_raised = RAISED
-            _take_turns(task, connection, environment, first)
+            reward, done, rows = 0.0, True, Rows(*shared)
+            while True:
+                rows.write(row, reward, done, observation)
+                if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
+                    os.ftruncate(sys.stderr.fileno(), 0)
+                try:
+                    os.write(answers, np.array(row, ANSWER).tobytes())
+                    if not connection.recv(1):
+                        break
+                except (BrokenPipeError, ConnectionResetError):
+                    break
+                reward, done, observation = environment.step(int(rows.action[row]))
         except Exception:
             # Ends with its last words, and without asking the engine, which has failed.
             traceback.print_exc()
@@ -130,31 +93,8 @@ def play() -> None:
         environment.close()
 
 
-def _take_turns(
-    task: EnvironmentTask, connection: socket.socket, environment: Environment, first: Any
-) -> None:
-    rows = Rows(task.memory, task.num_environments, task.observation)
-    number = np.array(task.row, ANSWER).tobytes()
-    reward, done, observation = 0.0, True, first
-    while True:
-        rows.write(task.row, reward, done, observation)
-        with contextlib.suppress(BrokenPipeError):  # The connection's end tells the same.
-            os.write(task.answers, number)
-        if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
-            os.ftruncate(sys.stderr.fileno(), 0)
-        try:
-            if not connection.recv(1):
-                return
-        except ConnectionResetError:
-            return
-        reward, done, observation = environment.step(int(rows.action[task.row]))
-
-
 class Hold:
-    """Holds a directory that several processes use; the last to let go removes it.
-
-    Use as a context manager, or `release`. A process that is killed lets go as well.
-    """
+    """Holds a directory of several processes; the last to let go, or to be killed, removes it."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -162,9 +102,7 @@ class Hold:
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def release(self, tries: int = 1) -> None:
-        """Lets go, and looks so often if all others have; may be called twice."""
-        if self._file < 0:
-            return
+        """Lets go, and looks so often if all others have."""
         for attempt in range(tries):
             time.sleep(0.05 * (attempt > 0))
             with contextlib.suppress(OSError):  # Others hold it, or it is gone.
@@ -172,7 +110,6 @@ class Hold:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 break
         os.close(self._file)
-        self._file = -1
 
     def __enter__(self) -> "Hold":
         return self

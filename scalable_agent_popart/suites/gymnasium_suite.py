@@ -9,26 +9,18 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-import environments
+from environments import ArraySpec, EnvironmentPool, Lockstep, SerialEnvironments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.process_pool import ProcessPool
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
 
 class GymnasiumEnvironment:
-    """A Gymnasium environment as an `environments.Environment`.
-
-    An episode that is truncated ends like one that is terminated: its return is cut there.
-    """
+    """A Gymnasium environment as an `Environment`; truncation ends an episode like termination."""
 
     def __init__(
-        self,
-        make: Callable[[], gymnasium.Env],
-        seed: int,
-        attempt: int = 0,
-        directory: Path | None = None,
+        self, make: Callable[[], gymnasium.Env], seed: int, attempt: int = 0, _: Path | None = None
     ):
-        """Calls `make`; `attempt` says how often that was done before with this seed."""
         self._environment = make()
         self._seed: int | None = int(np.random.default_rng([seed, attempt]).integers(2**31))
 
@@ -58,36 +50,27 @@ def make_suite(
     """Returns a suite of Gymnasium environments.
 
     Args:
-      name: of the suite.
+      name: see `Suite`, as for `total_frames`, `defaults` and other fields.
       tasks: name of each task to a function that makes its environment. Observations must be a
         `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
       image_shape: height, width and channels of the observations.
-      num_actions: that every task has.
-      total_frames: default length of a run on all tasks, in environment frames.
-      processes: if true, each environment runs in a process of its own, which pays where steps are
-        slow and keeps the run going if one crashes; functions in `tasks` must then pickle. If
-        false, environments are stepped one after the other in the actors' threads.
-      defaults: flag to value, for flags whose defaults are to be others than a `Suite`'s.
+      num_actions: of every task.
+      processes: gives each environment a process of its own, which pays where steps are slow and
+        keeps the run going if one crashes; functions in `tasks` must then pickle.
       **fields: of `Suite`, such as `reference_scores`.
     """
     height, width, num_channels = image_shape
 
     def make_environments(
-        names: Sequence[str],
-        task_ids: np.ndarray,
-        seeds: Sequence[int],
-        options: EnvironmentOptions,
-    ) -> environments.EnvironmentPool:
-        makers = [
-            functools.partial(GymnasiumEnvironment, tasks[task], seed)
-            for task, seed in zip(names, seeds, strict=True)
-        ]
+        names: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], _: EnvironmentOptions
+    ) -> EnvironmentPool:
+        own = zip(names, seeds, strict=True)
+        makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
         if processes:
-            return ProcessPool(names, makers, task_ids, suite.observation_spec(options))
-        members = [make() for make in makers]
-        return environments.Lockstep(environments.SerialEnvironments(members, task_ids))
+            return ProcessPool(names, makers, task_ids, ArraySpec(image_shape, np.uint8))
+        return Lockstep(SerialEnvironments([make() for make in makers], task_ids))
 
-    def check(names: Sequence[str], options: EnvironmentOptions) -> None:
+    def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))
         for task in names:
             try:
@@ -98,25 +81,17 @@ def make_suite(
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UserError(f"the environment of {task} cannot be made ({reason})") from error
             if found != expected:
-                raise UserError(
-                    f"{task} has the spaces {found[0]} and {found[1]}, but its suite is made for "
-                    f"{expected[0]} and {expected[1]}"
-                )
+                raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
 
-    suite = Suite(
+    burn_in, given = max(1, total_frames // 20), defaults or {}
+    return Suite(
         name=name,
         tasks=tuple(tasks),
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,
-        defaults={
-            "height": height,
-            "width": width,
-            "pbt_burn_in_frames": max(1, total_frames // 20),
-            **(defaults or {}),
-        },
+        defaults={"height": height, "width": width, "pbt_burn_in_frames": burn_in, **given},
         environment_factory=make_environments,
         check_tasks=check,
         **fields,
     )
-    return suite

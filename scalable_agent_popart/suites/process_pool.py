@@ -20,34 +20,23 @@ import numpy as np
 from absl import logging
 
 from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
-from scalable_agent_popart.suites.environment_process import (
-    ANSWER,
-    REFUSED,
-    EnvironmentTask,
-    Hold,
-    MakeEnvironment,
-    Rows,
-)
+from scalable_agent_popart.suites import environment_process
+from scalable_agent_popart.suites.environment_process import ANSWER, MakeEnvironment
 from scalable_agent_popart.system import supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
 _PIPE_BYTES = 2**16  # As much as Linux keeps.
-# How long environments that are ready wait for others to share a call of the policy.
-_GATHER_SECONDS = 0.01
-# An environment that has had the turn for so long does more than a step, and is not waited for.
-_SLOW_SECONDS = 0.1
+_GATHER_SECONDS = 0.01  # Ready ones wait so long for others to share a call of the policy.
+_SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for.
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_RESTARTS_IN_A_ROW = 8
-# A death begins a new row if so many steps came before it.
-_HEALTHY_STEPS = 10
-# How long a step or reset may take: a map that is compiled on a busy machine takes minutes.
-_MAX_TURN_SECONDS = 15 * 60.0
+_HEALTHY_STEPS = 10  # A death begins a new row if so many came before it.
+_MAX_TURN_SECONDS = 15 * 60.0  # A map that is compiled on a busy machine takes minutes.
 _CHECK_SECONDS = 1.0
 _UNSEEN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
-# End of the output that is searched: an engine shows all that its map compiler printed (10 kB).
-_MAX_OUTPUT_BYTES = 2**18
+_MAX_OUTPUT_BYTES = 2**18  # Of the output's end, which may hold a map compiler's (10 kB).
 
 
 class ProcessPool:
@@ -64,11 +53,7 @@ class ProcessPool:
     ):
         """Prepares the pool; `start` starts the processes.
 
-        Args:
-          names: of what the environments play, for messages.
-          make: makes each environment, in its process; must pickle.
-          task_ids: int32 `[N]`.
-          observation: nested `ArraySpec`s of one environment.
+        Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s.
         """
         size = len(task_ids)
         self.task_ids = task_ids
@@ -76,44 +61,39 @@ class ProcessPool:
         self.groups = np.arange(size)
         self._names = names
         self._make = make
-        self._observation = observation
-        self._directory: Path | None = None
+        self._resources = contextlib.ExitStack()
         self._memory = os.memfd_create("environments")
         # Children write to it the numbers of environments that have given the turn back.
         self._answers, self._answer = os.pipe()
-        self._rows = Rows(self._memory, size, observation)
+        for file in (self._memory, self._answers, self._answer):
+            self._resources.callback(os.close, file)
+        self._shared = (self._memory, size, observation)
+        self._rows = environment_process.Rows(*self._shared)
         self._counter = EpisodeCounter(size)
-        self._files = [self._memory, self._answers, self._answer]
-        self._selector = select.epoll()
+        self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
-        self._environment_of: dict[int, int] = {}  # By the file descriptor `Child.ends`.
         self._policies = [
             Restarts(_FIRST_PAUSE_SECONDS, max_in_a_row=_MAX_RESTARTS_IN_A_ROW) for _ in range(size)
         ]
-        # Of the present processes; the first turn they give back is no step.
-        self._steps = np.zeros(size, np.int64)
-        self._due: dict[int, float] = {}  # Environment to when it is started again.
-        self._has_turn = np.zeros(size, bool)
-        self._answered = np.zeros(size, bool)  # And were not received yet.
+        self._steps = np.zeros(size, np.int64)  # Of the present processes, from -1.
+        self._due = np.full(size, np.inf)  # When each is started again.
+        # `_answered` are those not received yet; `_ended` ended while they did not have the turn.
+        self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
         self._turn_began = np.zeros(size)
         self._checked = 0.0  # When hung ones were last looked for.
-        self._hung: set[int] = set()
-        self._ended: set[int] = set()  # While they did not have the turn.
 
     def start(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
-        self._hold = Hold(self._directory)
+        # Nobody else removes it if the last child has to be killed.
+        self._resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        self._resources.callback(self._end_children)
+        self._resources.callback(environment_process.Hold(self._directory).release)
         for i in range(len(self.task_ids)):
             self._start(i)
 
     def receive(self, seconds: float) -> Ready:
-        """Receives as in the protocol; once one is ready, waits a little for more than half to be.
-
-        Raises:
-          EnvironmentLostError: if an environment could not even begin, or died too often in a
-            row.
-        """
+        """Waits as in the protocol; once one is ready, a little longer for more than half."""
         ids = self._gather(seconds)
         self._answered[ids] = False
         self._steps[ids] += 1
@@ -128,25 +108,19 @@ class ProcessPool:
         self._has_turn[ids] = True
         self._turn_began[ids] = time.monotonic()
         for i in ids.tolist():
-            if i in self._ended:
-                self._ended.remove(i)
+            if self._ended[i]:
                 self._handle_exit(i)
             else:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     self._children[i].connection.send(b".")
 
     def close(self) -> None:
-        self._selector.close()
-        for child in self._children.values():
-            child.connection.close()  # All of them end at the same time.
-        if self._directory is not None:
-            self._hold.release()
-            supervisor.end(self._children.values(), _GRACE_SECONDS)
-            # Nobody else removes it if the last had to be killed.
-            shutil.rmtree(self._directory, ignore_errors=True)
-        self._children.clear()
-        while self._files:
-            os.close(self._files.pop())
+        self._resources.close()
+
+    def _end_children(self) -> None:
+        for child in self._children.values():  # All end at the same time.
+            child.connection.close()
+        supervisor.end(self._children.values(), _GRACE_SECONDS)
 
     def _gather(self, seconds: float) -> np.ndarray:
         """Returns the environments that have given the turn back."""
@@ -163,7 +137,7 @@ class ProcessPool:
                 end = min(end, now + _GATHER_SECONDS)
             if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
                 return ids
-            wait = min([end, *self._due.values()]) - now
+            wait = min(end, self._due.min()) - now
 
     def _attend(self, seconds: float) -> None:
         """Waits at most so long for something to happen, and sees to processes that end."""
@@ -173,16 +147,15 @@ class ProcessPool:
             self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
         for file in events:
             self._selector.unregister(file)
-            i = self._environment_of.pop(file)
+            i = next(i for i, child in self._children.items() if child.ends == file)
             if self._has_turn[i]:
                 self._handle_exit(i)
             else:
-                self._ended.add(i)
+                self._ended[i] = True
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:
             self._kill_hung(now)
-        for i in [i for i, due in self._due.items() if due <= now]:
-            del self._due[i]
+        for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
 
     def _kill_hung(self, now: float) -> None:
@@ -193,77 +166,54 @@ class ProcessPool:
         self._checked = now
         busy = self._has_turn & ~self._answered
         for i in np.flatnonzero(busy & (now - self._turn_began > _MAX_TURN_SECONDS)).tolist():
-            self._hung.add(i)
+            self._hung[i] = True
             self._children[i].send_signal(signal.SIGKILL)
 
     def _start(self, i: int) -> None:
         self._steps[i] = -1
+        self._due[i] = np.inf
+        self._ended[i] = self._hung[i] = False
         self._has_turn[i] = True
         self._turn_began[i] = time.monotonic()
         attempt = int(self.restarts[i])
-        directory = self._child_directory(i)
+        directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
-        task = EnvironmentTask(
-            self._make[i],
-            attempt,
-            i,
-            self._answer,
-            self._memory,
-            len(self.task_ids),
-            self._observation,
-        )
         with open(directory / "output", "ab") as output:
             self._children[i] = Child(
                 [sys.executable, "-u", "-c", _COMMAND],
-                task,
+                (self._make[i], attempt, i, self._answer, self._shared),
                 files=(self._answer, self._memory),
                 output=output,
                 environment=child_environment(directory),
             )
-        self._environment_of[self._children[i].ends] = i
         self._selector.register(self._children[i].ends, select.EPOLLIN)
 
-    def _child_directory(self, i: int) -> Path:
-        assert self._directory is not None
-        return self._directory / f"{i}_{self.restarts[i]}"
-
     def _handle_exit(self, i: int) -> None:
-        """Removes what a child leaves behind, and says when its successor is started.
-
-        Raises:
-          EnvironmentLostError: if there is to be none.
-        """
-        self._has_turn[i] = False
-        self._answered[i] = False
+        """Removes what a child leaves behind, and says when its successor is started, if at all."""
+        self._has_turn[i] = self._answered[i] = False
         code = self._children.pop(i).wait()
         assert code is not None
-        directory = self._child_directory(i)
+        hung = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
+        end = hung if self._hung[i] else supervisor.describe_exit(code)
+        directory = self._directory / f"{i}_{self.restarts[i]}"
         words = supervisor.last_words(supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES))
         shutil.rmtree(directory, ignore_errors=True)
-        end = supervisor.describe_exit(code)
-        if i in self._hung:
-            self._hung.remove(i)
-            end = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
-        if not self.restarts[i] and code == REFUSED and self._steps[i] < 0:
+        if not self.restarts[i] and code == environment_process.REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         policy = self._policies[i]
         pause = policy.pause(healthy=bool(self._steps[i] >= _HEALTHY_STEPS))
         if pause is None:
-            raise EnvironmentLostError(
-                f"the process of {self._names[i]} {end}, the last of {policy.deaths} in a row; "
-                f"its last words: {words}"
-            )
-        logging.warning(
-            "the process of %s %s; starting another in %g s: %s", self._names[i], end, pause, words
-        )
+            row = f"the last of {policy.deaths} in a row; its last words: {words}"
+            raise EnvironmentLostError(f"the process of {self._names[i]} {end}, {row}")
+        warning = "the process of %s %s; starting another in %g s: %s"
+        logging.warning(warning, self._names[i], end, pause, words)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
 
 
 def child_environment(directory: Path) -> dict[str, str]:
     """Returns the environment variables of a child whose files belong in a directory."""
-    # Its arrays are small, and there are as many children as there are environments.
-    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    # Mesa's software renderer (llvmpipe) draws in the thread that asks, not in one for each core.
-    threads["LP_NUM_THREADS"] = "0"
-    return {**supervisor.python_environment(), **threads, "TMPDIR": str(directory)}
+    # A child's arrays are small. With 0, Mesa's software renderer draws in the thread that asks.
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    own = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
+    return {**supervisor.python_environment(), **own}

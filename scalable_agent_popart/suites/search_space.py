@@ -1,7 +1,4 @@
-"""Distributions of the hyperparameters that population-based training tunes.
-
-`pbt` samples from them. The ranges are those of the paper's appendix, which are IMPALA's.
-"""
+"""Distributions of tuned hyperparameters, with the ranges of the paper's appendix (IMPALA's)."""
 
 from typing import NamedTuple
 
@@ -21,15 +18,14 @@ class Uniform(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these values, each with the same probability."""
+    """One of these values, all with the same probability."""
 
     values: tuple[float, ...]
 
 
 Distribution = LogUniform | Uniform | OneOf
 
-# Flag to distribution.
-PAPER: dict[str, Distribution] = {
+PAPER: dict[str, Distribution] = {  # By flag.
     "entropy_cost": LogUniform(5e-5, 1e-2),
     "learning_rate": LogUniform(5e-6, 5e-3),
     "epsilon": OneOf((1e-1, 1e-3, 1e-5, 1e-7)),

@@ -2,14 +2,14 @@
 
 import csv
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import environments
+from environments import MAX_WORDS, ArraySpec, EnvironmentPool, Observation
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
@@ -37,25 +37,23 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """Settings of a suite's environments; paths are empty where they are not given."""
+    """Settings of environments; paths are empty where they are not given."""
 
     num_action_repeats: int  # environment frames of an agent step
     height: int  # of the observation, in pixels
     width: int
     action_set: str
-    # If true, `done` also marks what ends an episode only in training, such as the loss of a life
-    # in Atari; if false, levels are those of the published evaluation.
+    # If true, `done` also marks what ends only training episodes, such as the loss of a life in
+    # Atari; if false, levels are those of the published evaluation.
     training: bool = True
     dataset_path: str = ""  # directory of the images that some levels show
     level_cache_dir: str = ""  # directory of compiled levels
     human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
 
 
-# Makes one environment for each task name. The ids become its `task_ids`; each environment takes
-# its randomness from its own seed.
+# Makes an environment for each task name, `task_ids` of the pool, and seed.
 MakeEnvironments = Callable[
-    [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions],
-    environments.EnvironmentPool,
+    [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions], EnvironmentPool
 ]
 
 
@@ -94,13 +92,12 @@ class Suite:
     module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
 
     def __post_init__(self) -> None:
-        derived = {
-            "title": self.title or self.name,
-            "reference_scores": self.reference_scores or dict.fromkeys(self.tasks, UNNORMALISED),
-            "defaults": {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)  # The class is frozen.
+        # The class is frozen.
+        defaults = {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults}
+        object.__setattr__(self, "defaults", defaults)
+        object.__setattr__(self, "title", self.title or self.name)
+        scores = self.reference_scores or dict.fromkeys(self.tasks, UNNORMALISED)
+        object.__setattr__(self, "reference_scores", scores)
 
     @property
     def whole(self) -> bool:
@@ -113,13 +110,18 @@ class Suite:
         return any(score != UNNORMALISED for score in self.reference_scores.values())
 
     @property
+    def unit(self) -> str:
+        """The sign that follows a printed score."""
+        return "%" if self.normalised else ""
+
+    @property
     def level_name(self) -> str:
         """The `--level_name` that resolves to this suite and the tasks in play."""
         names = self.name if self.whole else ",".join(self.tasks)
         return f"{self.module}:{names}" if self.module else names
 
     def check(self, options: EnvironmentOptions) -> None:
-        """Raises UserError if the tasks in play cannot be played."""
+        """Raises UserError if the tasks cannot be played."""
         for module, install in self.requires.items():
             if importlib.util.find_spec(module) is None:
                 raise UserError(f"{self.name} needs the module {module}: {install}")
@@ -130,45 +132,30 @@ class Suite:
         return self.test_versions.get(task, task)
 
     def references(self, starts: str) -> dict[str, ReferenceScore]:
-        """Returns random and human scores of every level, held-out versions too.
-
-        Args:
-          starts: the episodes' start, `noop` or `human`.
-        """
+        """Returns the reference scores of all levels from `noop` or `human` starts."""
         by_task = self.human_starts_scores if starts == "human" else self.reference_scores
-        return {
-            level: reference
-            for task, reference in by_task.items()
-            for level in (task, self.test_version(task))
-        }
+        return {**by_task, **{self.test_version(task): score for task, score in by_task.items()}}
 
-    def select(self, tasks: Sequence[str]) -> "Suite":
+    def select(self, tasks: Iterable[str]) -> "Suite":
         """Returns the same benchmark with these tasks in play."""
         return replace(self, tasks=tuple(tasks))
 
     def observation_spec(self, options: EnvironmentOptions) -> Any:
         """Returns the spec of one observation: uint8 `[height, width, channels]`, and words."""
-        shape = (options.height, options.width, self.num_channels)
-        image = environments.ArraySpec(shape, np.uint8)
-        if not self.has_instructions:
-            return image
-        words = environments.ArraySpec((environments.MAX_WORDS,), np.int32)
-        return environments.Observation(image, words)
+        image = ArraySpec((options.height, options.width, self.num_channels), np.uint8)
+        words = ArraySpec((MAX_WORDS,), np.int32)
+        return Observation(image, words) if self.has_instructions else image
 
     def make_environments(
-        self,
-        task_ids: Sequence[int] | np.ndarray,
-        seeds: Sequence[int],
-        options: EnvironmentOptions,
-    ) -> environments.EnvironmentPool:
+        self, task_ids: Iterable[int], seeds: Sequence[int], options: EnvironmentOptions
+    ) -> EnvironmentPool:
         """Makes an environment for each task id, in this order."""
-        names = [self.tasks[task_id] for task_id in task_ids]
-        return self.environment_factory(names, np.asarray(task_ids, np.int32), seeds, options)
+        ids = np.array(list(task_ids), np.int32)
+        return self.environment_factory([self.tasks[i] for i in ids], ids, seeds, options)
 
 
 def read_reference_scores(file_name: str) -> dict[str, ReferenceScore]:
     """Reads a score table (columns: task, random, human) that ships with the package."""
-    text = resources.files("scalable_agent_popart.suites").joinpath("data", file_name).read_text()
-    rows = csv.reader(line for line in text.splitlines() if not line.startswith("#"))
-    next(rows)
+    lines = (Path(__file__).parent / "data" / file_name).read_text().splitlines()
+    _, *rows = csv.reader(line for line in lines if not line.startswith("#"))
     return {task: ReferenceScore(float(random), float(human)) for task, random, human in rows}

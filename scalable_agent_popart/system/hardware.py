@@ -1,8 +1,4 @@
-"""The machine's cores, memory and devices, and their use by TensorFlow and the allocator.
-
-Thread pools and the allocator belong to the process, so they are set once, by the program that
-starts it and before TensorFlow first computes.
-"""
+"""The machine's cores, memory and devices, and their use by TensorFlow and the allocator."""
 
 import contextlib
 import ctypes
@@ -10,6 +6,7 @@ import gc
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,36 +18,29 @@ from absl import logging
 from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
 
 # Names of glibc's `mallopt` parameters, from its malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
-# glibc before 2.35 takes no larger threshold for mapping than the second of these.
-_MMAP_THRESHOLDS = (2**31 - 1, 2**25)
-
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_MMAP_THRESHOLDS = (2**31 - 1, 2**25)  # glibc before 2.35 takes only the second.
 # Linux's lists of the cgroups that a process is in, and of what they allow.
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
-# Types are compared for so long, and in so many rounds at least.
-_MEASURING_SECONDS = 0.5
-_MIN_ROUNDS = 8
-# bfloat16 has to be so many times as fast. Nearer to 1 the noise would decide, for each run anew,
-# and make different agents of two runs of one command.
+_MEASURING_SECONDS, _MIN_ROUNDS = 0.5, 8  # Types are compared for at least both.
+# bfloat16 has to be so many times as fast; nearer to 1 noise would decide, for each run anew.
 _MIN_GAIN = 1.05
+
+MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
 def prepare_process() -> None:
     """Sets TensorFlow's threads, the allocator and Python's garbage collector.
 
-    To be called once all modules are imported, and before TensorFlow first computes: a process
-    that has used TensorFlow keeps the threads it has.
+    To be called once all modules are imported, and before TensorFlow first computes.
     """
     keep_freed_memory()
-    # Without freezing them, the collector would look through the modules' many objects again and
-    # again, which takes a tenth of the program's own work.
+    # Looking through the modules' many objects again and again would take a tenth of all work.
     gc.collect()
     gc.freeze()
-    try:
+    with contextlib.suppress(RuntimeError):
         if has_gpu():
             for gpu in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
@@ -60,20 +50,17 @@ def prepare_process() -> None:
                 "this machine has an NVIDIA driver, but TensorFlow can use no GPU; with "
                 "TF_CPP_MIN_LOG_LEVEL=0 in the environment it says why"
             )
-        # Actors and the parts of a batch give every core work of its own; sharing one
-        # operation between cores would make each wait for the other.
+        # Actors and the parts of a batch give every core work of its own.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(num_cores())
-    except RuntimeError:
-        pass
 
 
 def keep_freed_memory() -> None:
     """Makes glibc's allocator reuse memory that it would return to the system.
 
-    The activations of large batches would otherwise be mapped, faulted in page by page and
-    unmapped again at every step. It gets a single arena, because those of threads hold no block
-    of 64 MiB. Without glibc nothing happens.
+    The activations of large batches would otherwise be mapped and faulted in at every step. It
+    gets a single arena, as those of threads hold no block of 64 MiB. Without
+    glibc nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
@@ -85,72 +72,55 @@ def keep_freed_memory() -> None:
 def memory() -> dict[str, float]:
     """Measures `memory_mib`, resident now of this process and its descendants.
 
-    Of the descendants' pages that several processes share, each counts its proportional part. Empty
-    where there is no `/proc`.
+    Pages that descendants share count in parts. Empty where there is no `/proc`.
     """
     if not (own := Path("/proc/self")).exists():
         return {}
-    processes, total = [own], _resident_bytes(own)
+    processes, total = [own], _resident_bytes(own, proportional=False)
     for process in processes:  # The list grows meanwhile.
         # A child belongs to the thread that started it.
         for children in process.glob("task/*/children"):
             with contextlib.suppress(OSError):  # The thread has ended.
                 processes += [Path("/proc", child) for child in children.read_text().split()]
-    total += sum(map(_proportional_bytes, processes[1:]))
+    for process in processes[1:]:
+        with contextlib.suppress(OSError):  # The process has ended.
+            total += _resident_bytes(process, proportional=True)
     return {"memory_mib": total / 2**20}
 
 
-def _resident_bytes(process: Path) -> int:
+def _resident_bytes(process: Path, proportional: bool) -> int:
+    """Measures a process's memory, if so asked with only its part of shared pages."""
+    if proportional:
+        with contextlib.suppress(OSError, StopIteration):
+            lines = (process / "smaps_rollup").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 2**10
     return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _proportional_bytes(process: Path) -> int:
-    """Measures a process's memory, of shared pages its part if that is known; 0 once it ended."""
-    with contextlib.suppress(OSError):
-        for line in (process / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 2**10
-    with contextlib.suppress(OSError):
-        return _resident_bytes(process)
-    return 0
-
-
 def num_cores() -> int:
-    """Counts the cores that this process may use: its affinity, or less if its cgroup has less.
-
-    A quota of one and a half cores counts as two.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    """Counts the cores that this process may use: by affinity and cgroups, rounded up."""
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
 
 
 def _cgroup_quotas() -> Iterator[float]:
     """Yields the processor time, in cores, that each of this process's cgroups allows it."""
-    try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return
+    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = _CGROUPS / controllers  # Of version 2, which names none, the folder itself.
-        # Limits of the groups above hold as well. In a container the path may be the host's,
-        # which does not exist there; the container's own group is then the root.
+        # Version 2 names no controllers, and has both numbers in one file.
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        root = _CGROUPS / controllers
+        # Limits of the groups above hold as well. In a container the path may be the host's, and
+        # the container's own group the root.
         for group in (own := root / path.lstrip("/"), *own.parents):
-            try:
-                if controllers:
-                    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                    quota, period = ((group / name).read_text() for name in names)
-                else:
-                    quota, period = (group / "cpu.max").read_text().split()
-                if quota.strip() not in ("max", "-1"):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max".
+                quota, period = " ".join((group / name).read_text() for name in names).split()
+                if float(quota) >= 0:
                     yield float(quota) / float(period)
-            except (OSError, ValueError):
-                pass
             if group == root:
                 break
 
@@ -167,17 +137,17 @@ def learner_device() -> str:
 
 def device() -> dict[str, Any]:
     """Describes processor, usable cores and GPUs, for records."""
+    cpuinfo = Path("/proc/cpuinfo")  # Of Linux.
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    model = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
     return {
-        "processor": _processor_model(),
+        "processor": model[1] if model else platform.processor() or platform.machine(),
         "cores": num_cores(),
         "gpus": [
             tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
             for gpu in tf.config.list_physical_devices("GPU")
         ],
     }
-
-
-MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
 def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] | None:
@@ -194,12 +164,8 @@ def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] |
 def faster_type(make_work: MakeWork) -> tf.DType:
     """Returns the type in which some work takes less time: bfloat16 if it clearly does, or float32.
 
-    This is measured, since neither a device's name nor its list of features tells. The types take
-    turns, so that other processes disturb both alike, and of each the shortest time counts, which
-    is the one that was disturbed least.
-
-    Args:
-      make_work: given a type, returns a call that does the work in it and waits for its end.
+    `make_work` returns, given a type, a call that does the work in it and waits for its end. The
+    types take turns, and of each the shortest time counts, which other processes disturbed least.
     """
     prepared = [prepare_work(make_work, dtype) for dtype in (tf.float32, tf.bfloat16)]
     works = [work for work in prepared if work is not None]
@@ -219,13 +185,3 @@ def faster_type(make_work: MakeWork) -> tf.DType:
     taken = tf.bfloat16 if gain >= _MIN_GAIN else tf.float32
     logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
     return taken
-
-
-def _processor_model() -> str:
-    """Returns the processor's name by Linux, or elsewhere by Python."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()

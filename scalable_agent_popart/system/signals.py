@@ -9,21 +9,15 @@ from types import FrameType
 class StopOnSignal:
     """While entered, keeps the first SIGINT or SIGTERM; a SIGINT after that acts as usual.
 
-    A second SIGTERM changes nothing. In a group of processes that are all stopped, of which one
-    stops another, it would cut short the saving that the first signal asked for.
-
-    Attributes:
-      signal_number: the signal received, or None.
+    A second SIGTERM, as a group's processes may send each other, does not cut the saving short.
     """
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None
+        self.signal_number: int | None = None  # The signal received.
 
     def __enter__(self) -> "StopOnSignal":
-        self._previous = {
-            number: signal.signal(number, self._handle)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,8 +1,8 @@
 """Owner of child processes: how they are started, watched, ended and started again.
 
-`Child` is a process with a connection to its parent, `Restarts` says when one that died is started
-again, and `Group` holds programs that must not outlive this process, however it ends. Only the
-standard library is used, since processes of environments and the tools of clusters import this.
+`Restarts` says when a `Child` that died is started again, and `Group` holds those that must not
+outlive this process, however it ends. Processes of environments and the tools of clusters import
+this, so only the standard library is used.
 """
 
 import contextlib
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _MAX_MESSAGE_BYTES = 2**16
-_MAX_LINES = 5
-_MAX_REASONS = 3
+_MAX_LINES, _MAX_REASONS = 5, 3
 # Stack traces of Python, Lua and abseil: the message stands above Lua's and below Python's.
 _STACK_TRACE = re.compile(
     r"^\s*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
@@ -31,7 +30,7 @@ _STACK_TRACE = re.compile(
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
-# A line that says why, among others that say what was done. Warnings of map compilers do not.
+# A line that says why, among others. Warnings of map compilers do not.
 _REASON = re.compile(
     r"(?!WARNING).*(\bfatal\b|\berror\b|fail|\bcannot\b|could ?n[o']t|unable to|no space"
     r"|no such file|out of memory|permission denied|(command|:) not found)",
@@ -51,19 +50,9 @@ os.killpg(0, signal.SIGKILL)
 class Child:
     """A process that this one has started.
 
-    It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group
-    when the process has ended is killed.
-
-    Attributes:
-      pid: its number.
-      ends: file descriptor that can be read from once the process has ended, while `exit_code` is
-        None.
-      began: when it was started, as `time.monotonic` counts.
-      connection: socket to its standard input. Its end tells the child that the parent is gone.
-      output: the pipe that it prints to, if `output` was `subprocess.PIPE`.
-      exit_code: as shells count, 128 and more for signals; None until the end was waited for.
-      message: all that it has written to the connection, once its end was waited for.
-      max_memory_kib: largest memory, once its end was waited for.
+    It leads a process group, so that Ctrl-C reaches only the parent; what is left of the group at
+    its end is killed. Its `connection` is the socket to its standard input, whose end tells it that
+    the parent is gone; `ends` can be read from once it has ended, while `exit_code` is None.
     """
 
     def __init__(
@@ -75,24 +64,18 @@ class Child:
         environment: Mapping[str, str] | None = None,
         group: int | None = None,
     ):
-        """Starts the process.
+        """Starts the process; raises OSError if the command cannot be executed.
 
         Args:
-          command: its arguments, beginning with the program.
           payload: is pickled and sent over the connection, for `begin`.
           files: descriptors that it inherits.
           output: file for all that it prints, or `subprocess.PIPE`; by default this process's.
-          environment: variables; by default those of this process.
           group: the process group that it joins instead of leading one of its own.
-
-        Raises:
-          OSError: if the command cannot be executed.
         """
         owner = os.getpid()
 
         def leave_if_orphaned() -> None:
-            # The process is in the group by now: a parent that died before this is noticed here,
-            # one that dies later by the guard.
+            # A parent that dies later is noticed by the guard, in whose group this is by now.
             if os.getppid() != owner:
                 os._exit(1)
 
@@ -112,9 +95,10 @@ class Child:
         self.pid = self._process.pid
         self.ends = os.pidfd_open(self.pid)
         self.began = time.monotonic()
-        self.output = self._process.stdout
+        self.output = self._process.stdout  # If it is a pipe.
+        # As shells count, 128 and more for signals. This and the rest is known after `wait`.
         self.exit_code: int | None = None
-        self.message = ""
+        self.message = ""  # All that it has written to the connection.
         self.max_memory_kib = 0
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -145,8 +129,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        code = self._process.returncode
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
         self.exit_code = code if code >= 0 else 128 - code
         self.max_memory_kib = usage.ru_maxrss
         with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
@@ -157,10 +140,7 @@ class Child:
 
 
 def begin() -> tuple[socket.socket, Any]:
-    """Returns, in a `Child`, the connection to its parent and the payload.
-
-    Programs that it starts find nothing in their standard input.
-    """
+    """Returns, in a `Child`, its connection and payload; programs that it starts read nothing."""
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -183,8 +163,8 @@ class Group:
     """A process group that is killed as soon as this process is gone; use as a context manager.
 
     A process that does nothing else leads it, and reads from a connection that only this process
-    holds. So even programs that a launcher has started, as a Python zip's does, end with their
-    owner. Processes that leave the group, as those of environments, have to care for themselves.
+    holds. So even programs that a launcher has started end with their owner. Processes that leave
+    the group, as those of environments, have to care for themselves.
     """
 
     def __enter__(self) -> "Group":
@@ -193,7 +173,6 @@ class Group:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Kills what is left."""
         self._guard.kill()
 
     def start(self, command: Sequence[str], **how: Any) -> Child:
@@ -207,25 +186,17 @@ class Group:
 
 @dataclass
 class Restarts:
-    """Says when a process that died is started again: later with each death in a row.
+    """Says when a process that died is started again: later with each death in a row."""
 
-    Attributes:
-      first_pause: seconds before the first restart in a row; doubles with each further one.
-      max_pause: seconds.
-      max_in_a_row: number of restarts in a row; the next death is the last.
-      deaths: in a row up to now.
-    """
-
-    first_pause: float = 0.0
+    first_pause: float = 0.0  # Seconds before the first restart; doubles with each further one.
     max_pause: float = math.inf
-    max_in_a_row: float = math.inf
-    deaths: int = 0
+    max_in_a_row: float = math.inf  # Restarts; the next death is the last.
+    deaths: int = 0  # In a row up to now.
 
     def pause(self, healthy: bool) -> float | None:
         """Counts a death; returns the seconds up to the restart, or None to give up.
 
-        Args:
-          healthy: whether the process had worked, so that its death begins a new row.
+        A process that was `healthy`, having worked, begins a new row.
         """
         self.deaths = 1 if healthy else self.deaths + 1
         if self.deaths > self.max_in_a_row:
@@ -236,8 +207,7 @@ class Restarts:
 
 def python_environment() -> dict[str, str]:
     """Returns environment variables with which Python finds the modules that this process does."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def describe_exit(code: int) -> str:
@@ -258,14 +228,10 @@ def tail(path: Path, max_bytes: int) -> str:
 
 
 def last_words(output: str) -> str:
-    """Tells in one line why a process ended.
+    """Tells in one line why a process ended, given what it printed last.
 
-    Args:
-      output: all that it has printed, or the end of it.
-
-    Returns:
-      The exception that ended it, or else its last lines, both without stack traces; before them
-      earlier lines that name a cause, as a missing program or library.
+    That is the exception that ended it, or else its last lines, after earlier lines that name a
+    cause, as a missing library; all without stack traces.
     """
     lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
     raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]

@@ -1,8 +1,4 @@
-"""Imports TensorFlow without its libraries' messages on the terminal.
-
-The libraries write some messages when they are loaded, which none of their settings suppresses,
-and later name operations and optimisations of graphs that they do without.
-"""
+"""Imports TensorFlow without its libraries' messages, some of which no setting suppresses."""
 
 import contextlib
 import os
@@ -19,10 +15,9 @@ _SUCCESS = b"\0"
 def import_quietly() -> None:
     """Imports TensorFlow, hides its messages meanwhile, and sets which messages it writes later.
 
-    Messages of an import that fails, or that ends the process, are shown. Later messages are only
-    those before the process ends, since errors are raised as exceptions; with an NVIDIA driver
-    also those of errors, since exceptions from GPUs often name no cause. Nothing is hidden from
-    users who set TF_CPP_MIN_LOG_LEVEL.
+    Messages of an import that fails are shown. Later ones are only those before the process ends,
+    and with an NVIDIA driver those of errors, as exceptions from GPUs often name no cause. Nothing
+    is hidden from users who set TF_CPP_MIN_LOG_LEVEL.
     """
     if _LEVEL in os.environ:
         return
@@ -38,34 +33,25 @@ def _hidden_unless_it_fails() -> Iterator[None]:
     keeper = os.fork()
     if keeper == 0:
         os.close(writer)
-        _keep(reader)
+        for number in (signal.SIGINT, signal.SIGTERM):  # They are for the process that imports.
+            signal.signal(number, signal.SIG_IGN)
+        text = b""
+        while not text.endswith(_SUCCESS) and (part := os.read(reader, 2**16)):
+            text += part
+        os.write(2, b"" if text.endswith(_SUCCESS) else text)
+        os._exit(0)
     stderr = os.dup(2)
     os.dup2(writer, 2)
     os.close(reader)
     os.close(writer)
-    failed = False
+    end = _SUCCESS
     try:
         yield
-    except Exception:
-        failed = True
+    except Exception:  # Ctrl-C is no failure.
+        end = b""
         raise
     finally:
-        if not failed:  # Ctrl-C is no failure.
-            os.write(2, _SUCCESS)
+        os.write(2, end)
         os.dup2(stderr, 2)
         os.close(stderr)
         os.waitpid(keeper, 0)
-
-
-def _keep(reader: int) -> None:
-    """Reads up to the mark of success, or shows what was read; ends the process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # They are for the process that imports.
-        signal.signal(number, signal.SIG_IGN)
-    text = b""
-    while not text.endswith(_SUCCESS):
-        part = os.read(reader, 2**16)
-        if not part:
-            os.write(2, text)
-            break
-        text += part
-    os._exit(0)

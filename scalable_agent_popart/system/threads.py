@@ -15,11 +15,12 @@ class Threads(abc.ABC):
         self._error: BaseException | None = None
 
     @abc.abstractmethod
-    def stop(self) -> None:
-        """Makes every thread return.
+    def start(self) -> None:
+        """Starts the threads, which `close` ends."""
 
-        Called on the first exception and by `close`, from any thread, possibly more than once.
-        """
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Makes every thread return; called from any thread, possibly more than once."""
 
     def start_thread(self, name: str, work: Callable[[], None]) -> None:
         """Runs `work` in a new thread."""
@@ -37,9 +38,8 @@ class Threads(abc.ABC):
         self.stop()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
-            if thread.is_alive():
-                message = f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"
-                self._error = self._error or RuntimeError(message)
+            if thread.is_alive() and self._error is None:
+                self._error = RuntimeError(f"{thread.name} did not stop in {_JOIN_SECONDS:g} s")
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

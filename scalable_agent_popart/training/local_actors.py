@@ -8,25 +8,20 @@ import numpy as np
 from environments import EnvironmentPool
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.actor import RolloutSink, run_actor
-from scalable_agent_popart.acting.batch_feed import BatchFeed
-from scalable_agent_popart.acting.policy import Policy
+from scalable_agent_popart.acting.policy import Policy, WeightSource, WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
-from scalable_agent_popart.acting.weights import WeightSource, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.stage_clock import StageClock
 from scalable_agent_popart.system.threads import Threads
+from scalable_agent_popart.training.actors import Actors
 
 
-class LocalActors:
-    """Actor threads of the learner's own process, and the batches they make.
+class LocalActors(Actors):
+    """Actor threads of the learner's own process."""
 
-    Attributes:
-      threads: of the actors.
-      rollout_queue: takes their rollouts.
-      feed: makes batches of those.
-    """
+    threads: "ActorThreads"
 
     def __init__(
         self,
@@ -40,26 +35,11 @@ class LocalActors:
         version = int(learner.num_updates)
         self._store = WeightStore(learner.agent.trainable_variables, version)
         self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
-        self.feed = BatchFeed(self.rollout_queue, config.batch_size)
         # The version keeps a resumed run from replaying its past.
         seed = np.random.SeedSequence([config.seed, version])
         ends = [(self._store, self.rollout_queue)] * factory.num_actor_threads(config)
-        self.threads = ActorThreads(config, spec, ends, seed, policies)
-
-    def __enter__(self) -> "LocalActors":
-        self.threads.start()
-        self.feed.start()
-        return self
-
-    def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        self.feed.close()
-        self.threads.close()
-        if exception_type is None:
-            self._raise_error()
-
-    def next_batch(self) -> Rollout | None:
-        self._raise_error()
-        return self.feed.next_batch()
+        threads = ActorThreads(config, spec, ends, seed, policies)
+        super().__init__(self.rollout_queue, config.batch_size, threads)
 
     def describe_start(self) -> str:
         started, num_actors = self.threads.num_started, self._config.num_actors
@@ -72,14 +52,11 @@ class LocalActors:
         self._store.publish(version)
 
     def restarts(self) -> dict[str, int]:
-        return self.threads.restarts()
-
-    def load(self) -> dict[str, float]:
-        return self.feed.load()
-
-    def _raise_error(self) -> None:
-        self.threads.raise_error()
-        self.feed.raise_error()
+        tasks = self._config.suite.tasks
+        counts = np.zeros(len(tasks), np.int64)
+        for pool in self.threads.pools:
+            np.add.at(counts, pool.task_ids, pool.restarts)
+        return {task: int(n) for task, n in zip(tasks, counts, strict=True) if n}
 
 
 class ActorThreads(Threads):
@@ -87,6 +64,7 @@ class ActorThreads(Threads):
 
     Attributes:
       clocks: measure where the time of each thread goes.
+      pools: environments of the threads that have begun.
     """
 
     def __init__(
@@ -97,15 +75,10 @@ class ActorThreads(Threads):
         seed: np.random.SeedSequence,
         policies: dict[int, Policy] | None = None,
     ):
-        """Prepares the threads.
+        """Prepares a thread for each source of weights and sink of rollouts `[T + 1, ...]`.
 
-        Args:
-          config: of the run.
-          spec: of one environment's rollout.
-          ends: source of the weights and sink of the rollouts of each thread.
-          seed: of everything random.
-          policies: of ended threads with the same agent and tasks, by thread number, to be used
-            again; missing ones are added.
+        `policies` are those of ended threads with the same agent and tasks, by thread number, to
+        be used again; missing ones are added.
         """
         super().__init__()
         self._config = config
@@ -114,10 +87,9 @@ class ActorThreads(Threads):
         self._seeds = seed.spawn(len(ends))
         self.clocks = [StageClock() for _ in ends]
         self._policies = {} if policies is None else policies
-        self._pools: list[EnvironmentPool] = []
+        self.pools: list[EnvironmentPool] = []
 
     def start(self) -> None:
-        """Starts the threads, which `close` ends."""
         config = self._config
         dealt = factory.deal_tasks(
             config.num_actors, len(config.suite.tasks), len(self._ends), max(0, config.task)
@@ -140,14 +112,6 @@ class ActorThreads(Threads):
         policies = list(self._policies.values())  # Its thread may be adding one.
         return sum(int(np.count_nonzero(policy.begun)) for policy in policies)
 
-    def restarts(self) -> dict[str, int]:
-        """Counts, by task, the environments that were lost and started again, where any were."""
-        tasks = self._config.suite.tasks
-        counts = np.zeros(len(tasks), np.int64)
-        for pool in self._pools:
-            np.add.at(counts, pool.task_ids, pool.restarts)
-        return {task: int(n) for task, n in zip(tasks, counts, strict=True) if n}
-
     def _act(self, i: int, task_ids: np.ndarray) -> None:
         (source, sink), seed = self._ends[i], self._seeds[i]
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])
@@ -160,5 +124,5 @@ class ActorThreads(Threads):
         environments = factory.make_environments(
             self._config, self._config.suite, task_ids, seed, training=True
         )
-        self._pools.append(environments)
+        self.pools.append(environments)
         run_actor(environments, policy, sink, self._spec, self.clocks[i])

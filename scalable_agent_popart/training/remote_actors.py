@@ -16,85 +16,60 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.batch_feed import BatchFeed
-from scalable_agent_popart.acting.weights import Weights, WeightStore
+from scalable_agent_popart.acting.policy import Weights, WeightStore
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.threads import Threads
+from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import ActorThreads
 from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
 
-# For how long a learner that has finished stays, so that actor jobs see that it has: longer than a
+# For so long a learner that has finished stays, so that actor jobs see that it has: longer than a
 # call that lost an earlier learner takes to fail, and they then back off.
 _FAREWELL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 # Pauses, at first and at most, between an actor's questions if its rollout can be sent.
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.002, 0.1
-# Rollouts that are sent in one call; and the time from which on a call is slow.
 _MAX_ROLLOUTS_PER_CALL = 8
-_SLOW_SECONDS = 1.0
 
 
-class RemoteActors:
-    """Actor jobs as the learner sees them, and the batches of what they send."""
+class RemoteActors(Actors):
+    """Actor jobs as the learner sees them; weights are shown to them on entering."""
+
+    threads: "_Publisher"
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
-        """Opens the port, and shows the weights on entering.
-
-        Raises:
-          UserError: if the port is taken.
-        """
+        """Opens the port; raises UserError if it is taken."""
         self._learner = learner
-        self._batch_size = config.batch_size
         self._total_frames = config.total_environment_frames
         port = int(config.learner_address.rpartition(":")[2])
-        handshake = {**_handshake(config, learner.agent, spec), **_may_differ(config)}
+        handshake = _handshake(config, learner.agent, spec) | {"--precision": config.precision}
         self._port = LearnerPort(port, spec, config.batch_size, handshake)
-        self._feed = BatchFeed(self._port, config.batch_size)
-        self._publisher = _Publisher(self._port, learner)
-
-    def __enter__(self) -> "RemoteActors":
-        self._publisher.start()
-        self._feed.start()
-        return self
+        super().__init__(self._port, config.batch_size, _Publisher(self._port, learner))
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         finished = exception_type is None and self._learner.frames >= self._total_frames
-        self._publisher.close()  # Once it has shown the newest.
+        self.threads.close()  # Once it has shown the newest.
         if finished:
             self._port.finish()
-        self._feed.close()  # Actors that wait to send are sent away, and learn of the end.
-        if finished:
+            self.feed.close()  # Actors that wait to send are sent away, and learn of the end.
             time.sleep(_FAREWELL_SECONDS)
-        if exception_type is None:
-            self._raise_error()
-
-    def next_batch(self) -> Rollout | None:
-        self._raise_error()
-        return self._feed.next_batch()
+        super().__exit__(exception_type)
 
     def describe_start(self) -> str:
-        batch_size = self._batch_size
-        return f"waiting for actors: {self._port.fill() * batch_size:.0f} of {batch_size} rollouts"
+        return "waiting for rollouts of actor jobs"
 
     def publish(self, version: int) -> None:
-        self._publisher.publish(version)
-
-    def restarts(self) -> dict[str, int]:
-        return {}  # Only the actor jobs know.
+        self.threads.publish(version)
 
     def load(self) -> dict[str, float]:
         """As `BatchFeed.load`; also logs the actor jobs' messages."""
         for message in self._port.messages():
             logging.warning("%s", message)
-        return self._feed.load()
-
-    def _raise_error(self) -> None:
-        self._publisher.raise_error()
-        self._feed.raise_error()
+        return super().load()
 
 
 class _Publisher(Threads):
@@ -103,15 +78,12 @@ class _Publisher(Threads):
     def __init__(self, port: LearnerPort, learner: Learner):
         super().__init__()
         self._port = port
-        version = int(learner.num_updates)
-        self._store = WeightStore(learner.agent.trainable_variables, version)
-        self._shown = -1  # Version.
+        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
         self._wake_up = threading.Event()
         self._stopping = False
 
     def start(self) -> None:
-        """Shows the first weights, before which no actor is let in, and starts the thread."""
-        self._show_newest()
+        self._show_newest()  # Before which no actor is let in.
         self.start_thread("weights", self._work)
 
     def publish(self, version: int) -> None:
@@ -132,23 +104,15 @@ class _Publisher(Threads):
             self._show_newest()
 
     def _show_newest(self) -> None:
-        weights = self._store.latest()
-        if weights.version != self._shown:
-            self._shown = weights.version
-            blob = b"".join(tensor.numpy().tobytes() for tensor in weights.tensors)
-            self._port.publish(weights.version, blob)
+        version, tensors = self._store.latest()
+        self._port.publish(version, b"".join(tensor.numpy().tobytes() for tensor in tensors))
 
 
 def run_actor_job(config: Config) -> int | None:
-    """Plays for the learner until that has finished.
+    """Plays for the learner until that has finished, and waits for it whenever it is gone.
 
-    Waits for the learner at first and whenever it is gone.
-
-    Returns:
-      None at the end, or the number of the signal that asked to stop.
-
-    Raises:
-      UserError: if the learner has another configuration.
+    Returns None at the end, or the number of the signal that asked to stop. Raises UserError if the
+    learner has another configuration.
     """
     config = factory.settle(config)  # For this machine.
     spec = factory.make_rollout_spec(config)
@@ -157,7 +121,7 @@ def run_actor_job(config: Config) -> int | None:
     over = threading.Event()
     learners = []
     for i in range(factory.num_actor_threads(config)):
-        may_differ = {} if i else _may_differ(config)  # Is logged once.
+        may_differ = {} if i else {"--precision": config.precision}  # Is only logged, and once.
         link = LearnerLink(config.learner_address, spec, handshake, name, may_differ)
         learners.append(RemoteLearner(link, agent.trainable_variables, over))
     with StopOnSignal() as stop:
@@ -178,23 +142,18 @@ def run_actor_job(config: Config) -> int | None:
 
 
 class RemoteLearner:
-    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`.
-
-    Attributes:
-      newest: the weights received last; None before the first.
-    """
+    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`."""
 
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
         """Connects nowhere yet.
 
-        The weights have the variables' shapes and types. The event `over` is set when the job is
-        to end, as when the learner has finished.
+        Weights have the variables' shapes and types. The job ends when `over` is set.
         """
-        self.newest: Weights | None = None
+        self.newest: Weights | None = None  # Received last.
         self._link = link
         self._variables = variables
         self._over = over
-        self._max_rollouts = 1  # In one call.
+        self._wait_seconds = _FIRST_WAIT_SECONDS
 
     @property
     def closed(self) -> bool:
@@ -213,38 +172,25 @@ class RemoteLearner:
         return self.newest is not None
 
     def latest(self) -> Weights:
-        """Returns the newest weights; without a learner the last ones."""
+        """Returns the newest weights, for which `wait` has waited; without a learner the last."""
         self._refresh()
-        assert self.newest is not None, "to be waited for first"
+        assert self.newest is not None
         return self.newest
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
         """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
         del behind  # Actor jobs do not know the environments of others.
-        end = time.monotonic() + seconds
-        wait = _FIRST_WAIT_SECONDS
-        while not self.closed:
-            status = self._status()
-            if status is not None and status.free:
-                return min(count, status.free, self._max_rollouts)
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            self._over.wait(min(wait * random.uniform(0.5, 1.5), left))
-            wait = min(2 * wait, _MAX_WAIT_SECONDS)
+        status = self._status()
+        if status is not None and status.free and not status.finished:
+            self._wait_seconds = _FIRST_WAIT_SECONDS
+            return min(count, status.free, _MAX_ROLLOUTS_PER_CALL)
+        self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
+        self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
         return 0
 
     def put(self, rollouts: Rollout) -> None:
         """Sends rollouts; they are lost if the learner is."""
-        begin = time.monotonic()
         self._link.put(rollouts)
-        taken = time.monotonic() - begin
-        # The call is slow if too many actors had seen the same free capacity: send less, later.
-        if taken > _SLOW_SECONDS:
-            self._max_rollouts = 1
-            self._over.wait(random.uniform(0, taken))
-        else:
-            self._max_rollouts = min(2 * self._max_rollouts, _MAX_ROLLOUTS_PER_CALL)
 
     def _status(self) -> LearnerStatus | None:
         """Asks for the learner's status, and ends the job if the learner has finished."""
@@ -259,36 +205,25 @@ class RemoteLearner:
         if status is None or (self.newest is not None and status.version == self.newest.version):
             return
         found = self._link.weights()
-        if found is not None:
-            version, blob = found
-            self.newest = Weights(version, _split(blob, self._variables))
-
-
-def _split(blob: bytes, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Splits the bytes of all variables, one after the other, into their values."""
-    tensors, start = [], 0
-    for variable in variables:
-        dtype = np.dtype(variable.dtype.as_numpy_dtype)
-        count = variable.shape.num_elements()
-        flat = np.frombuffer(blob, dtype, count, start)
-        tensors.append(tf.constant(flat.reshape(variable.shape)))
-        start += flat.nbytes
-    return tensors
-
-
-def _may_differ(config: Config) -> dict[str, Any]:
-    """Returns the settings whose differences between learner and actors are only logged."""
-    return {"--precision": config.precision}
+        if found is None:
+            return
+        version, blob = found  # The bytes of all variables, one after the other.
+        tensors, start = [], 0
+        for variable in self._variables:
+            dtype = np.dtype(variable.dtype.as_numpy_dtype)
+            flat = np.frombuffer(blob, dtype, variable.shape.num_elements(), start)
+            tensors.append(tf.constant(flat.reshape(variable.shape)))
+            start += flat.nbytes
+        self.newest = Weights(version, tensors)
 
 
 def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     """Returns the settings that a learner and its actors must agree on."""
-    shared = {f"--{flag}": value for flag, value in config.shared.items()}
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
     return {
-        **shared,
+        **{f"--{flag}": value for flag, value in config.shared.items()},
         "--dataset_path=dummy": config.dataset_path == "dummy",
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }

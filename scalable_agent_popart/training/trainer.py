@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,58 +15,51 @@ from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.learning.task_gradients import norms_by_task
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory, describe_device
 from scalable_agent_popart.runs.logs import RunLog
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
+from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
 from scalable_agent_popart.training.remote_actors import RemoteActors
-from scalable_agent_popart.training.tuning import Tuner
 
 
-class Actors(contextlib.AbstractContextManager, Protocol):
-    """Actors of this process or of others, and the batches made of their rollouts.
+class Tuner:
+    """Leaves a run's hyperparameters as they are; subclasses change them, and maybe weights."""
 
-    Entering it starts them; leaving it ends them.
-    """
+    def attach(self, learner: Learner) -> Mapping[str, Any]:
+        """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
+        del learner
+        return {}
 
-    def next_batch(self) -> Rollout | None:
-        """Returns the next batch `[T + 1, B, ...]`, or None if there is none yet.
+    def on_episode(self, task: str, episode_return: float, frames: int) -> None:
+        """Called for each finished game of the run, also for those before it was resumed."""
 
-        Raises:
-          Exception: whatever keeps batches from being made.
-        """
-        ...
+    def begin(self, save: Callable[[], str]) -> None:
+        """Called when all is restored and training goes on; `save` returns a checkpoint's path."""
 
-    def describe_start(self) -> str:
-        """Describes the progress towards the first batch, for the terminal."""
-        ...
+    def due(self) -> bool:
+        """Tells if `tune` is to be called before the next update."""
+        return False
 
-    def publish(self, version: int) -> None:
-        """Makes the learner's present weights the newest."""
-        ...
+    def tune(self, save: Callable[[], str]) -> bool:
+        """Changes what it changes; returns True if training goes on."""
+        raise NotImplementedError
 
-    def restarts(self) -> dict[str, int]:
-        """Counts, by task, the environments that were lost and started again, where any were."""
-        ...
+    def on_divergence(self) -> None:
+        """Called when the loss is no longer a finite number and training ends."""
 
-    def load(self) -> dict[str, float]:
-        """Measures who waits for whom; see `BatchFeed.load`."""
-        ...
+    def close(self) -> None:
+        """Ends the tuner's records."""
 
 
 class Parts:
-    """Makes the learner and the actors of a run; one object may make those of several runs.
-
-    Attributes:
-      policies: of the actor threads of the runs so far; see `ActorThreads`.
-    """
+    """Makes the learner and the actors of a run; one object may make those of several runs."""
 
     def __init__(self) -> None:
-        self.policies: dict[int, Policy] = {}
+        self.policies: dict[int, Policy] = {}  # Of the runs so far; see `ActorThreads`.
 
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
         """Makes a learner that has learned nothing."""
@@ -87,19 +80,14 @@ def train(
 ) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
-    The process may be killed and started again at any time, as may actor jobs. Without a tuner,
-    hyperparameters stay as they are.
-
     Returns:
       None at the end, or where the tuner stops; or the number of the signal that asked to stop.
       Everything is saved either way.
 
     Raises:
-      UserError: if the run directory is another run's, damaged, or without the checkpoints that
-        belong to its logs, before anything of a run is written; or if the learner's port is taken.
-      InUseError: if another process trains there.
-      DivergenceError: if the loss is no longer a finite number; it still was at the newest
-        checkpoint.
+      UserError: if the run directory is another run's, damaged or without its checkpoints, before
+        anything is written; if another process trains there; or if the learner's port is taken.
+      DivergenceError: if the loss is no longer finite; it still was at the newest checkpoint.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
@@ -162,10 +150,7 @@ def _learn(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
-    """Learns from the actors' batches and records it, and saves at the end.
-
-    Ends when the frames are used up, a signal or the tuner stops it, or an environment is lost.
-    """
+    """Learns and records until frames are used up, it is stopped, or an environment is lost."""
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
@@ -182,14 +167,14 @@ def _learn(
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
         measures = due and config.log_task_gradients  # With the weights that the update meets.
-        gradients = norms_by_task(learner, config.suite.tasks, batch) if measures else {}
+        gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
         actors.publish(int(learner.num_updates))
 
         log.record_batch(
             int(learner.frames),
             batch.task_id.numpy(),
-            tf.nest.map_structure(lambda t: t.numpy(), batch.env_outputs.info),
+            tf.nest.map_structure(np.asarray, batch.env_outputs.info),
         )
         if due:
             _record(config, learner, actors, log, metrics, gradients)
@@ -216,11 +201,7 @@ def _record(
     metrics: Mapping[str, tf.Tensor],
     gradients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Logs an update and the state of the actors; with gradients, also those by task.
-
-    Raises:
-      DivergenceError: if the loss is no longer a finite number.
-    """
+    """Logs an update and the state of the actors; raises DivergenceError if it is not finite."""
     frames = int(learner.frames)
     values = {name: float(tensor) for name, tensor in metrics.items()}
     if not np.isfinite(values["total_loss"] + values["gradient_norm"]):

@@ -1,13 +1,11 @@
 """Rollouts and weights on their way between processes, by TensorFlow's own gRPC runtime.
 
-The learner hosts a `tf.distribute.Server`. On it live a queue of rollouts, the newest weights as
-bytes, and the learner's status with the handshake that actors must agree with. Actors reach all of
-it by sessions whose target is the learner, and need no server of their own. This is the only place
-where TensorFlow 1 is used: its multi-client runtime is reached through sessions.
+The learner hosts a `tf.distribute.Server`, on which live a queue of rollouts, the newest weights as
+bytes, and the learner's status with the handshake that actors must agree with. Actors reach it by
+sessions. This is the only place where TensorFlow 1 is used.
 
-The runtime runs an enqueue once it has received all of it, so a rollout arrives whole or not at
-all. A call whose answer is lost may have taken effect; it is not repeated, so that no rollout is
-learned from twice.
+A rollout arrives whole or not at all. A call whose answer is lost is not repeated, so that no
+rollout is learned from twice.
 
 The server runs whatever graph it is sent, by anybody who reaches its port, and listens on all
 interfaces.
@@ -38,7 +36,6 @@ _PROBE_SECONDS = 2.0
 _FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _MAX_MESSAGES = 1000
-_POLL_SECONDS = 0.05
 _VERSION_BYTES = 8
 
 
@@ -63,9 +60,7 @@ class _Variable:
 class _Exchange:
     """The graph of all that lives on the learner's server.
 
-    Attributes:
-      status: version of the newest weights, whether the learner has finished, and handshake; JSON.
-      weights: their version and then all of them, as bytes.
+    `status` is JSON; `weights` are the bytes of their version and then of all of them.
     """
 
     def __init__(self) -> None:
@@ -96,21 +91,12 @@ class _Exchange:
 
 
 class LearnerPort:
-    """The learner's side: takes rollouts and shows weights, for calls from any thread.
-
-    The server itself ends with the process.
-
-    Attributes:
-      address: where processes of the same machine find it.
-    """
+    """The learner's side, for calls from any thread; its server ends with the process."""
 
     def __init__(self, port: int, spec: Rollout, batch_size: int, handshake: Mapping[str, Any]):
         """Starts the server, which lets nobody in before the first `publish`.
 
-        As many rollouts as a batch has may wait. Actors must agree with the handshake.
-
-        Raises:
-          UserError: if the port is taken.
+        As many rollouts as a batch has may wait. Raises UserError if the port is taken.
         """
         _check_free(port)
         self.address = f"localhost:{port}"
@@ -125,8 +111,6 @@ class LearnerPort:
         cluster = tf.train.ClusterSpec({_JOB: [self.address]})
         self._server = tf.distribute.Server(cluster, _JOB, 0, config=options)
         self._session = _v1.Session(self._server.target, graph=self._exchange.graph)
-        self._any_taken = False
-        self._closed = False
 
     def publish(self, version: int, weights: bytes) -> None:
         """Shows weights; the first time, opens to actors."""
@@ -142,16 +126,10 @@ class LearnerPort:
 
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
-        # A dequeue takes what there is while it waits for the rest, which `fill` would not see.
-        while (
-            not self._any_taken and not self._closed and self.fill() < batch_size / self._capacity
-        ):
-            time.sleep(_POLL_SECONDS)
         try:
             leaves = self._session.run(self._exchange.take)
         except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
             return None
-        self._any_taken = True
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def fill(self) -> float:
@@ -165,7 +143,6 @@ class LearnerPort:
 
     def close(self) -> None:
         """Wakes all threads that wait for rollouts; may be called twice."""
-        self._closed = True
         self._session.run(self._exchange.close)
 
     def _set_status(self, finished: bool) -> None:
@@ -193,8 +170,7 @@ class LearnerLink:
     ):
         """Connects nowhere yet.
 
-        Values of the handshake must be the same on both sides; those of `may_differ` are logged on
-        both sides, under the actor job's name, if they are not.
+        The handshake must be the same on both sides; differences in `may_differ` are only logged.
         """
         self._address = address
         self._spec = spec
@@ -247,11 +223,7 @@ class LearnerLink:
             return None
 
     def _connect(self) -> bool:
-        """Looks for the learner if it is time to; returns True if it was found.
-
-        Raises:
-          UserError: if it learns something else.
-        """
+        """Looks for the learner if it is time to; raises UserError if it learns something else."""
         if time.monotonic() < self._next_try:
             return False
         host, _, port = self._address.rpartition(":")

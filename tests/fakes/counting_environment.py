@@ -6,14 +6,10 @@ import numpy as np
 
 import environments
 
-# Steps an episode lasts; coprime to the rollout lengths of the tests, so that episodes end at
-# every place in a rollout.
-EPISODE_STEPS = 7
+EPISODE_STEPS = 7  # Coprime to rollout lengths: episodes end at every place in a rollout.
 
 
 class Observed(NamedTuple):
-    """What a counting environment's observation says."""
-
     environment: int  # its number, unique over all
     task: int
     step: int  # agent steps since the very first reset
@@ -21,10 +17,7 @@ class Observed(NamedTuple):
 
 
 class CountingEnvironments:
-    """N environments whose observation `[N, 1, 4, 1]` bytes holds `Observed`.
-
-    The reward is the step count, modulo 5.
-    """
+    """N environments: observations `[N, 1, 4, 1]` hold `Observed`, rewards the step modulo 5."""
 
     def __init__(self, task_ids: np.ndarray, first_number: int = 0):
         self.task_ids = np.asarray(task_ids, np.int32)
@@ -34,7 +27,7 @@ class CountingEnvironments:
         self.closed = False
 
     def reset(self) -> environments.StepOutput:
-        return environments.initial_step(self._counter, self._observe(np.zeros(len(self.task_ids))))
+        return self._counter.start(self._observe(np.zeros(len(self.task_ids))))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions

@@ -1,11 +1,9 @@
 """Stands in for the experiment where it is tested how its processes are started and ended.
 
-  FAKE_DIR=DIR FAKE_LEARNER=1,wait python fake_cluster_program.py --job_name=learner ...
-
-Each start adds a line to `DIR/<role><task>.jsonl`: arguments, process id, and what matters of the
-environment. Then it does what the role's variable says for this start, the last word for all
-further ones: exits with this code; is killed (`kill`); waits for SIGTERM (`wait`) and saves,
-or for nothing (`deaf`); or is through (`busy`) once there is no `DIR/slow_disk`.
+Each start adds a line to `FAKE_DIR/<role><task>.jsonl`: arguments, process id, and what matters of
+the environment. Then it does what FAKE_<ROLE>, as `1,wait`, says for this start, the last word for
+all further ones: exits with this code; is killed (`kill`); waits for SIGTERM (`wait`) and saves,
+or for nothing (`deaf`); or is through (`busy`) once there is no `FAKE_DIR/slow_disk`.
 """
 
 import json
@@ -14,33 +12,30 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 
 def main(arguments: list[str]) -> None:
-    """Lives once."""
     flags = dict(a.removeprefix("--").partition("=")[::2] for a in arguments)
     role, directory = flags["job_name"], Path(os.environ["FAKE_DIR"])
     name = role + flags.get("task", "")
     words = os.environ.get(f"FAKE_{role.upper()}", "wait").split(",")
     word = words[min(len(starts(directory, name)), len(words) - 1)]
 
-    def save(number: int, frame: FrameType | None) -> None:
+    def wait_for_disk() -> None:
+        while (directory / "slow_disk").exists():
+            time.sleep(0.01)
+
+    def save(number: int, _: object) -> None:
         (directory / f"{role}.saving").touch()
         wait_for_disk()
         (directory / f"{role}.saved").touch()
         sys.exit(128 + number)
 
-    def wait_for_disk() -> None:
-        while (directory / "slow_disk").exists():
-            time.sleep(0.01)
-
     signal.signal(signal.SIGTERM, signal.SIG_IGN if word == "deaf" else save)
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     record = {"arguments": arguments, "pid": os.getpid(), "devices": devices}
-    with open(directory / f"{name}.jsonl", "a") as file:
-        file.write(json.dumps(record) + "\n")
+    (directory / f"{name}.jsonl").open("a").write(json.dumps(record) + "\n")
     print(f"{role} says {word}\rover\nand an unfinished line", end="", flush=True)
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

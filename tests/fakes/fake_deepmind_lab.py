@@ -1,9 +1,8 @@
 """A stand-in for the `deepmind_lab` C extension that fails as the real one does.
 
-It accepts, raises and ends its process as the real module, built from source, was seen to. Only the
-pictures, the rewards and the maps are made up. A frame is drawn from level, `mixerSeed` and seed,
-with the frame number in its first row. A frame's reward is the sum of the action's elements, each
-times its `ACTION_WORTH`. Levels with generated maps have `MAPS_PER_LEVEL` of them.
+It accepts, raises and ends its process as the real module was seen to. Pictures, rewards and maps
+are made up: a frame is drawn from level, `mixerSeed` and seed, with the frame number in its first
+row, and its reward is the sum of the action's elements times `ACTION_WORTH`.
 
 `FAKE_DMLAB` in the environment is a JSON object from level names without folder, or "*" for all, to
 the fields of `Behaviour`; a level's own entry overrides "*".
@@ -14,36 +13,19 @@ import math
 import operator
 import os
 import random
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from scalable_agent_popart.suites.dmlab.dmlab30 import SUITE
+
 _FOLDER = "contributed/dmlab30/"
-_HELD_OUT = ("rooms_collect_good_objects_test", "rooms_exploit_deferred_effects_test")
-_NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
-_FAMILIES = {
-    "rooms_": "collect_good_objects_train collect_good_objects_test exploit_deferred_effects_train "
-    "exploit_deferred_effects_test select_nonmatching_object watermaze keys_doors_puzzle",
-    "language_": "select_described_object select_located_object execute_random_task "
-    "answer_quantitative_question",
-    "lasertag_": "one_opponent_small three_opponents_small one_opponent_large "
-    "three_opponents_large",
-    "natlab_": "fixed_large_map varying_map_regrowth varying_map_randomized",
-    "skymaze_irreversible_path_": "hard varied",
-    "psychlab_": "arbitrary_visuomotor_mapping continuous_recognition sequential_comparison "
-    "visual_search",
-    "explore_": "object_locations_small object_locations_large obstructed_goals_small "
-    "obstructed_goals_large goal_locations_small goal_locations_large object_rewards_few "
-    "object_rewards_many",
-}
-SUITE_LEVELS = tuple(family + name for family, names in _FAMILIES.items() for name in names.split())
+_HELD_OUT = tuple(SUITE.test_versions.values())
+_SUITE_LEVELS = (*SUITE.tasks, *_HELD_OUT)
 _OTHER_LEVELS = ("seekavoid_arena_01", "lt_chasm")
 _GENERATED = ("explore_", "rooms_", "skymaze_", "natlab_varying", "lasertag_")
-MAPS_PER_LEVEL = 50
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
 # Sums of these are exact, in any order.
 ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)
@@ -53,70 +35,45 @@ class Behaviour(NamedTuple):
     """Settings of a level by a test."""
 
     reset_seconds: float = 0.0  # an eighth of it where the level cache has the map
-    step_seconds: float = 0.0  # of busy processor, for each call of step()
     episode_frames: int = 300
     exit_after_steps: int | None = None  # calls of step(), on average over processes
-    exit_exactly: bool = False  # ends the process after exactly that many calls
-    exit_on_reset: bool = False
     raise_on_step: int | None = None  # raises after that many calls
 
 
 class Lab:
-    """One environment."""
-
     def __init__(
         self,
         level: str,
         observations: list[str],
         config: dict[str, str] = {},  # noqa: B006 - it is never changed.
-        renderer: str = "software",
         level_cache: Any = None,
-        temp_folder: str = "",
+        *,
+        temp_folder: str,
     ):
-        if not isinstance(observations, list) or not isinstance(temp_folder, str):
-            raise TypeError("Lab() argument has the wrong type")
-        if any(not isinstance(text, str) for text in (level, *config, *config.values())):
-            raise TypeError("Lab() takes level, settings and their values as str")
         self._level = level.removeprefix(_FOLDER)
-        folder = _FOLDER if self._level in SUITE_LEVELS else ""
-        if self._level not in (*SUITE_LEVELS, *_OTHER_LEVELS) or level != folder + self._level:
+        folder = _FOLDER if self._level in _SUITE_LEVELS else ""
+        if self._level not in (*_SUITE_LEVELS, *_OTHER_LEVELS) or level != folder + self._level:
             raise RuntimeError(f"Level not found: Failed to open file '{level}.lua'")
         if self._level in _HELD_OUT and config.get("allowHoldOutLevels") != "true":
-            raise RuntimeError(f"Level '{level}' is held out: it needs allowHoldOutLevels = true")
+            raise RuntimeError(f"Level '{level}' is held out")
         if unknown := config.keys() - _SETTINGS:
             raise RuntimeError(f"Invalid setting: {unknown}")
-        if unknown := set(observations) - {"RGB_INTERLEAVED", "INSTR"}:
-            raise ValueError(f"Unknown observation {unknown}.")
         self._observations, self._config, self._cache = observations, config, level_cache
         self._shape = (int(config.get("height", 240)), int(config.get("width", 320)), 3)
         given = json.loads(os.environ.get("FAKE_DMLAB") or "{}")
         self._behaviour = Behaviour(**{**given.get("*", {}), **given.get(self._level, {})})
-        self._exit_at = self._behaviour.exit_after_steps or math.inf
-        if not self._behaviour.exit_exactly:
-            self._exit_at *= random.Random(os.getpid()).expovariate(1.0)
+        exit_after = self._behaviour.exit_after_steps or math.inf
+        self._exit_at = exit_after * random.Random(os.getpid()).expovariate(1.0)
         self._calls = 0
-        self._own_folder = "" if temp_folder else tempfile.mkdtemp(prefix="dmlab_temp_folder_")
-        self._folder = Path(temp_folder or self._own_folder, "baselab")
+        self._folder = Path(temp_folder, "baselab")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._status = "uninitialised"
 
     def reset(self, episode: int = -1, seed: int | None = None) -> bool:
-        if not isinstance(seed, int | None):
-            raise ValueError(f"'seed' must be int or None, was '{type(seed).__name__}'.")
-        if self._status == "closed":  # The real module follows a pointer to freed memory here.
-            _end_process("Segmentation fault", status=139)
-        data = self._config.get("datasetPath", "")
-        if self._level in _NEED_DATASET and data != "dummy" and not os.path.isdir(data):
-            raise RuntimeError(f"Failed to start environment - \"no data set at '{data}'\"")
         mixer = int(self._config.get("mixerSeed", 0))
-        found = False
-        if self._level.startswith(_GENERATED):
-            which = (seed or 0) % MAPS_PER_LEVEL
-            found = self._make_map(f"{self._level}_noaas_{mixer}_{which}")
+        found = self._level.startswith(_GENERATED) and self._make_map(f"{self._level}_{mixer}")
         # The real module computes all this time and never releases the interpreter's lock.
         time.sleep(self._behaviour.reset_seconds * (0.12 if found else 1.0))
-        if self._behaviour.exit_on_reset:
-            _end_process(f"Didn't find map '{self._level}'\n: No such file or directory")
         picture = random.Random(f"{self._level} {mixer} {seed}").randbytes(183)
         self._picture = np.resize(np.frombuffer(picture, np.uint8), self._shape)
         self._frame = 0
@@ -124,8 +81,6 @@ class Lab:
         return True
 
     def step(self, action: np.ndarray, num_steps: int = 1) -> float:
-        if not isinstance(action, np.ndarray):
-            raise TypeError("step() argument 1 must be ndarray")
         if self._status != "running":
             raise RuntimeError("Environment in wrong status to advance.")
         if action.shape != (7,) or action.dtype.num != np.dtype(np.intc).num:
@@ -135,9 +90,6 @@ class Lab:
         if self._calls == self._behaviour.raise_on_step:
             raise RuntimeError(f"Stand-in raises after {self._calls} steps")
         self._calls += 1
-        end = time.thread_time() + self._behaviour.step_seconds
-        while time.thread_time() < end:
-            pass
         played = min(num_steps, self._behaviour.episode_frames - self._frame)
         self._frame += played
         if self._frame >= self._behaviour.episode_frames:
@@ -156,31 +108,22 @@ class Lab:
     def is_running(self) -> bool:
         return self._status == "running"
 
-    def close(self) -> bool:
-        was_open, self._status = self._status != "closed", "closed"
-        if self._own_folder:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
-        return was_open
+    def close(self) -> None:
+        self._status = "closed"
 
     def _make_map(self, key: str) -> bool:
         """Returns whether the cache has the map; otherwise compiles it."""
-        path = self._folder / f"{key}.pk3"
+        path, compiled = self._folder / f"{key}.pk3", random.Random(key).randbytes(60_000)
         found = self._cache is not None and self._cache.fetch(key, str(path))
-        if not found:
-            path.write_bytes(compile_map(key))
-        if not path.is_file() or path.read_bytes() != compile_map(key):
+        if found and path.read_bytes() != compiled:
             _end_process(f"Didn't find map '{key}'\n: No such file or directory")
         if self._cache is not None and not found:
+            path.write_bytes(compiled)
             self._cache.write(key, str(path))
         return found
 
 
-def compile_map(key: str) -> bytes:
-    """Returns the contents of a map's file, about 60 kB."""
-    return b"PK\x03\x04" + random.Random(key).randbytes(60_000)
-
-
-def _end_process(last_line: str, status: int = 1) -> NoReturn:
+def _end_process(last_line: str) -> NoReturn:
     """Ends the process at once: nothing is flushed, no folder removed, no exception seen."""
     os.write(2, f"{last_line}\n".encode())
-    os._exit(status)
+    os._exit(1)

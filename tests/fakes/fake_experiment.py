@@ -13,14 +13,12 @@ from pathlib import Path
 
 
 def main(arguments: list[str]) -> None:
-    """Trains, tests or reports, as the real one: what `tools/run_experiment.py` reads of it."""
     flags = dict(argument.lstrip("-").partition("=")[::2] for argument in arguments)
     if "flagfile" in flags:
         lines = Path(flags["flagfile"]).read_text().split()
         flags = {**dict(line.lstrip("-").partition("=")[::2] for line in lines), **flags}
     if flags.get("mode") == "report":
         Path(flags["report_dir"]).mkdir(parents=True, exist_ok=True)
-        (Path(flags["report_dir"]) / "report.md").write_text(flags["runs"])
         return
     run = Path(flags["logdir"])
     metrics = run / "metrics.jsonl"
@@ -48,8 +46,8 @@ def main(arguments: list[str]) -> None:
         if flags.get("fake") == "slow" and not (run.parent / "go").exists():
             continue
         frames += 100
-        with open(metrics, "a") as file:
-            file.write(json.dumps({"frames": frames, "frames_per_second": 10}) + "\n")
+        line = json.dumps({"frames": frames, "frames_per_second": 10})
+        metrics.open("a").write(line + "\n")
 
 
 if __name__ == "__main__":

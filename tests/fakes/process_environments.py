@@ -1,7 +1,6 @@
 """Environments for processes of their own, which work, wait, fail and die as tests want it."""
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ class Waiting(Counting):
 
 
 class Dying(Counting):
-    """Ends its process after some steps, without a farewell to Python; or raises (code 0)."""
+    """Ends its process after some steps, or raises (code 0)."""
 
     def __init__(self, after: int, code: int, attempt: int, directory: Path):
         super().__init__(attempt, directory)
@@ -75,19 +74,3 @@ class Refusing(Counting):
 
     def reset(self) -> Any:
         raise RuntimeError("no such level")
-
-
-class Stillborn:
-    """Ends its process before it is there."""
-
-    def __init__(self, attempt: int, directory: Path):
-        print("no display", file=sys.stderr, flush=True)
-        os._exit(1)
-
-
-class Chatty(Counting):
-    """Says much."""
-
-    def step(self, action: int) -> tuple[float, bool, Any]:
-        print("x" * 2**18, flush=True)
-        return super().step(action)

@@ -9,18 +9,24 @@ import numpy as np
 import tensorflow as tf
 
 import popart
-from environments import ArraySpec, StepOutput, StepOutputInfo
+from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.learning.learner import Learner, LearnerSettings
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
 from tests.fakes import oracles
+from tests.fakes.agent_inputs import (
+    NUM_ACTIONS,
+    SMALL,
+    make_inputs,
+    random_state,
+    with_done,
+    with_game_over,
+)
 
 UNROLL_LENGTH = 5
 BATCH_SIZE = 4
-NUM_ACTIONS = 3
-SHAPE = (10, 5, 3)
 PIXEL_CONTROL_SHAPE = (32, 35, 1)  # One column of pixels is cut off at the left, two at the right.
 
 SETTINGS = LearnerSettings(
@@ -32,16 +38,15 @@ SETTINGS = LearnerSettings(
     baseline_cost=0.5,
     pixel_control_cost=0.25,
     pixel_control_discount=0.8,
-    learning_rate=0.01,
+    # With decay 1 the mean square stays at one, so that an update is minus the gradient.
+    learning_rate=2.0,
     learning_rate_schedule="linear",
-    decay=0.99,
+    decay=1.0,
     momentum=0.0,
-    epsilon=0.1,
+    epsilon=3.0,
     max_grad_norm=0.0,
     popart_order="gradient_first",
 )
-# With decay 1 the mean square stays at one, so that an update is minus the gradient.
-PLAIN_GRADIENT = {"decay": 1.0, "epsilon": 3.0, "learning_rate": 2.0}
 
 
 def snapshot(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
@@ -55,23 +60,21 @@ def restore(variables: Sequence[tf.Variable], values: list[np.ndarray]) -> None:
         variable.assign(value)
 
 
-def build_learner(
+@functools.cache
+def _build(
     num_tasks: int = 5,
     normalise: bool = True,
     use_lstm: bool = False,
     controls_pixels: bool = False,
     xla: bool = False,
     **settings: Any,
-) -> Learner:
-    """Builds a learner with a small network and random weights; with PopArt, also statistics."""
+) -> tuple[Learner, list[np.ndarray], dict[str, float]]:
     tf.random.set_seed(0)
-    shape = PIXEL_CONTROL_SHAPE if controls_pixels else SHAPE
+    shape = PIXEL_CONTROL_SHAPE if controls_pixels else SMALL
     agent = Agent(NUM_ACTIONS, "shallow", use_lstm)
     spec = rollouts.rollout_spec(
         ArraySpec(shape, np.uint8), agent.initial_state(1), NUM_ACTIONS, UNROLL_LENGTH
     )
-    example = rollouts.example_batch(spec)
-    agent.unroll(example.agent_outputs.action, example.env_outputs, example.agent_state)
     head = popart.ValueHead(num_tasks, normalise=normalise, step_size=0.1)
     q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
     chosen = dataclasses.replace(SETTINGS, **settings)
@@ -83,19 +86,17 @@ def build_learner(
         shift, scale = rng.normal(size=num_tasks), rng.uniform(0.5, 3.0, num_tasks)
         head.shift.assign(shift)
         head.second_moment.assign(shift**2 + scale**2)
-    return learner
-
-
-@functools.cache
-def _built(arguments: tuple[tuple[str, Any], ...]) -> tuple[Learner, list[np.ndarray]]:
-    learner = build_learner(**dict(arguments))
-    return learner, snapshot(learner.variables)
+    return learner, snapshot(learner.variables), learner.hyperparameters.values()
 
 
 def make_learner(**arguments: Any) -> Learner:
-    """Builds a learner, but traces an update once for all tests that ask for the same one."""
-    learner, initial = _built(tuple(sorted(arguments.items())))
+    """Makes a learner with a small network and random weights; with PopArt, also statistics.
+
+    All tests that ask for the same one share its graphs.
+    """
+    learner, initial, hyperparameters = _build(**arguments)
     restore(learner.variables, initial)
+    learner.hyperparameters.assign(hyperparameters)
     return learner
 
 
@@ -103,34 +104,21 @@ def make_batch(
     task_ids: tuple[int, ...] = (0, 2, 2, 4),
     use_lstm: bool = False,
     seed: int = 0,
-    shape: tuple[int, ...] = SHAPE,
+    shape: tuple[int, ...] = SMALL,
 ) -> Rollout:
     """Makes a random batch with a lost life and a game's end; rewards are at least one in size."""
     rng = np.random.default_rng(seed)
-    leading = (UNROLL_LENGTH + 1, BATCH_SIZE)
-    done, episode_end = np.zeros((2, *leading), bool)
-    done[[3, 2], [1, 3]] = episode_end[2, 3] = True
-    rewards = rng.uniform(1.0, 3.0, leading) * rng.choice([-1.0, 1.0], leading)
-    states = rng.normal(size=(2, BATCH_SIZE, 256)) if use_lstm else ()
-    return Rollout(
+    actions, env_outputs = make_inputs(UNROLL_LENGTH + 1, BATCH_SIZE, shape, seed)
+    rewards = rng.uniform(1.0, 3.0, actions.shape) * rng.choice([-1.0, 1.0], actions.shape)
+    logits = tf.constant(rng.normal(size=(*actions.shape, NUM_ACTIONS)), tf.float32)
+    batch = Rollout(
         task_id=tf.constant(task_ids, tf.int32),
-        agent_state=tuple(tf.constant(state, tf.float32) for state in states),
-        env_outputs=StepOutput(
-            reward=tf.constant(rewards, tf.float32),
-            info=StepOutputInfo(
-                episode_return=tf.zeros(leading),
-                episode_step=tf.zeros(leading, tf.int32),
-                episode_end=tf.constant(episode_end),
-            ),
-            done=tf.constant(done),
-            observation=tf.constant(rng.integers(256, size=(*leading, *shape)), tf.uint8),
-        ),
-        agent_outputs=AgentOutput(
-            action=tf.constant(rng.integers(NUM_ACTIONS, size=leading), tf.int32),
-            policy_logits=tf.constant(rng.normal(size=(*leading, NUM_ACTIONS)), tf.float32),
-        ),
+        agent_state=random_state(BATCH_SIZE, use_lstm),
+        env_outputs=with_game_over(with_done(env_outputs, (3, 1)), (2, 3)),
+        agent_outputs=AgentOutput(actions, logits),
         policy_version=tf.zeros([BATCH_SIZE], tf.int64),
     )
+    return with_rewards(batch, rewards)
 
 
 def with_rewards(batch: Rollout, rewards: np.ndarray) -> Rollout:
@@ -140,7 +128,7 @@ def with_rewards(batch: Rollout, rewards: np.ndarray) -> Rollout:
 
 
 def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tensor], np.ndarray]:
-    """The weighted losses as scalars with the gradients they should have, and targets `[T, B]`.
+    """Computes the weighted losses with the gradients they should have, and targets `[T, B]`.
 
     Written apart from the learner: rewards are not clipped, targets are slow NumPy in float64,
     and whatever must have no gradient is NumPy.

@@ -9,7 +9,7 @@ import pytest
 from tools import write_tables
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("[a-z]*/**/*.md")])
+_PAGES = write_tables.pages(_ROOT)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _NAME = re.compile(r"`([\w/]+\.py)(?::([\w.]+))?`")
 

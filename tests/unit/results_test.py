@@ -1,11 +1,10 @@
-"""Kept results: what made them is on record, and what their pages refer to is there."""
+"""Kept results: what made them is on record."""
 
 import dataclasses
 import json
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -15,7 +14,6 @@ from scalable_agent_popart.config import Config
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))
-_PAGES = [_ROOT / "README.md", *(_ROOT / "results").glob("**/*.md"), *_ROOT.glob("configs/*.md")]
 
 
 @pytest.mark.parametrize("path", _RECORDS, ids=lambda path: path.parent.name)
@@ -37,28 +35,7 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
         assert {**config, **made, **free} == {**config, **free}, record["run"]
 
 
-@pytest.mark.parametrize("folder", ["catch5", "atari4", "atari57", "precision"])
-def test_reports_are_on_all_runs_of_their_experiments(folder: str) -> None:
-    """Every agent has the same seeds and as many frames, in the record and in the tables."""
-    runs = json.loads((_ROOT / "results" / folder / "runs.json").read_text())["runs"]
-    seeds = pd.DataFrame(runs).groupby("flag_file")["seed"].apply(tuple)
-    assert seeds.nunique() == len({run["frames"] for run in runs}) == 1
-    (curves,) = (_ROOT / "results" / folder / "tables").glob("*-learning-curves.csv")
-    assert set(pd.read_csv(curves)["run"]) == {run["run"] for run in runs}
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
-def test_what_pages_refer_to_is_there(page: Path) -> None:
-    text = page.read_text()
-    for name in re.findall(r"\]\(([^)#]+)\)", text):
-        assert "://" in name or (page.parent / name).exists(), name
-    for word in re.findall(r"configs/[^\s`]+\.flags", text):
-        start, *middle = re.split(r"[{}]", re.sub(r"\$\w+", "*", word))
-        names = [start + one + middle[1] for one in middle[0].split(",")] if middle else [start]
-        assert all(list(_ROOT.glob(name)) for name in names), word
-
-
 def test_results_say_nothing_of_the_machine_they_were_made_on_but_what_it_is() -> None:
-    for path in [*_PAGES, *(_ROOT / "results").glob("**/*"), *_ROOT.glob("configs/*")]:
+    for path in [_ROOT / "README.md", *_ROOT.glob("results/**/*"), *_ROOT.glob("configs/*")]:
         if path.suffix in (".md", ".csv", ".json", ".jsonl", ".flags"):
             assert not re.search(r"/(tmp|root|home|work|workspace)/", path.read_text()), path

@@ -1,26 +1,10 @@
-"""Rollouts are selected whole, and those in the making record their own beginning."""
+"""Rollouts in the making record their own beginning."""
 
 import numpy as np
 import tensorflow as tf
 
 from environments import ArraySpec, StepOutput, StepOutputInfo
-from scalable_agent_popart.rollouts import AgentOutput, RolloutBuffer, rollout_spec, select
-from tests.fakes.small_learner import make_batch
-
-
-def test_rollouts_are_selected_whole() -> None:
-    batch = make_batch(use_lstm=True)
-    some = select(batch, np.array([2, 0]))
-    np.testing.assert_array_equal(some.task_id, [2, 0])
-    np.testing.assert_array_equal(some.policy_version, [0, 0])
-    for leaf, chosen in zip(
-        tf.nest.flatten((batch.env_outputs, batch.agent_outputs)),
-        tf.nest.flatten((some.env_outputs, some.agent_outputs)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(chosen, leaf.numpy()[:, [2, 0]])
-    for leaf, chosen in zip(batch.agent_state, some.agent_state, strict=True):
-        np.testing.assert_array_equal(chosen, leaf.numpy()[[2, 0]])
+from scalable_agent_popart.rollouts import AgentOutput, RolloutBuffer, rollout_spec
 
 
 def test_a_rollout_records_the_state_and_the_weights_that_it_began_with() -> None:

@@ -1,8 +1,5 @@
 """Normalised scores, aggregates and intervals: by hand, by slow resampling, over simulated runs."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -54,8 +51,6 @@ def test_interval_of_a_mean_is_that_of_resampled_means() -> None:
     assert scores.interval_of_mean(returns) == pytest.approx((low, high), abs=0.1 * (high - low))
     assert scores.interval_of_mean([3.0, 3.0, 3.0]) == (3.0, 3.0)
     assert scores.interval_of_mean([3.0]) is None
-    low, high = scores.interval_of_mean(_episodes(300_000)) or (0, 0)
-    assert low < 0.5 < high < low + 0.005
 
 
 def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
@@ -79,33 +74,12 @@ def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
     assert scores.intervals_of_aggregates({"a": [1.0, 2.0], "b": [1.0]}, references) is None
 
 
-@pytest.mark.parametrize(("count", "of_rerun"), [(3, False), (5, False), (5, True)])
-def test_intervals_over_seeds_hold_the_truth_as_often_as_they_say(
-    count: int, of_rerun: bool
-) -> None:
-    random = np.random.default_rng(count)
-    runs = random.normal(3.0, 7.0, (2000, count))
-    truths = random.normal(3.0, 7.0, (2000, count)).mean(axis=1) if of_rerun else np.full(2000, 3)
-    ends = [scores.interval_over_seeds(own, of_rerun) or (0, 0) for own in runs]
-    held = sum(low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True))
-    # Three standard errors of 2,000 trials are 1.5%.
-    assert 0.935 * 2000 <= held <= 0.965 * 2000
-
-
 def test_intervals_over_seeds_are_students_t() -> None:
     # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it), with
     # one within 12.706.
-    runs, deviation = [1.0, 2.0, 3.0, 4.0, 5.0], 2.5**0.5
-    width = 2.776 * deviation / 5**0.5
-    assert scores.interval_over_seeds(runs) == pytest.approx((3 - width, 3 + width), abs=2e-3)
-    wider = width * 2**0.5
-    found = scores.interval_over_seeds(runs, of_rerun=True)
-    assert found == pytest.approx((3 - wider, 3 + wider), abs=2e-3)
+    runs, width = [1.0, 2.0, 3.0, 4.0, 5.0], 2.776 * (2.5 / 5) ** 0.5
+    for of_rerun, own in ((False, width), (True, width * 2**0.5)):
+        found = scores.interval_over_seeds(runs, of_rerun)
+        assert found == pytest.approx((3 - own, 3 + own), abs=2e-3)
     assert scores.interval_over_seeds([0.0, 2.0]) == pytest.approx((-11.706, 13.706), abs=1e-3)
-    assert scores.interval_over_seeds([5.0, 5.0]) == (5.0, 5.0)
-    assert scores.interval_over_seeds([5.0]) is scores.interval_over_seeds([5.0], True) is None
-
-
-def test_reference_scores_come_without_scipy() -> None:
-    code = "import sys, scalable_agent_popart.scores; sys.exit('scipy' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert scores.interval_over_seeds([5.0]) is None

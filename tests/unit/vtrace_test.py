@@ -44,62 +44,32 @@ def random_logits_inputs() -> dict[str, np.ndarray]:
     return dict(zip(_POLICIES, (*logits, actions), strict=True)) | {n: inputs[n] for n in _COMMON}
 
 
-def of_actions(logits: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Log-probabilities `[T, B]` of the actions taken."""
-    log_probs = oracles.log_softmax(logits)
-    return np.take_along_axis(log_probs, actions[..., np.newaxis], axis=-1)[..., 0]
-
-
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (1, 4), (5, 1), (13, 5), (40, 3), (6, 2, 1), (6, 2, 2, 3)]
+    ("shape", "rho", "pg_rho"),
+    [
+        ((1, 1), 1.0, 1.0),
+        ((13, 5), 1.0, 1.0),
+        ((40, 3), 1.0, None),
+        ((9, 4), None, 1.0),
+        ((9, 4), 3.7, 2.2),
+        ((6, 2, 1), 2.2, 3.7),
+        ((6, 2, 2, 3), 0.4, 1.0),
+        ((9, 4), 1.0, 0.4),
+    ],
 )
-def test_agrees_with_the_double_sum_of_the_paper(shape: tuple[int, ...]) -> None:
+def test_agrees_with_the_double_sum_of_the_paper(
+    shape: tuple[int, ...], rho: float | None, pg_rho: float | None
+) -> None:
+    """Each threshold clips its own weights, and neither the trace; both are one by default."""
     inputs = random_inputs(*shape, seed=shape[0])
-    returns = vtrace.from_importance_weights(**inputs)
-    targets, advantages = oracles.vtrace(**inputs)
+    given = {"clip_rho_threshold": rho, "clip_pg_rho_threshold": pg_rho}
+    thresholds = {name: value for name, value in given.items() if value != 1.0}
+    returns = vtrace.from_importance_weights(**inputs, **thresholds)
+    targets, advantages = oracles.vtrace(**inputs, **thresholds)
     assert type(returns) is vtrace.VTraceReturns
     assert returns.vs.shape == returns.pg_advantages.shape == shape
     assert_close(returns.vs, targets)
     assert_close(returns.pg_advantages, advantages)
-
-
-@pytest.mark.parametrize(
-    ("rho", "pg_rho"), [(1.0, None), (None, 1.0), (3.7, 2.2), (2.2, 3.7), (0.4, 1.0), (1.0, 0.4)]
-)
-def test_each_threshold_clips_its_own_weights_and_never_the_trace(
-    rho: float | None, pg_rho: float | None
-) -> None:
-    inputs = random_inputs(9, 4)
-    thresholds = {"clip_rho_threshold": rho, "clip_pg_rho_threshold": pg_rho}
-    returns = vtrace.from_importance_weights(**inputs, **thresholds)
-    targets, advantages = oracles.vtrace(**inputs, **thresholds)
-    assert_close(returns.vs, targets)
-    assert_close(returns.pg_advantages, advantages)
-
-
-def test_on_policy_targets_are_n_step_bellman_returns() -> None:
-    inputs = random_inputs(8, 3)
-    inputs["log_rhos"] = np.zeros_like(inputs["log_rhos"])
-    following, expected = np.float64(inputs["bootstrap_value"]), np.zeros((8, 3))
-    for t in reversed(range(8)):
-        expected[t] = following = inputs["rewards"][t] + inputs["discounts"][t] * following
-    assert_close(vtrace.from_importance_weights(**inputs).vs, expected)
-
-
-def test_nothing_after_an_episode_end_changes_what_came_before() -> None:
-    inputs, other = random_inputs(8, 2), random_inputs(8, 2, seed=1)
-    inputs["discounts"][:] = 0.9
-    inputs["discounts"][3, 0] = 0.0
-    changed = {name: value.copy() for name, value in inputs.items()}
-    for name in ("log_rhos", "rewards", "values"):
-        changed[name][4:] = other[name][4:]
-    changed["bootstrap_value"] = other["bootstrap_value"]
-    before = vtrace.from_importance_weights(**inputs)
-    after = vtrace.from_importance_weights(**changed)
-    for old, new in zip(np.asarray(before), np.asarray(after), strict=True):
-        np.testing.assert_array_equal(old[:4, 0], new[:4, 0])
-        assert (old[:4, 1] != new[:4, 1]).all()  # the rollout without an end
-        assert (old[4:] != new[4:]).all()
 
 
 def test_only_log_probabilities_have_a_gradient() -> None:
@@ -119,7 +89,11 @@ def test_only_log_probabilities_have_a_gradient() -> None:
 def test_from_logits_weighs_by_target_over_behaviour() -> None:
     inputs = random_logits_inputs()
     returns = vtrace.from_logits(**inputs, clip_rho_threshold=1.7, clip_pg_rho_threshold=0.6)
-    behaviour, target = (of_actions(inputs[name], inputs["actions"]) for name in _POLICIES[:2])
+    chosen = inputs["actions"][..., np.newaxis]
+    behaviour, target = (
+        np.take_along_axis(oracles.log_softmax(inputs[name]), chosen, axis=-1)[..., 0]
+        for name in _POLICIES[:2]
+    )
     assert_close(returns.target_action_log_probs, target)
     assert_close(returns.behaviour_action_log_probs, behaviour)
     assert_close(returns.log_rhos, target - behaviour)
@@ -129,57 +103,23 @@ def test_from_logits_weighs_by_target_over_behaviour() -> None:
     assert_close(returns.pg_advantages, advantages)
 
 
-@pytest.mark.parametrize("magnitude", [1.0, 80.0])
-def test_log_probs_are_the_explicit_log_softmax(magnitude: float) -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(scale=magnitude, size=(5, 3, 6)).astype(np.float32)
-    actions = rng.integers(6, size=(5, 3)).astype(np.int32)
-    log_probs = vtrace.log_probs_from_logits_and_actions(logits, actions)
-    assert_close(log_probs, of_actions(logits, actions))
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("log_rhos", (4, 2, 1)),
-        ("discounts", (4,)),
-        ("rewards", (4, 2, 1)),
-        ("values", (4,)),
-        ("bootstrap_value", ()),
-        ("bootstrap_value", (2, 1)),
-        ("clip_rho_threshold", (1,)),
-        ("clip_pg_rho_threshold", (1,)),
-    ],
-)
-def test_importance_weights_refuse_the_wrong_rank(name: str, shape: tuple[int, ...]) -> None:
-    inputs = {**random_inputs(4, 2), name: np.ones(shape, np.float32)}
+@pytest.mark.parametrize("name", [*_POLICIES, "log_rhos", *_COMMON, *_OPTIONS[:2]])
+def test_tensors_of_the_wrong_rank_are_refused(name: str) -> None:
+    function = vtrace.from_logits if name in _POLICIES else vtrace.from_importance_weights
+    inputs = random_logits_inputs() if name in _POLICIES else random_inputs(4, 2)
+    wrong = inputs[name][0] if name in inputs else np.ones(1, np.float32)
     with pytest.raises(ValueError, match="rank"):
-        vtrace.from_importance_weights(**inputs)
+        function(**{**inputs, name: wrong})
 
 
-@pytest.mark.parametrize("name", _POLICIES)
-def test_from_logits_refuses_the_wrong_rank(name: str) -> None:
-    inputs = random_logits_inputs()
-    with pytest.raises(ValueError, match="rank"):
-        vtrace.from_logits(**{**inputs, name: inputs[name][0]})
-
-
-@pytest.mark.parametrize(
-    ("function", "names"),
-    [
+def test_arguments_and_results_have_the_names_and_order_of_scalable_agent() -> None:
+    for function, names in (
         (vtrace.from_logits, [*_POLICIES, *_COMMON, *_OPTIONS]),
         (vtrace.from_importance_weights, ["log_rhos", *_COMMON, *_OPTIONS]),
         (vtrace.log_probs_from_logits_and_actions, ["policy_logits", "actions"]),
-    ],
-)
-def test_arguments_have_the_names_and_order_of_scalable_agent(
-    function: Any, names: list[str]
-) -> None:
-    assert list(inspect.signature(function).parameters) == names
-
-
-def test_results_have_the_names_of_scalable_agent() -> None:
-    names = ("vs", "pg_advantages")
-    assert vtrace.VTraceReturns._fields == names
+    ):
+        assert list(inspect.signature(function).parameters) == names
+    results = ("vs", "pg_advantages")
+    assert vtrace.VTraceReturns._fields == results
     log_probs = ("behaviour_action_log_probs", "target_action_log_probs")
-    assert vtrace.VTraceFromLogitsReturns._fields == (*names, "log_rhos", *log_probs)
+    assert vtrace.VTraceFromLogitsReturns._fields == (*results, "log_rhos", *log_probs)

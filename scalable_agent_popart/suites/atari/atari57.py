@@ -3,10 +3,8 @@
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
 Where the appendix is silent, the usual settings are taken: the full set of 18 actions, up to 30
-no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions.
-
-Random and human scores for no-op starts are those of DQN Zoo (`dqn_zoo/atari_data.py`), for human
-starts those of the papers that their table names.
+no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions. Scores
+for no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
 """
 
 import itertools
@@ -15,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-import environments
-from scalable_agent_popart.suites import search_space, suite
+from environments import EpisodeCounter, Lockstep, StepOutput
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
-from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_starts
+from scalable_agent_popart.suites.search_space import PAPER_ATARI
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_reference_scores
 
 _NUM_ACTIONS = 18
 
@@ -27,18 +26,14 @@ class AtariEnvironments:
     """N copies of one game, stepped by `ale-py`'s own threads without holding the GIL."""
 
     def __init__(
-        self,
-        game: str,
-        task_ids: np.ndarray,
-        seeds: Sequence[int],
-        options: suite.EnvironmentOptions,
+        self, game: str, task_ids: np.ndarray, seeds: np.ndarray, options: EnvironmentOptions
     ):
         """Loads the game; its name is that of its ROM, such as `space_invaders`."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
         self.task_ids = task_ids
-        self._seeds = np.asarray(seeds, np.int32)
-        self._counter = environments.EpisodeCounter(len(task_ids))
+        self._seeds = seeds
+        self._counter = EpisodeCounter(len(task_ids))
         self._game_frame = np.zeros(len(task_ids), np.int32)
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
@@ -46,8 +41,7 @@ class AtariEnvironments:
             num_threads=1,  # Other actor threads use the other cores.
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
-            # Restarting in the step after a game's end would ignore that step's action, and
-            # the learner would be taught that it had been taken.
+            # Restarting a step later would ignore that step's action, as if it had been taken.
             autoreset_mode="SameStep",
             img_height=options.height,
             img_width=options.width,
@@ -59,70 +53,52 @@ class AtariEnvironments:
             reward_clipping=False,
             use_fire_reset=False,
         )
-        # `send` takes indices into the game's own list of actions, which may be shorter than the
-        # 18 (Skiing has no fire button). As in the emulator itself, the others do nothing.
+        # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
+        # no fire button). As in the emulator itself, the others do nothing.
         legal = self._environments.ale.get_action_set()
-        self._index_of_action = np.array(
-            [
-                legal.index(action if action in legal else ale_py.Action.NOOP)
-                for action in list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
-            ],
-            np.int32,
-        )
+        actions = list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
+        known = [action if action in legal else ale_py.Action.NOOP for action in actions]
+        self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
 
-    def reset(self) -> environments.StepOutput:
+    def reset(self) -> StepOutput:
         frames, info = self._environments.reset(seed=self._seeds)
         self._game_frame = info["episode_frame_number"]
-        return environments.initial_step(self._counter, np.moveaxis(frames, 1, -1))
+        return self._counter.start(np.moveaxis(frames, 1, -1))
 
     def send(self, actions: np.ndarray) -> None:
         self._environments.send(self._index_of_action[actions])
 
-    def receive(self) -> environments.StepOutput:
+    def receive(self) -> StepOutput:
         frames, rewards, terminated, truncated, info = self._environments.recv()
         done = terminated | truncated
-        # A lost life leaves the game's frame counter running, a new game resets it. The number
-        # of lives would not tell: some games never report one.
+        # A new game resets its frame counter. Lives would not tell: some games never report any.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
         self._game_frame = info["episode_frame_number"]
         rewards = rewards.astype(np.float32)
         info = self._counter.step(rewards, game_over)
-        # [N, 1, height, width] -> [N, height, width, 1]
-        return environments.StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
+        return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.
 
 
 def _make_environments(
-    games: Sequence[str],
-    task_ids: np.ndarray,
-    seeds: Sequence[int],
-    options: suite.EnvironmentOptions,
-) -> environments.EnvironmentPool:
+    games: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
+) -> Lockstep:
     """Makes one batched environment for each group of neighbouring copies of a game."""
-    members: list[environments.BatchedEnvironment] = []
-    for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
-        own = list(group)
-        if options.human_starts_dir:
-            starts = atari_starts.read_starts(options.human_starts_dir, game)
-            members.append(atari_starts.AtariFromStarts(starts, task_ids[own], options))
-        else:
-            own_seeds = [seeds[i] for i in own]
-            members.append(AtariEnvironments(game, task_ids[own], own_seeds, options))
-    return environments.Lockstep(*members)
-
-
-def _check(games: Sequence[str], options: suite.EnvironmentOptions) -> None:
-    """Raises UserError if starts for the games are asked for and missing."""
+    groups = itertools.groupby(range(len(games)), lambda i: games[i])
+    own = [(game, list(group)) for game, group in groups]
     if options.human_starts_dir:
-        atari_starts.check_starts(options.human_starts_dir, games)
+        return Lockstep(*(AtariFromStarts(game, task_ids[i], options) for game, i in own))
+    all_seeds = np.asarray(seeds, np.int32)
+    return Lockstep(
+        *(AtariEnvironments(game, task_ids[i], all_seeds[i], options) for game, i in own)
+    )
 
 
-_SCORES = suite.read_reference_scores("atari57_scores.csv")
-_HUMAN_STARTS_SCORES = suite.read_reference_scores("atari57_human_starts_scores.csv")
+_SCORES = read_reference_scores("atari57_scores.csv")
 
-SUITE = suite.Suite(
+SUITE = Suite(
     name="atari57",
     title="Atari-57",
     tasks=tuple(_SCORES),
@@ -133,7 +109,7 @@ SUITE = suite.Suite(
     headline="median",
     total_frames=57 * 200_000_000,
     reference_scores=_SCORES,
-    human_starts_scores=_HUMAN_STARTS_SCORES,
+    human_starts_scores=read_reference_scores("atari57_human_starts_scores.csv"),
     own_flags=("human_starts_dir",),
     defaults={
         "num_action_repeats": 4,
@@ -148,8 +124,8 @@ SUITE = suite.Suite(
         "pbt_episodes": 5000,
     },
     environment_factory=_make_environments,
-    search_space=search_space.PAPER_ATARI,
-    check_tasks=_check,
+    search_space=PAPER_ATARI,
+    check_tasks=check_starts,
     requires={
         "ale_py": "pip install ale-py",
         "gymnasium": "pip install gymnasium",

@@ -1,10 +1,7 @@
-"""A game of Atari whose state can be saved and restored.
-
-`ale-py`'s vector environment, which agents are trained in, cannot do that. Preprocessing is the
-same bit for bit.
-"""
+"""A game of Atari whose state, unlike that of a vector environment, can be saved and restored."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +13,7 @@ _NOOP = 0
 
 
 class Emulator:
-    """One game, played and preprocessed as by `atari57.AtariEnvironments`."""
+    """One game, played and preprocessed bit for bit as by `atari57.AtariEnvironments`."""
 
     def __init__(self, game: str, options: suite.EnvironmentOptions, seed: int = 0):
         """Loads the game by the name of its ROM and begins it; `seed` is below 2^31."""
@@ -34,19 +31,12 @@ class Emulator:
         self._ale.setInt("random_seed", seed)
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("max_num_frames_per_episode", MAX_FRAMES_PER_GAME)
-        rom = roms.get_rom_path(game)
-        assert rom is not None, game
-        self._ale.loadROM(rom)
+        self._ale.loadROM(Path(roms.get_rom_path(game) or game))
         self._ale.reset_game()
 
     @property
-    def over(self) -> bool:
-        """Whether the game has ended or reached its limit of frames."""
-        return self._ale.game_over()
-
-    @property
     def state(self) -> bytes:
-        """Present state, for `restore`."""
+        """The present state, for `restore`."""
         return self._ale.cloneSystemState().serialize()
 
     def begin(self, num_noops: int) -> np.ndarray:
@@ -59,49 +49,38 @@ class Emulator:
     def restore(self, state: bytes) -> np.ndarray:
         """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
 
-        A state holds no screen. To draw one, a frame of no-op is played, whose reward is
-        ignored. From there on the game continues as the one that the state was saved in, except
-        that a game which redraws only parts of the screen may first show pixels of another.
-
-        Raises:
-          ValueError: if the bytes are no state of this game.
+        A state holds no screen. To draw one, a frame of no-op is played, whose reward is ignored.
+        Where a game redraws only parts of the screen, pixels of another may show at first.
         """
-        # A state does not say whether the last frame was cut short, as Q*bert's always are. In an
-        # emulator that has played no frame since its reset, Q*bert would continue differently.
+        # In an emulator that has played no frame since its reset, Q*bert would go on differently.
         self.begin(num_noops=1)
-        try:
-            self._ale.restoreSystemState(self._make_state(state))
-        except (SystemError, RuntimeError, ValueError, MemoryError) as error:
-            raise ValueError("no state of this game") from error
+        self._ale.restoreSystemState(self._make_state(state))
         self._ale.act(_NOOP)
         return self._observation(self._ale.getScreenGrayscale())
 
-    def step(self, action: int) -> tuple[float, np.ndarray]:
-        """Repeats one of the 18 actions, up to the game's end.
+    def step(self, action: int) -> tuple[float, bool, np.ndarray]:
+        """Repeats one of the 18 actions, up to the game's end; those it does not use are no-ops.
 
-        To the emulator, an action that the game does not use is a no-op.
-
-        Returns:
-          The raw reward of all frames and the observation, uint8 `[height, width, 1]`: the
-          pixelwise maximum of the last two frames.
+        Returns the raw reward, whether the game has ended or reached its limit of frames, and the
+        pixelwise maximum of the last two frames, uint8 `[height, width, 1]`.
         """
-        reward = 0
-        screens = []
+        reward, over, screens = 0, False, []
         for remaining in reversed(range(self._num_repeats)):
             reward += self._ale.act(action)
-            if remaining < 2 or self.over:
+            over = self._ale.game_over()
+            if remaining < 2 or over:
                 screens.append(self._ale.getScreenGrayscale())
-            if self.over:
+            if over:
                 break
-        return float(reward), self._observation(np.maximum.reduce(screens))
+        return float(reward), over, self._observation(np.maximum.reduce(screens))
 
     def fault(self, state: bytes) -> str | None:
         """Returns why a game cannot be played on from a state, or None if it can."""
         try:
             self.restore(state)
-        except ValueError as error:
-            return str(error)
-        return "a state in which the game is over" if self.over else None
+        except (SystemError, RuntimeError, ValueError, MemoryError):
+            return "no state of this game"
+        return "a state in which the game is over" if self._ale.game_over() else None
 
     def _observation(self, screen: np.ndarray) -> np.ndarray:
         return self._resize(screen)[..., np.newaxis]

@@ -7,27 +7,23 @@ from pathlib import Path
 
 from absl import logging
 
-_DIGEST_BYTES = hashlib.sha256().digest_size
-
 
 class LevelCache:
     """A level cache as `deepmind_lab.Lab` takes one: an object with `fetch` and `write`.
 
-    An entry is a file: a digest of key and compiled map, then the map. It is written atomically,
-    and ignored if its digest does not fit: the engine ends its process if `fetch` returns True
-    without a proper map.
+    An entry is a file: a digest of key and compiled map, then the map. It is ignored if its digest
+    does not fit, since the engine ends its process if `fetch` returns True without a proper map.
     """
 
     def __init__(self, directory: str):
-        """Uses a directory, which is made at the first `write`."""
-        self._directory = Path(directory)
+        self._directory = Path(directory)  # Made at the first `write`.
 
     def fetch(self, key: str, pk3_path: str) -> bool:
         """Copies the map of a key to `pk3_path`; returns False if there is none."""
         try:
             entry = self._path(key).read_bytes()
-            digest, compiled = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
-            if _digest(key, compiled) != digest:
+            compiled = entry[hashlib.sha256().digest_size :]
+            if entry != _entry(key, compiled):
                 return False
             Path(pk3_path).write_bytes(compiled)
         except OSError:
@@ -41,7 +37,7 @@ class LevelCache:
             self._directory.mkdir(parents=True, exist_ok=True)
             temporary = self._directory / f".new_{uuid.uuid4().hex}"
             try:
-                temporary.write_bytes(_digest(key, compiled) + compiled)
+                temporary.write_bytes(_entry(key, compiled))
                 temporary.replace(self._path(key))
             finally:
                 temporary.unlink(missing_ok=True)
@@ -52,5 +48,5 @@ class LevelCache:
         return self._directory / f"{urllib.parse.quote(key, safe='')}.map"
 
 
-def _digest(key: str, compiled: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + compiled).digest()
+def _entry(key: str, compiled: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + compiled).digest() + compiled

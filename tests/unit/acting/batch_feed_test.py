@@ -1,9 +1,12 @@
 """Batches on their way from the queue to the learner."""
 
+import contextlib
+
 import tensorflow as tf
 
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.acting.batch_feed import BatchFeed
+from tests.fakes.programs import wait_until
 
 _SPEC = rollouts.rollout_spec(tf.TensorSpec((), tf.uint8), (), num_actions=2, unroll_length=3)
 
@@ -34,16 +37,13 @@ def test_no_second_batch_is_taken_while_one_waits() -> None:
     source = CountingSource()
     feed = BatchFeed(source, batch_size=2)
     feed.start()
-    try:
+    with contextlib.closing(feed):
         for _ in range(5):
-            while feed._batches.empty():  # Until one waits.
-                feed.raise_error()
+            wait_until(lambda: not feed._batches.empty())
             source.asked += 1
             batch = feed.next_batch()
             assert batch is not None
             assert batch.env_outputs.reward.shape == (4, 2)
-    finally:
-        feed.close()
     assert len(source.asked_at) >= 5
     for number, asked in enumerate(source.asked_at):
         assert asked >= number, "taken while the batch before was still waiting"

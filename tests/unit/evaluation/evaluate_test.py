@@ -1,6 +1,5 @@
 """Testing agents: who plays how long, with which weights, and from which starts."""
 
-import csv
 import itertools
 import json
 import subprocess
@@ -16,7 +15,7 @@ from environments import Lockstep, StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.evaluation import evaluate, evaluator
+from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.suites.atari import emulator, starts
@@ -53,7 +52,7 @@ def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path:
     assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
 
 
-def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
+def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator, "MAX_FRAMES_PER_GAME", 2000)
@@ -64,34 +63,20 @@ def test_an_atari_agent_is_tested_from_both_starts_filmed_and_reported(
         return json.loads((run / "evaluation.json").read_text())
 
     main_program.run(level_name="breakout", use_popart=True, logdir=str(run), **_SMALL)
-    random = test(test_num_episodes=3)
+    random = test(test_num_episodes=2)
     assert (random["starts"], random["frames"]) == ("noop", 640)
-    assert len(random["tasks"]["breakout"]["returns"]) == 3
-
     human = {"starts": "human", "human_starts_dir": str(recorded)}
     with pytest.raises(SystemExit, match=r"^error: .*record_starts"):
         test(**human)
     command = [sys.executable, "tools/record_starts.py", f"--logdir={run}", "--level_name=breakout"]
     command += [f"--human_starts_dir={recorded}", "--num_games=1", "--num_starts=20"]
     subprocess.run(command, cwd=_ROOT, check=True)
-    assert len(starts.read_starts(recorded, "breakout").states) == 20
-    result = test(**human, test_num_episodes=7, record_video=True)
+    assert len(starts.read_starts(recorded, "breakout")) == 20
+    result = test(**human, test_num_episodes=5, record_video=True)
     assert result["starts"] == "human"
-    with open(run / "evaluation.csv", newline="") as file:
-        returns = [float(row["episode_return"]) for row in csv.DictReader(file)]
-    assert returns == result["tasks"]["breakout"]["returns"]
-    assert len(returns) == 7
+    assert len(result["tasks"]["breakout"]["returns"]) == 5
     with av.open(run / "videos" / "breakout.mp4") as film:
         assert len(list(film.decode(video=0))) > 40
-    # Neither test is lost to a report, which has a column for each.
-    main_program.run(mode="report", runs=[str(run)], report_dir=str(tmp_path / "out"))
-    for column, tested, episodes in (("noop", random, "3"), ("human", result, "7")):
-        (path,) = (tmp_path / "out" / "tables").glob(f"atari57-*-table-1-{column}.csv")
-        with open(path, newline="") as file:
-            row = next(csv.DictReader(file))
-        assert (row["agent"], row["column"], row["source"]) == ("PopArt-IMPALA", column, "test")
-        assert row["episodes"] == episodes
-        assert float(row["score"]) == pytest.approx(tested["aggregate"]["median"])
 
 
 def test_later_tests_take_newer_weights_and_trace_nothing_anew(
@@ -116,7 +101,9 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
         patch.setattr(factory, "make_environments", record_mode)
         tester = evaluate.Tester(config)
         first = tester.test()
-        assert {len(task["returns"]) for task in first["tasks"].values()} == {3}
+        for task, result in first["tasks"].items():  # A game of catch_10 is worth 10 or -10.
+            scale = float(task.removeprefix("catch_"))
+            assert np.abs(result["returns"]).tolist() == pytest.approx([scale] * 3)
         assert tester.test()["tasks"] == first["tasks"]  # The same weights play the same games.
     main_program.run(**flags, **_SMALL | {"num_actors": 5, "total_environment_frames": 1280})
     newer = tester.test()
@@ -136,24 +123,16 @@ def test_the_evaluator_follows_a_run_to_its_end_with_one_tester(
             made.append(config)
 
         def test(self) -> dict[str, Any]:
-            tasks = {"catch_1": {"mean_return": 0.5}}
-            aggregate = {"mean": 1.5, "median": None}
-            return {
-                "frames": next(frames),
-                "starts": "noop",
-                "aggregate": aggregate,
-                "tasks": tasks,
-            }
+            tasks, scores = {"catch_1": {"mean_return": 0.5}}, {"mean": 1.5, "median": None}
+            return {"frames": next(frames), "starts": "noop", "aggregate": scores, "tasks": tasks}
 
     monkeypatch.setattr(evaluate, "Tester", FakeTester)
-    monkeypatch.setattr(evaluator, "newest_checkpoint", lambda directory: f"ckpt-{next(names)}")
-    monkeypatch.setattr(evaluator, "frames_of", lambda checkpoint: -5)
+    monkeypatch.setattr(evaluate, "newest_checkpoint", lambda directory: f"ckpt-{next(names)}")
+    monkeypatch.setattr(evaluate, "frames_of", lambda checkpoint: -5)
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
-    evaluator.follow(Config.from_flags(given))
+    evaluate.follow(Config.from_flags(given))
     assert len(made) == 1
     lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
-    names = ["time", "frames", "starts", "mean", "median", "mean_return"]
-    assert [list(line) for line in lines] == [names, names]
     assert [line["frames"] for line in lines] == [100, 200]
     assert lines[0]["mean_return"] == {"catch_1": 0.5}
     assert any((tmp_path / "evaluator").iterdir())

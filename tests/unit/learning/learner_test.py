@@ -1,15 +1,23 @@
 """The learner's update against the papers' losses, what it counts, and what it leaves alone."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import Rollout, select
+from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.training import trainer
+from tests.fakes.agent_inputs import SMALL
 from tests.fakes.oracles import EPS
 from tests.fakes.small_learner import (
     PIXEL_CONTROL_SHAPE,
-    PLAIN_GRADIENT,
-    SHAPE,
-    build_learner,
     expected_losses,
     make_batch,
     make_learner,
@@ -18,16 +26,22 @@ from tests.fakes.small_learner import (
     with_rewards,
 )
 
+_TASKS = ("a", "b", "c", "d", "e")
+_IMPALA = {"num_tasks": 1, "normalise": False}
+_MULTI_HEAD = {"normalise": False, "use_lstm": True}
+_STATISTICS_FIRST = {"popart_order": "statistics_first"}
+_PIXEL_CONTROL = {"controls_pixels": True}
+_CLIPPED = {
+    "max_grad_norm": 1000.0,
+    "reward_clipping": "abs_one",
+    "learning_rate_schedule": "constant",
+}
+_TUNED = {"learning_rate": 0.003, "entropy_cost": 0.2, "epsilon": 0.7, "max_grad_norm": 0.5}
+
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        {"num_tasks": 1, "normalise": False},
-        {"normalise": False, "use_lstm": True},
-        {},
-        {"popart_order": "statistics_first"},
-        {"controls_pixels": True},
-    ],
+    [_IMPALA, _MULTI_HEAD, {}, _STATISTICS_FIRST, _PIXEL_CONTROL],
     ids=["impala", "multi_head", "popart", "statistics_first", "pixel_control"],
 )
 def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) -> None:
@@ -36,10 +50,10 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     The expected gradient goes through the whole unroll, so nothing is lost either by not learning
     through the bootstrap step.
     """
-    learner = make_learner(**PLAIN_GRADIENT, **kind)
-    head, statistics_first = learner.head, kind.get("popart_order") == "statistics_first"
-    shape = PIXEL_CONTROL_SHAPE if learner.q_head else SHAPE
-    batch = make_batch(use_lstm=kind.get("use_lstm", False), shape=shape)
+    learner = make_learner(**kind)
+    head, statistics_first = learner.head, kind == _STATISTICS_FIRST
+    shape = PIXEL_CONTROL_SHAPE if learner.q_head else SMALL
+    batch = make_batch(use_lstm=kind == _MULTI_HEAD, shape=shape)
     before, old_scale = snapshot(learner.variables), head.scale.numpy()
     if statistics_first:
         head.update(tf.constant(expected_losses(learner, batch)[1], tf.float32), batch.task_id)
@@ -58,11 +72,9 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
 
     restore(learner.variables, before)
     metrics = learner.update(batch)
-    for name, value in {**losses, "total_loss": total}.items():
+    losses |= {"total_loss": total, "gradient_norm": tf.linalg.global_norm(gradients)}
+    for name, value in losses.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
-    np.testing.assert_allclose(
-        metrics["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-5
-    )
     for variable, value in zip(learned, expected, strict=True):
         scale = 1e-5 * max(1.0, np.abs(value).max())
         np.testing.assert_allclose(variable, value, rtol=0, atol=scale, err_msg=variable.name)
@@ -70,7 +82,6 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
 
 def test_an_update_counts_frames_versions_and_lag_and_is_traced_once() -> None:
     learner = make_learner()
-    references = [variable.ref() for variable in learner.variables]
     for i, task_ids in enumerate([(0, 1, 2, 3), (4, 4, 4, 4), (0, 2, 2, 4)]):
         assert (learner.frames.numpy(), learner.num_updates.numpy()) == (i * 5 * 4 * 4, i)
         learner.update(make_batch(task_ids, seed=i))
@@ -78,79 +89,88 @@ def test_an_update_counts_frames_versions_and_lag_and_is_traced_once() -> None:
     versions = tf.constant([7, 6, 4, 1], tf.int64)
     metrics = learner.update(make_batch()._replace(policy_version=versions))
     assert metrics["policy_lag"] == (0 + 1 + 3 + 6) / 4
-    assert [variable.ref() for variable in learner.variables] == references
     assert learner.num_traces == 1
     assert learner.frames.dtype == learner.num_updates.dtype == tf.int64
 
 
 def test_the_learning_rate_falls_linearly_to_zero_or_is_constant() -> None:
-    learner, constant = make_learner(), make_learner(learning_rate_schedule="constant")
-    before, changes = snapshot(learner.variables), []
+    learner, changes = make_learner(), []
+    before, weights = snapshot(learner.variables), learner.agent.trainable_variables[0]
     for frames, left in ((0, 1.0), (750, 0.25), (1000, 0.0), (1500, 0.0)):
         restore(learner.variables, before)
         learner.frames.assign(frames)
-        constant.frames.assign(frames)
-        weights = snapshot(learner.agent.trainable_variables)
+        old = weights.numpy()
         rate = learner.update(make_batch())["learning_rate"]
-        np.testing.assert_allclose(rate, 0.01 * left, rtol=4 * EPS)
-        np.testing.assert_allclose(constant.learning_rate(), 0.01, rtol=EPS)
-        changes.append(learner.agent.trainable_variables[0].numpy() - weights[0])
+        np.testing.assert_allclose(rate, 2.0 * left, rtol=4 * EPS)
+        changes.append(weights.numpy() - old)
     np.testing.assert_allclose(changes[1], changes[0] / 4, rtol=0, atol=4 * EPS)
     assert np.abs(changes[0]).max() > 1e-3
     assert not np.any(changes[2:])
+    constant = make_learner(**_CLIPPED)
+    constant.frames.assign(750)
+    assert constant.update(make_batch())["learning_rate"] == 2.0
 
 
 def test_rewards_are_clipped_as_the_settings_say() -> None:
-    learner, batch = make_learner(reward_clipping="abs_one"), make_batch()
+    learner, batch = make_learner(**_CLIPPED), make_batch()
     signs = with_rewards(batch, np.sign(batch.env_outputs.reward))  # All are at least one in size.
-    assert learner.gradient_norms(batch) == learner.gradient_norms(signs)
+    before = snapshot(learner.variables)
+    lost = learner.update(batch)["total_loss"]
+    restore(learner.variables, before)
+    assert learner.update(signs)["total_loss"] == lost
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
-    changes, norms = [], []
+    learner, changes = make_learner(**_CLIPPED), []
+    before = snapshot(learner.variables)
     for limit in (1000.0, 0.5):
-        learner = make_learner(normalise=False, **PLAIN_GRADIENT, max_grad_norm=limit)
-        before = snapshot(learner._parameters)
-        norms.append(float(learner.update(make_batch())["gradient_norm"]))
-        after = snapshot(learner._parameters)
-        changes.append(
-            np.concatenate([np.ravel(b - a) for a, b in zip(before, after, strict=True)])
-        )
-    assert norms[0] == pytest.approx(norms[1], rel=1e-6), "the norm before clipping is logged"
-    assert 2.0 < norms[0] < 1000.0
-    np.testing.assert_allclose(np.linalg.norm(changes[0]), norms[0], rtol=1e-5)
-    np.testing.assert_allclose(changes[1], 0.5 / norms[0] * changes[0], rtol=0, atol=4 * EPS)
+        restore(learner.variables, before)
+        learner.hyperparameters.assign({"max_grad_norm": limit})
+        # Of all but the value head, which PopArt rescales.
+        old = snapshot(learner.agent.trainable_variables)
+        norm = float(learner.update(make_batch())["gradient_norm"])
+        new = snapshot(learner.agent.trainable_variables)
+        changes.append(np.concatenate([np.ravel(b - a) for a, b in zip(old, new, strict=True)]))
+    assert 2.0 < norm < 1000.0, "the norm before clipping is logged"
+    np.testing.assert_allclose(changes[1], 0.5 / norm * changes[0], rtol=0, atol=4 * EPS)
 
 
-def losses_of_scaled_rewards(normalise: bool) -> list[dict[str, float]]:
-    """Metrics of a batch, and of the same one with the rewards of task 2 times 100."""
-    learner = make_learner(normalise=normalise)
-    head, batch, factor = learner.head, make_batch(), np.float32([1, 1, 100, 1, 1])
+def test_hyperparameters_changed_later_act_as_if_there_from_the_start() -> None:
+    learners = [make_learner(**kind) for kind in (_CLIPPED, _CLIPPED | _TUNED)]
+    learners[0].hyperparameters.assign(_TUNED)
+    for learner in learners:
+        learner.update(make_batch())
+        assert learner.num_traces == 1
+        assert learner.hyperparameters.values() == pytest.approx(_TUNED)
+    for one, other in zip(*(learner.agent.variables for learner in learners), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_checkpoint_leaves_hyperparameters_to_the_flags(tmp_path: Path) -> None:
+    learner = make_learner()
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    checkpoints.save()
+    learner.hyperparameters.assign(_TUNED)
+    assert checkpoints.restore()
+    assert learner.hyperparameters.values() == pytest.approx(_TUNED)
+
+
+def test_with_popart_the_scale_of_a_tasks_rewards_changes_no_loss() -> None:
+    learner, batch, factor = make_learner(), make_batch(), np.float32([1, 1, 100, 1, 1])
     before = snapshot(learner.variables)
     original = learner.update(batch)
     restore(learner.variables, before)
-    if normalise:  # sigma n + mu grows a hundredfold with sigma and mu.
-        head.shift.assign(factor * head.shift)
-        head.second_moment.assign(factor**2 * head.second_moment)
-    else:
-        head.weights.assign(factor[:, np.newaxis] * head.weights)
-        head.bias.assign(factor * head.bias)
+    # sigma n + mu grows a hundredfold with sigma and mu.
+    learner.head.shift.assign(factor * learner.head.shift)
+    learner.head.second_moment.assign(factor**2 * learner.head.second_moment)
     # The agent sees rewards clipped to [-1, 1], where nothing has changed.
     rewards = batch.env_outputs.reward.numpy() * factor[batch.task_id]
     scaled = learner.update(with_rewards(batch, rewards))
-    return [{name: float(value) for name, value in each.items()} for each in (original, scaled)]
-
-
-def test_only_with_popart_the_scale_of_a_tasks_rewards_changes_no_loss() -> None:
-    original, scaled = losses_of_scaled_rewards(normalise=True)
     for name in ("policy_gradient_loss", "value_loss", "entropy_loss", "gradient_norm"):
         np.testing.assert_allclose(scaled[name], original[name], rtol=64 * EPS, err_msg=name)
-    original, scaled = losses_of_scaled_rewards(normalise=False)
-    assert abs(scaled["policy_gradient_loss"]) > 10 * abs(original["policy_gradient_loss"])
-    assert scaled["value_loss"] > 1000 * original["value_loss"]
 
 
-@pytest.mark.parametrize("kind", [{}, {"popart_order": "statistics_first"}, {"normalise": False}])
+@pytest.mark.parametrize("kind", [{}, _STATISTICS_FIRST, _MULTI_HEAD])
 def test_an_absent_task_is_unchanged_bit_for_bit(kind: dict) -> None:
     learner = make_learner(**kind)
     head = learner.head
@@ -161,11 +181,10 @@ def test_an_absent_task_is_unchanged_bit_for_bit(kind: dict) -> None:
     learned = (head.weights, head.bias, *statistics)
     before = snapshot(learned)
     for seed, task_ids in enumerate([(0, 2, 2, 4), (4, 2, 0, 4), (0, 0, 2, 4)]):
-        learner.update(make_batch(task_ids, seed=seed))
+        learner.update(make_batch(task_ids, kind == _MULTI_HEAD, seed))
     for variable, old in zip(learned, before, strict=True):
-        same = [
-            new.tobytes() == was.tobytes() for new, was in zip(variable.numpy(), old, strict=True)
-        ]
+        pairs = zip(variable.numpy(), old, strict=True)
+        same = [new.tobytes() == was.tobytes() for new, was in pairs]
         assert same == [False, True, False, True, False], variable.name
 
 
@@ -176,23 +195,51 @@ def test_task_ids_change_values_but_not_the_policy() -> None:
     assert abs(metrics["value_loss"] - others["value_loss"]) > 0.1
 
 
-def test_updates_teach_the_action_values() -> None:
-    learner = make_learner(controls_pixels=True, learning_rate=1e-3, baseline_cost=0.0)
-    batch = make_batch(shape=PIXEL_CONTROL_SHAPE)
-    lost = [float(learner.update(batch)["pixel_control_loss"]) for _ in range(11)]
-    assert lost[10] < 0.97 * lost[0]  # Of images of noise, which are learned slowly.
-    of_head = {variable.ref() for variable in learner.q_head.variables}
-    assert not of_head & {variable.ref() for variable in learner.agent.variables}
-
-
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
-    plain, by_xla = (
-        make_learner(controls_pixels=True),
-        build_learner(controls_pixels=True, xla=True),
-    )
+    plain, by_xla = make_learner(**_PIXEL_CONTROL), make_learner(**_PIXEL_CONTROL, xla=True)
     metrics = [each.update(make_batch(shape=PIXEL_CONTROL_SHAPE)) for each in (plain, by_xla)]
     assert metrics[0].keys() == metrics[1].keys()
     for name, value in metrics[0].items():
         np.testing.assert_allclose(metrics[1][name], value, rtol=1e-4, atol=1e-5, err_msg=name)
     for one, other in zip(plain.variables, by_xla.variables, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5, err_msg=one.name)
+
+
+@pytest.mark.parametrize("kind", [_STATISTICS_FIRST, _PIXEL_CONTROL])
+def test_norms_are_those_of_the_tasks_own_gradients(kind: dict) -> None:
+    learner = make_learner(**kind)
+    batch = make_batch(shape=PIXEL_CONTROL_SHAPE if learner.q_head else SMALL)
+    before = snapshot(learner.variables)
+    found = learner.gradient_norms(batch, _TASKS)
+    assert list(found) == ["policy_gradient_norm", "total_gradient_norm"]
+    assert all(list(by_task) == ["a", "c", "e"] for by_task in found.values())
+    weights = learner.agent.trainable_variables
+    for name, ids in (("a", [0]), ("c", [1, 2]), ("e", [3])):
+        with tf.GradientTape(persistent=True) as tape:
+            losses, _ = expected_losses(learner, select(batch, np.array(ids)))
+            total = tf.add_n(list(losses.values()))
+        for norm, loss in zip(found.values(), (losses["policy_gradient_loss"], total), strict=True):
+            expected = tf.linalg.global_norm(tape.gradient(loss, weights))
+            np.testing.assert_allclose(norm[name], expected, rtol=1e-4)
+    for variable, value in zip(learner.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_run_measures_norms_with_the_weights_that_the_update_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"level_name": "catch_1,catch_10", "log_task_gradients": True, "logdir": str(tmp_path)}
+    sizes = {"total_environment_frames": 400, "num_actors": 4, "batch_size": 4, "unroll_length": 5}
+    # Records are made for checkpoints as well, and are no less complete for that.
+    often = {"log_seconds": 1000.0, "checkpoint_seconds": 1e-6, "network": "shallow"}
+
+    def tell_updates(learner: Learner, batch: Rollout, tasks: Any) -> dict[str, dict[str, float]]:
+        assert set(batch.task_id.numpy()) <= set(range(len(tasks)))
+        return {"policy_gradient_norm": {tasks[0]: float(learner.num_updates)}}
+
+    monkeypatch.setattr(Learner, "gradient_norms", tell_updates)
+    config = Config.from_flags({**flags, **sizes, **often})
+    trainer.train(config, show_progress=False)
+    lines = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
+    measured = [line["policy_gradient_norm"][config.suite.tasks[0]] for line in lines]
+    assert measured == list(range(len(lines))) == list(range(20))

@@ -7,16 +7,13 @@ the distribution is another one.
 import itertools
 import json
 from collections.abc import Mapping
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from scalable_agent_popart import suites
 from scalable_agent_popart.population import pbt
 from scalable_agent_popart.scores import ReferenceScore, Scores
-from scalable_agent_popart.suites import search_space
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
 
 _SIGNIFICANCE = 1e-5
@@ -25,13 +22,7 @@ _SIGNIFICANCE = 1e-5
 _POPULATIONS, _MEMBERS = 16, 12
 _NAMES = ("entropy_cost", "learning_rate", "epsilon", "max_grad_norm")
 _EPSILONS = (1e-1, 1e-3, 1e-5, 1e-7)
-_LOG_RANGES = {"entropy_cost": (5e-5, 1e-2), "learning_rate": (5e-6, 5e-3)}
-_RANGES = {**_LOG_RANGES, "max_grad_norm": (10.0, 100.0)}
-
-
-def _are_independent(first: np.ndarray, second: np.ndarray) -> bool:
-    """Returns whether two series could well be independent, going by their order."""
-    return stats.spearmanr(first.ravel(), second.ravel()).pvalue > _SIGNIFICANCE
+_RANGES = {"entropy_cost": (5e-5, 1e-2), "learning_rate": (5e-6, 5e-3), "max_grad_norm": (10, 100)}
 
 
 def _are_unrelated(first: np.ndarray, second: np.ndarray) -> bool:
@@ -56,17 +47,6 @@ def samples() -> dict[str, np.ndarray]:
     return {name: np.array([[one[name] for one in row] for row in sampled]) for name in _NAMES}
 
 
-def test_the_search_space_is_the_papers_with_the_norm_of_gradients_on_atari_only() -> None:
-    for suite in suites.ALL:
-        assert tuple(suite.search_space) == (_NAMES if suite.name == "atari57" else _NAMES[:3])
-        assert suites.resolve(suite.tasks[0]).search_space == suite.search_space
-        assert suite.search_space["entropy_cost"] == search_space.LogUniform(5e-5, 1e-2)
-        assert suite.search_space["learning_rate"] == search_space.LogUniform(5e-6, 5e-3)
-        assert suite.search_space["epsilon"] == search_space.OneOf(_EPSILONS)
-    assert PAPER_ATARI["max_grad_norm"] == search_space.Uniform(10.0, 100.0)
-    assert suites.resolve("atari57").search_space is PAPER_ATARI
-
-
 @pytest.mark.parametrize(("name", "limits"), _RANGES.items())
 def test_samples_fill_their_range_uniformly_in_their_logarithm_or_else_in_themselves(
     samples: dict[str, np.ndarray], name: str, limits: tuple[float, float]
@@ -74,8 +54,8 @@ def test_samples_fill_their_range_uniformly_in_their_logarithm_or_else_in_themse
     low, high = limits
     values = samples[name].ravel()
     assert np.all((low <= values) & (values <= high))
-    expected, other = stats.uniform(low, high - low), stats.loguniform(low, high)
-    if name in _LOG_RANGES:
+    expected, other = stats.loguniform(low, high), stats.uniform(low, high - low)
+    if name == "max_grad_norm":
         expected, other = other, expected
     assert stats.kstest(values, expected.cdf).pvalue > _SIGNIFICANCE
     assert stats.kstest(values, other.cdf).pvalue < _SIGNIFICANCE
@@ -92,13 +72,11 @@ def test_each_epsilon_is_as_likely_as_any(samples: dict[str, np.ndarray]) -> Non
 def test_hyperparameters_members_and_populations_are_sampled_independently(
     samples: dict[str, np.ndarray],
 ) -> None:
-    for first, second in itertools.combinations(_NAMES, 2):
-        assert _are_independent(samples[first], samples[second])
-    for name, values in samples.items():
-        assert _are_independent(values[:, 1:], values[:, :-1])
-        assert _are_independent(values[1:], values[:-1])
-        assert _are_independent(values[1:, 1:], values[:-1, :-1])
-        assert name == "epsilon" or len(np.unique(values)) == values.size
+    pairs = [(samples[one], samples[other]) for one, other in itertools.combinations(_NAMES, 2)]
+    pairs += [(values[:, 1:], values[:, :-1]) for values in samples.values()]
+    pairs += [(values[1:], values[:-1]) for values in samples.values()]
+    for first, second in pairs:
+        assert stats.spearmanr(first.ravel(), second.ravel()).pvalue > _SIGNIFICANCE
 
 
 def test_the_same_seed_samples_the_same_plain_numbers(samples: dict[str, np.ndarray]) -> None:
@@ -110,42 +88,7 @@ def test_the_same_seed_samples_the_same_plain_numbers(samples: dict[str, np.ndar
 
 # Fitness.
 
-_REFERENCES = {
-    "easy": ReferenceScore(0.0, 10.0),
-    "hard": ReferenceScore(-20.0, 200.0),
-    "huge": ReferenceScore(1e4, 1e7),
-}
-
-
-def _slow_fitness(returns: Mapping[str, Scores]) -> float | None:
-    """Computes the mean capped human-normalised score in percent, one episode after the other."""
-    total, num_tasks = Fraction(0), 0
-    for task, episodes in returns.items():
-        if task not in _REFERENCES:
-            continue
-        if len(episodes) == 0:
-            return None
-        mean = Fraction(0)
-        for one in episodes:
-            mean += Fraction(float(one)) / len(episodes)
-        random, human = map(Fraction, _REFERENCES[task])
-        total += min(100 * (mean - random) / (human - random), Fraction(100))
-        num_tasks += 1
-    return float(total / num_tasks) if num_tasks else None
-
-
-def test_fitness_is_the_mean_capped_score() -> None:
-    generator = np.random.default_rng(1)
-    for _ in range(300):
-        returns = {
-            task: generator.normal(human / 2, human, generator.integers(1, 6))
-            for task, (_, human) in _REFERENCES.items()
-        }
-        returns["unknown"] = generator.normal(size=generator.integers(3))
-        chosen = {task: own for task, own in returns.items() if generator.random() < 0.7}
-        fitness, expected = pbt.fitness(chosen, _REFERENCES), _slow_fitness(chosen)
-        assert (fitness is None) == (expected is None)
-        assert expected is None or fitness == pytest.approx(expected, rel=1e-9)
+_REFERENCES = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(-20.0, 200.0)}
 
 
 @pytest.mark.parametrize(
@@ -159,12 +102,12 @@ def test_fitness_is_the_mean_capped_score() -> None:
         ({"easy": [5.0], "unknown": [1e9]}, 50.0),  # Tasks without reference scores do not count,
         ({"easy": [10.0], "unknown": []}, 100.0),  # but all others must have an episode.
         ({"easy": [10.0], "hard": np.array([])}, None),
-        ({"easy": [], "hard": []}, None),
         ({"unknown": [1e9]}, None),
-        ({}, None),
     ],
 )
-def test_fitness_of_single_cases(returns: dict[str, Scores], expected: float | None) -> None:
+def test_fitness_is_the_mean_capped_score(
+    returns: dict[str, Scores], expected: float | None
+) -> None:
     fitness = pbt.fitness(returns, _REFERENCES)
     assert fitness is None if expected is None else fitness == pytest.approx(expected)
 
@@ -197,8 +140,7 @@ def _directions(before: Mapping[str, float], after: Mapping[str, float]) -> list
 def test_each_value_changes_one_time_in_three_up_as_often_as_down_and_independently() -> None:
     start = {"entropy_cost": 1e-3, "learning_rate": 6e-4, "epsilon": 1e-7, "max_grad_norm": 40.0}
     generator = np.random.default_rng(4)
-    explored = np.array([_directions(start, pbt.explore(start, generator)) for _ in range(20_000)])
-    assert list(start.values()) == [1e-3, 6e-4, 1e-7, 40.0]
+    explored = np.array([_directions(start, pbt.explore(start, generator)) for _ in range(8_000)])
     for own in (*explored.T, explored.ravel()):
         changed, up = int(np.sum(own != 0)), int(np.sum(own == 1))
         assert stats.binomtest(changed, len(own), 0.33).pvalue > _SIGNIFICANCE
@@ -206,36 +148,4 @@ def test_each_value_changes_one_time_in_three_up_as_often_as_down_and_independen
         assert _are_unrelated(own[1:], own[:-1])
     for first, second in itertools.combinations(explored.T, 2):
         assert _are_unrelated(first, second)
-
-
-def test_members_change_independently_of_each_other_and_of_the_chance_before() -> None:
-    start = {"entropy_cost": 1e-3, "epsilon": 1e-7}
-    partners, directions = np.zeros((60, 60), int), np.zeros((60, 60), int)
-    for member, comparison in np.ndindex(60, 60):
-        generator = np.random.default_rng([member, comparison])
-        partners[member, comparison] = generator.choice(3)
-        directions[member, comparison] = _directions(start, pbt.explore(start, generator))[0]
-    assert _are_unrelated(partners, directions)
-    for own in (partners, directions):
-        assert _are_unrelated(own[1:], own[:-1])
-        assert _are_unrelated(own[:, 1:], own[:, :-1])
-        assert _are_unrelated(own, own.T)
-    num_changed = int(np.sum(directions != 0))
-    assert stats.binomtest(num_changed, directions.size, 0.33).pvalue > _SIGNIFICANCE
-
-
-def test_as_many_steps_up_as_down_return_and_no_range_limits_them() -> None:
-    start = {"entropy_cost": 1e-2, "max_grad_norm": 99.0}
-    values, steps, returned = start, np.zeros(2, int), 0
-    generator = np.random.default_rng(5)
-    for _ in range(500):
-        before, values = values, pbt.explore(values, generator)
-        went = np.array(_directions(before, values))
-        steps += went
-        expected = {name: start[name] * 1.2**n for name, n in zip(start, steps, strict=True)}
-        assert values == pytest.approx(expected, rel=1e-10)
-        returned += int(np.sum((steps == 0) & (went != 0)))
-    assert returned > 0
-    assert json.loads(json.dumps(values)) == values
-    assert pbt.explore({}, generator) == {}
     assert pbt.explore({"max_grad_norm": 0.0}, generator) == {"max_grad_norm": 0.0}

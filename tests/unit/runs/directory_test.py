@@ -1,7 +1,6 @@
 """A run's directory: its record, its lock, and writes that are never seen half done."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs import directory as run_directory
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DEVICE = {"processor": "Xeon", "cores": 1, "gpus": ["H100"]}
@@ -32,6 +31,10 @@ def _record(directory: RunDirectory, **flags: object) -> dict:
     return json.loads((directory.path / "config.json").read_text())
 
 
+def _history(directory: RunDirectory) -> tuple[Change, ...]:
+    return directory.read_record().history
+
+
 def _learn(directory: RunDirectory) -> None:
     """Makes it look as if the run had saved a checkpoint."""
     directory.checkpoints.mkdir()
@@ -49,19 +52,15 @@ def test_the_record_is_read_back_and_says_what_made_the_run(
     assert directory.read_config() == config
     keys = {"agent", "flags", "tasks", "versions", "git_revision", "device", "history"}
     assert set(record) == keys
-    assert record["history"] == []
     assert set(record["flags"]) == set(Config.__dataclass_fields__)
+    assert (record["agent"], record["history"]) == ("PopArt-IMPALA", [])
     assert record["tasks"] == list(config.suite.tasks)
-    assert record["agent"] == "PopArt-IMPALA"
     assert record["versions"]["python"] == sys.version.split()[0]
     packages = {"tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy"}
     assert packages <= set(record["versions"])
-    for file in directory.path.iterdir():
-        assert "TOKEN" not in file.read_text()
-        assert "a-value-nobody-should-see" not in file.read_text()
-    names = ["metrics.jsonl", "episodes.jsonl", "checkpoints", "evaluation.json"]
-    own = (directory.metrics, directory.episodes, directory.checkpoints, directory.evaluation)
-    assert [os.path.relpath(path, directory.path) for path in own] == names
+    written = "".join(file.read_text() for file in directory.path.iterdir())
+    assert "TOKEN" not in written
+    assert "a-value-nobody-should-see" not in written
 
 
 def test_the_git_revision_is_the_checkouts_and_none_without_git(
@@ -81,7 +80,6 @@ def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
     path = tmp_path / "record.json"
     run_directory.write_atomically(path, {"long": "x" * 1000})
     run_directory.write_atomically(path, {"short": [1]})
-    assert json.loads(path.read_text()) == {"short": [1]}
     assert list(tmp_path.iterdir()) == [path]
 
     def fail(descriptor: int) -> None:
@@ -93,16 +91,6 @@ def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
     assert json.loads(path.read_text()) == {"short": [1]}
 
 
-def test_a_run_goes_on_with_the_same_flags_and_with_those_that_do_not_shape_learning(
-    directory: RunDirectory,
-) -> None:
-    _record(directory, precision="bfloat16")
-    _learn(directory)
-    free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
-    for flags in ({"precision": "bfloat16"}, {}, {"precision": "auto", **free}):
-        directory.check(_config(**flags))
-
-
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     directory: RunDirectory,
 ) -> None:
@@ -110,26 +98,24 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     changed = {"discounting": 0.5, "seed": 9, "precision": "float32"}
     directory.check(_config(**changed))  # The run has not begun to learn.
     _learn(directory)
+    free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
+    for flags in ({"precision": "bfloat16"}, {}, free, {**changed, "allow_changes": True}):
+        directory.check(_config(**flags))
     before = (directory.path / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
         directory.check(_config(**changed))
-    message = str(error.value)
-    assert "\n" not in message
     for difference in (
         "--discounting was 0.99 and is 0.5",
         "--seed was 1 and is 9",
         "--precision was bfloat16 and is float32",
-        "give the same flags, another --logdir, or --allow_changes",
+        "--allow_changes",
     ):
-        assert difference in message
-    directory.check(_config(**changed, allow_changes=True))
+        assert difference in str(error.value)
     for name, value, difference in (
         ("level_name", "catch_1,catch_10", "was catch5 and is catch_1,catch_10"),
         ("level_name", "pong", "was catch5 and is pong"),
         ("network", "deep", "was shallow and is deep"),
-        ("use_lstm", True, "was False and is True"),
         ("use_popart", True, "was False and is True"),
-        ("multi_head", True, "was False and is True"),
         ("reward_clipping", "abs_one", "was none and is abs_one"),
     ):
         match = f"{directory.path} holds another run: .*--{name} {difference}.*--logdir"
@@ -143,67 +129,51 @@ def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirector
     del record["history"], record["device"], record["flags"]["action_set"]
     (directory.path / "config.json").write_text(json.dumps(record))
     _learn(directory)
-    assert directory.read_config() == _config(seed=7)
-    assert (directory.read_history(), directory.read_device()) == ((), "")
+    assert directory.read_record() == Record(_config(seed=7))
     for precision in ("float32", "bfloat16", "auto"):
         directory.check(_config(seed=7, precision=precision))
     directory.record(_config(seed=7, precision="float32"), 400)
-    (change,) = directory.read_history()
+    (change,) = _history(directory)
     assert (change.frames, change.changed) == (400, {"precision": ("auto", "float32")})
 
 
-def test_the_record_keeps_every_change_and_its_frames(directory: RunDirectory) -> None:
-    directory.record(_config())
-    directory.record(_config(), 400)
-    assert directory.read_history() == ()
-    directory.record(_config(discounting=0.5, num_actors=20), 800)
-    directory.record(_config(discounting=0.5), 1200)
-    directory.record(_config(seed=2, batch_size=9), 1600, _DEVICE)
-    first, second = json.loads((directory.path / "config.json").read_text())["history"]
-    assert (first["frames"], first["changed"]) == (800, {"discounting": [0.99, 0.5]})
-    assert second["frames"] == 1600
-    own = _config()
-    expected = {"seed": [1, 2], "batch_size": [own.batch_size, 9], "discounting": [0.5, 0.99]}
-    assert second["changed"] == expected
-    assert first["git_revision"] == second["git_revision"] == run_directory._git_revision()
-    assert directory.read_history()[1].changed["seed"] == (1, 2)
-    assert directory.read_device() == "H100, 1 core of Xeon"
+def test_the_record_keeps_the_changes_with_which_something_was_learned(
+    directory: RunDirectory,
+) -> None:
+    first = (800, {"discounting": (0.99, 0.6)})
+    others = {"seed": (1, 2), "batch_size": (_config().batch_size, 9), "discounting": (0.6, 0.99)}
+    for flags, frames, expected in (
+        ({"seed": 3}, 0, []),
+        ({}, 0, []),
+        ({}, 400, []),
+        ({"discounting": 0.5, "num_actors": 20}, 800, [(800, {"discounting": (0.99, 0.5)})]),
+        ({"discounting": 0.6}, 800, [first]),
+        ({"seed": 2, "batch_size": 9}, 1600, [first, (1600, others)]),
+        ({}, 400, []),  # Newer checkpoints are gone.
+    ):
+        directory.record(_config(**flags), frames, _DEVICE)
+        assert [(change.frames, change.changed) for change in _history(directory)] == expected
+        assert all(c.git_revision == run_directory._git_revision() for c in _history(directory))
+    assert directory.read_record().device == "H100, 1 core of Xeon"
     assert run_directory.describe_device({**_DEVICE, "cores": 2, "gpus": []}) == "2 cores of Xeon"
 
 
-def test_flags_that_nothing_was_learned_with_are_not_kept(directory: RunDirectory) -> None:
-    directory.record(_config(seed=3))
-    directory.record(_config())
-    assert directory.read_history() == ()
-    directory.record(_config(discounting=0.5), 800)
-    directory.record(_config(discounting=0.6), 800)
-    (change,) = directory.read_history()
-    assert (change.frames, change.changed) == (800, {"discounting": (0.99, 0.6)})
-    directory.record(_config(), 400)  # Its newer checkpoints are gone.
-    assert directory.read_history() == ()
-
-
-_DAMAGED = [
-    b"",
-    b"\xff\xfe\x00",
-    b'{"flags": {"level_name"',
-    b'{"flags": null}',
-    b'{"flags": {"no_such_setting": 1}}',
-    b'{"flags": {"level_name": "catch5", "batch_size": "x"}}',
-    b'{"flags": {"level_name": "catch5"}, "history": [3]}',
-    b'{"flags": {"level_name": "catch5"}, "history": [{"frames": 1, "changed": {"seed": 3}}]}',
-]
-
-
-@pytest.mark.parametrize("content", _DAMAGED)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b'{"flags": null}',
+        b'{"flags": {"no_such_setting": 1}}',
+        b'{"flags": {"level_name": "catch5", "batch_size": "x"}}',
+        b'{"flags": {"level_name": "catch5"}, "history": [3]}',
+    ],
+)
 def test_a_damaged_record_is_refused_by_name(directory: RunDirectory, content: bytes) -> None:
-    path = directory.path / "config.json"
-    path.write_bytes(content)
-    for refuse in (directory.read_config, lambda: directory.check(_config())):
-        with pytest.raises(UserError, match=r"config\.json is damaged.*--logdir") as error:
-            refuse()
-        assert "\n" not in str(error.value)
-    assert path.read_bytes() == content
+    (directory.path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json is damaged.*--logdir"):
+        directory.check(_config())
+    assert (directory.path / "config.json").read_bytes() == content
 
 
 def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: RunDirectory) -> None:
@@ -244,8 +214,6 @@ def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) 
         second.lock()
     first.close()
     first.close()
-    second.lock()
-    second.close()
     program = (
         "import sys; from scalable_agent_popart.runs.directory import RunDirectory\n"
         f"directory = RunDirectory({str(first.path)!r}); directory.lock()\n"
@@ -262,13 +230,13 @@ def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) 
         first.close()
 
 
-@pytest.mark.parametrize("taken", ["evaluations", "videos"])
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
-    directory: RunDirectory, taken: str
+    directory: RunDirectory,
 ) -> None:
-    (directory.path / taken).touch()
-    with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
-        directory.prepare_evaluation(films=True)
-    (directory.path / taken).unlink()
+    for taken in ("evaluations", "videos"):
+        (directory.path / taken).touch()
+        with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
+            directory.prepare_evaluation(films=True)
+        (directory.path / taken).unlink()
     directory.prepare_evaluation(films=False)
     assert not directory.videos.exists()

@@ -1,7 +1,6 @@
 """Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,74 +12,51 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog
-from tests.fakes.programs import wait_until
 
 
-def test_a_log_is_cut_back_to_the_checkpoint_and_goes_on(tmp_path: Path) -> None:
-    log = JsonLines(tmp_path / "log.jsonl")
-    log.open()
-    log.write({"n": 1})
-    log.flush()
-    saved = int(log.length)
-    log.write({"n": 2})
-    log.flush()
-    log.close()
-
-    resumed = JsonLines(tmp_path / "log.jsonl")
-    resumed.length.assign(saved)
-    resumed.open()
-    resumed.write({"n": 3})
-    resumed.close()
-    assert list(resumed.read()) == [{"n": 1}, {"n": 3}]
-
-
-def test_a_log_shorter_than_its_checkpoint_is_cut_to_whole_lines(tmp_path: Path) -> None:
+def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"n": 1}\n{"n": 2}\n{"n"')
-    log = JsonLines(path)
-    log.length.assign(1000)
-    log.open()
-    log.write({"n": 3})
-    log.close()
-    assert list(log.read()) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    for length, left in ((1000, [1, 2, 3]), (9, [1, 3])):
+        log = JsonLines(path)
+        log.length.assign(length)
+        log.open()
+        log.write({"n": 3})
+        log.flush()
+        assert int(log.length) == path.stat().st_size
+        log.close()
+        assert [line["n"] for line in log.read()] == left
     path.write_text('{"n": 1}\nnonsense\n')
     with pytest.raises(UserError, match="line 2"):
         list(log.read())
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+def _log(directory: Path, tasks: str = "catch5") -> RunLog:
+    return RunLog(RunDirectory(str(directory)), suites.resolve(tasks), num_action_repeats=1)
 
 
 def _info(steps: int, batch_size: int) -> StepOutputInfo:
     """The progress of episodes in a batch in which no game ends."""
-    return StepOutputInfo(
-        episode_return=np.zeros([steps, batch_size], np.float32),
-        episode_step=np.ones([steps, batch_size], np.int32),
-        episode_end=np.zeros([steps, batch_size], bool),
-    )
+    shape = (steps, batch_size)
+    return StepOutputInfo(np.zeros(shape), np.ones(shape, int), np.zeros(shape, bool))
 
 
-def test_the_start_is_shown_with_a_clock_that_moves_until_the_first_batch(
+def test_the_start_is_shown_until_the_first_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = _Terminal()
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", terminal)
-    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    log = _log(tmp_path)
     log.open(0, 1000)
-    log.show_start("17 of 30 environments ready")
-
-    def shown() -> str:
-        return terminal.getvalue().rpartition("\r")[2]
-
-    # Nobody calls anything meanwhile.
-    wait_until(lambda: shown().startswith("17 of 30 environments ready") and "[00:01<" in shown())
+    for text in ("17 of 30 environments ready", "compiling the update"):
+        log.show_start(text)
+        assert terminal.getvalue().rpartition("\r")[2].startswith(text)
     log.record_batch(40, np.array([0, 1]), _info(3, 2))
     log.close()
-    assert "clock" not in {thread.name for thread in threading.enumerate()}
-    assert "environments ready" not in shown()
-    assert "40.0" in shown()
+    last = terminal.getvalue().rpartition("\r")[2]
+    assert "compiling" not in last
+    assert "40.0" in last
 
 
 def _curves(directory: Path) -> dict[str, list[int]]:
@@ -95,14 +71,14 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
         log.record_batch(frames, np.array([0, 1]), _info(3, 2))
         log.record_metrics(frames, {"total_loss": 1.0}, {})
 
-    killed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    killed = _log(tmp_path)
     killed.open(0, 1000, show_progress=False)
     for frames in (100, 200, 300, 400):
         record(killed, frames)
     (events,) = tmp_path.glob("events.*")
     with open(events, "ab") as file:
         file.write(b"\x18\0\0\0\0\0\0\0cut")  # In the middle of a record.
-    resumed = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch5"), 1)
+    resumed = _log(tmp_path)
     resumed.open(200, 1000, show_progress=False)  # Of the checkpoint.
     for frames in (350, 450):
         record(resumed, frames)
@@ -113,7 +89,7 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
 
 
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
-    log = RunLog(RunDirectory(str(tmp_path)), suites.resolve("catch_0.1,catch_1,catch_10"), 1)
+    log = _log(tmp_path, "catch_0.1,catch_1,catch_10")
     log.open(0, 1000, show_progress=False)
     info, measured = _info(3, 4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
     log.record_batch(8, np.array([0, 0, 2, 2]), info)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from environments import BatchedEnvironment, StepOutput
+from environments import BatchedEnvironment
 from scalable_agent_popart import scores, suites
+from tests.fakes.play import play
 
 _SUITE = suites.resolve("catch5")
 _TASKS = range(len(_SUITE.tasks))
@@ -20,11 +21,6 @@ def _make(task_ids: list[int], seeds: list[int]) -> BatchedEnvironment:
     return environment
 
 
-def _step(environment: BatchedEnvironment, actions: list[int] | np.ndarray) -> StepOutput:
-    environment.send(np.asarray(actions, np.int32))
-    return environment.receive()
-
-
 def _columns(boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the columns of balls and paddles `[N]`, read from the pictures alone."""
     pieces = boards.any(axis=-1)
@@ -33,9 +29,7 @@ def _columns(boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _controls(task_id: int) -> list[int]:
     """Returns the paddle's move for each action, found by pressing each once."""
-    environment = _make([task_id] * 3, [0, 1, 2])
-    before = environment.reset().observation
-    after = _step(environment, [0, 1, 2]).observation
+    before, after = play(_make([task_id] * 3, [0, 1, 2]), [[0, 1, 2]]).observation
     return (_columns(after)[1] - _columns(before)[1]).tolist()
 
 
@@ -50,101 +44,54 @@ def _follow_the_ball(controls: list[int]) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _scores(
-    task_ids: list[int], choose: Callable[[np.ndarray], np.ndarray], num_episodes: int
+    task_id: int, num_boards: int, num_episodes: int, choose: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Returns the normalised scores `[num_episodes, N]` of a policy, from the totals in `info`."""
-    environment = _make(task_ids, list(range(len(task_ids))))
+    """Returns a policy's normalised scores `[num_episodes, num_boards]`, from the totals."""
+    environment = _make([task_id] * num_boards, list(range(num_boards)))
     output, returns = environment.reset(), []
     for _ in range(num_episodes * _STEPS):
-        output = _step(environment, choose(output.observation))
+        environment.send(choose(output.observation))
+        output = environment.receive()
         if output.info.episode_end.all():
             returns.append(output.info.episode_return.astype(np.float64))
-    references = [_SUITE.reference_scores[_SUITE.tasks[task_id]] for task_id in task_ids]
-    return scores.normalise(
-        np.stack(returns), scores.ReferenceScore(*np.array(references, np.float64).T)
-    )
+    reference = _SUITE.reference_scores[_SUITE.tasks[task_id]]
+    return scores.normalise(np.stack(returns), reference)
 
 
-def test_board_shows_one_ball_above_one_paddle_and_nothing_else() -> None:
-    environment = _make([2] * 4, [1, 2, 3, 4])
-    spec = _SUITE.observation_spec(_OPTIONS)
-    random = np.random.default_rng(0)
-    output = environment.reset()
-    for step in range(3 * _STEPS):
-        assert output.observation.shape == (4, *spec.shape) == (4, 10, 5, 3)
-        assert output.observation.dtype == spec.dtype == np.uint8
-        pieces = output.observation.any(axis=-1)
-        assert (pieces[:, :-1].sum(axis=(1, 2)) == 1).all()
-        assert (pieces[:, -1].sum(axis=1) == 1).all()
-        assert (np.argmax(pieces.any(axis=2), axis=1) == step % _STEPS).all()
-        output = _step(environment, random.integers(0, 3, 4))
-
-
-def test_ball_falls_straight_and_the_paddle_stays_on_the_board() -> None:
-    environment = _make([0] * 3, [5, 6, 7])
-    balls, _ = _columns(environment.reset().observation)
-    for _ in range(_STEPS - 1):
-        # Left, stay and right are actions 0, 1 and 2 of the first task.
-        seen = _columns(_step(environment, [0, 1, 2]).observation)
-        np.testing.assert_array_equal(seen[0], balls)
-    assert seen[1].tolist() == [0, 2, 4]
-
-
-def test_same_seed_plays_the_same_game_and_another_seed_another() -> None:
-    once, again = (_make([0, 3, 3], [11, 12, 13]) for _ in range(2))
-    outputs = [(once.reset(), again.reset())]
-    outputs += [(_step(once, [0, 1, 1]), _step(again, [0, 1, 1])) for _ in range(10 * _STEPS)]
-    for a, b in outputs:
-        np.testing.assert_array_equal(a.observation, b.observation)
-        np.testing.assert_array_equal(a.reward, b.reward)
-    assert any((a.observation[1] != a.observation[2]).any() for a, _ in outputs)
-
-
-def test_tasks_have_names_colours_and_controls_of_their_own() -> None:
+def test_tasks_have_names_and_colours_of_their_own() -> None:
     assert _SUITE.tasks == ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
     boards = _make(list(_TASKS), [0] * 5).reset().observation
     colours = [np.unique(board[board.any(axis=-1)], axis=0) for board in boards]
     assert {len(colour) for colour in colours} == {1}, "both pieces wear it"
     assert len({colour.tobytes() for colour in colours}) == 5
-    controls = [_controls(task_id) for task_id in _TASKS]
-    assert all(sorted(moves) == [-1, 0, 1] for moves in controls)
-    assert len(set(map(tuple, controls))) == 5
 
 
 @pytest.mark.parametrize("task_id", _TASKS)
 def test_episode_ends_with_the_signed_scale_and_the_next_first_board(task_id: int) -> None:
-    environment = _make([task_id] * 10, list(range(10)))
     stay = _controls(task_id).index(0)
-    output = environment.reset()
-    for _ in range(2):
-        caught = np.equal(*_columns(output.observation))
+    outputs = play(_make([task_id] * 10, list(range(10))), np.full((2 * _STEPS, 10), stay))
+    info, scale = outputs.info, np.float32(_SCALES[task_id])
+    ends = np.arange(1, 2 * _STEPS + 1) % _STEPS == 0
+    for first, last in ((0, _STEPS), (_STEPS, 2 * _STEPS)):
+        caught = np.equal(*_columns(outputs.observation[first]))
         assert 0 < caught.sum() < 10, "both outcomes must occur"
-        for step in range(1, _STEPS + 1):
-            output = _step(environment, [stay] * 10)
-            last = step == _STEPS
-            scale = np.float32(_SCALES[task_id])
-            expected = np.where(caught, scale, -scale) if last else np.zeros(10, np.float32)
-            np.testing.assert_array_equal(output.reward, expected)
-            np.testing.assert_array_equal(output.done, [last] * 10)
-            np.testing.assert_array_equal(output.info.episode_end, [last] * 10)
-            np.testing.assert_array_equal(output.info.episode_return, expected)
-            np.testing.assert_array_equal(output.info.episode_step, [step] * 10)
-        pieces = output.observation.any(axis=-1)
+        for array in (outputs.reward, info.episode_return):
+            assert not array[first + 1 : last].any()
+            np.testing.assert_array_equal(array[last], np.where(caught, scale, -scale))
+        pieces = outputs.observation[last].any(axis=-1)
         assert pieces[:, 0].any(axis=1).all(), "the ball is back in the top row"
         assert pieces[:, -1, 2].all(), "the paddle is back in the middle"
-    assert output.reward.dtype == np.float32
+    for array in (outputs.done, info.episode_end):
+        assert (array[1:] == ends[:, None]).all()
 
 
-def test_balls_are_uniform_and_random_play_scores_about_zero_percent_in_every_task() -> None:
-    copies, episodes = 60, 20
-    random = np.random.default_rng(0)
-    task_ids = np.repeat(_TASKS, copies)
+def test_balls_are_uniform_and_random_play_scores_about_zero_percent() -> None:
     balls, _ = _columns(_make([0] * 1000, list(range(1000))).reset().observation)
     # 4 standard deviations of a binomial count.
     assert (np.abs(np.bincount(balls) - 200) < 4 * np.sqrt(1000 * 0.2 * 0.8)).all()
-    percents = _scores(task_ids.tolist(), lambda seen: random.integers(0, 3, len(seen)), episodes)
+    random = np.random.default_rng(0)
     for task_id in _TASKS:
-        own = percents[:, task_ids == task_id]
+        own = _scores(task_id, 60, 20, lambda seen: random.integers(0, 3, len(seen)))
         error = own.std() / np.sqrt(own.size)
         assert 0 < error < 3
         assert abs(own.mean()) < 4 * error
@@ -153,9 +100,9 @@ def test_balls_are_uniform_and_random_play_scores_about_zero_percent_in_every_ta
 @pytest.mark.parametrize("mastered", _TASKS)
 def test_what_is_perfect_in_one_task_does_not_score_in_another(mastered: int) -> None:
     choose = _follow_the_ball(_controls(mastered))
-    np.testing.assert_allclose(_scores([mastered] * 8, choose, 10), 100.0, rtol=1e-6)
+    np.testing.assert_allclose(_scores(mastered, 8, 10, choose), 100.0, rtol=1e-6)
     # The outcome depends on the ball's column alone: one board a column gives the mean.
+    balls, _ = _columns(_make([0] * 100, list(range(100))).reset().observation)
+    boards = [balls.tolist().index(column) for column in range(5)]
     for played in set(_TASKS) - {mastered}:
-        balls, _ = _columns(_make([played] * 100, list(range(100))).reset().observation)
-        boards = [balls.tolist().index(column) for column in range(5)]
-        assert _scores([played] * 100, choose, 1)[0, boards].mean() < 1e-4
+        assert _scores(played, 100, 1, choose)[0, boards].mean() < 1e-4

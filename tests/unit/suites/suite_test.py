@@ -2,10 +2,10 @@
 
 import importlib
 import importlib.util
-import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,16 +41,12 @@ def make(name="own", tasks=("left", "right"), **given):
 def _refusal(level_name: str) -> str:
     with pytest.raises(UserError) as error:
         suites.resolve(level_name)
-    message = str(error.value)
-    assert message.startswith("--level_name")
-    assert "\n" not in message
-    return message
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
     ("name", "suite_name", "num_tasks"),
     [
-        ("atari57", "atari57", 57),
         ("dmlab30", "dmlab30", 30),
         ("catch_0.1", "catch5", 1),
         (" pong , boxing,crazy_climber ", "atari57", 3),
@@ -61,42 +57,15 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
     suite = suites.resolve(name)
     assert (suite.name, len(suite.tasks)) == (suite_name, num_tasks)
     assert suites.resolve(suite.level_name) == suite
-    if "pong" in name:
-        assert suite.tasks == ("pong", "boxing", "crazy_climber")
-        assert len(suites.resolve("atari57").tasks) == 57, "which is not changed"
-
-
-def test_no_name_stands_for_two_things_and_every_task_has_a_reference_score() -> None:
-    # A suite of a single task is that task.
-    several = [suite.name for suite in suites.ALL if len(suite.tasks) > 1]
-    names = [*several, *(task for suite in suites.ALL for task in suite.tasks)]
-    assert len(set(names)) == len(names)
-    for suite in suites.ALL:
-        assert set(suite.reference_scores) == set(suite.tasks)
-        assert suite.normalised
-
-
-def test_missing_emulator_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = suites.EnvironmentOptions(4, 84, 84, "full")
-    suites.resolve("pong").check(options)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    suites.resolve("catch5").check(options)
-    with pytest.raises(UserError, match="atari57 needs the module ale_py: pip install ale-py"):
-        suites.resolve("pong").check(options)
 
 
 @pytest.mark.parametrize(
     ("level_name", "message"),
     [
-        ("pongg", r"'pongg'.*did you mean .*\bpong\b.*\?"),
-        ("atari75", r"did you mean .*\batari57\b.*\?"),
         ("pong,boxxing", r"'boxxing'; did you mean boxing"),
         ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30"),
-        ("pong,,boxing", "there is no level ''"),
-        ("pong, ", "there is no level ''"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
-        ("catch5,catch_1", "catch5 is a whole suite"),
     ],
 )
 def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message: str) -> None:
@@ -104,44 +73,54 @@ def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message
 
 
 @pytest.fixture
-def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Writes a module to the current directory and returns its name, each time another one."""
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a module of another name each time and returns the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    names = (f"own_suite_{i}" for i in itertools.count())
 
     def write(source: str) -> str:
-        name = next(names)
-        (tmp_path / f"{name}.py").write_text(source)
+        name = f"own_suite_{uuid.uuid4().hex}"
+        (tmp_path / f"{name}.py").write_text(f"{_OWN_SUITE}\n{source}")
         importlib.invalidate_caches()
         return name
 
-    yield write
-    for name in [name for name in sys.modules if name.startswith("own_suite_")]:
-        del sys.modules[name]
+    return write
 
 
 def test_a_module_gives_a_suite_whose_name_resolves_again(
     write_module: Callable[[str], str],
 ) -> None:
-    module = write_module(f"{_OWN_SUITE}\nSUITE = make(defaults={{'unroll_length': 7}})")
+    module = write_module("SUITE = make(defaults={'unroll_length': 7})")
     for names, tasks in (("own", ("left", "right")), ("right, left", ("right", "left"))):
         config = Config.from_flags({"level_name": f"{module}:{names}"})
         config.check_playable()
         assert config.suite.tasks == tasks
-        assert config.level_name == f"{module}:{names.replace(' ', '')}"
         assert suites.resolve(config.level_name) == config.suite
     assert (config.height, config.width, config.num_actions, config.unroll_length) == (12, 8, 2, 7)
-    assert not config.suite.normalised
-    with pytest.raises(UserError, match="--mode=pbt compares"):
-        Config.from_flags({"level_name": f"{module}:left", "mode": "pbt", "population_size": 2})
+    assert (config.suite.normalised, config.suite.unit) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("SUITE = make('catch5')", "must not be named catch5"),
+        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
+    ],
+)
+def test_modules_without_a_usable_suite_are_refused_with_the_cause(
+    write_module: Callable[[str], str], source: str, message: str
+) -> None:
+    module = write_module(source)
+    with pytest.raises(UserError, match=message):
+        Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
 @pytest.mark.parametrize("processes", [False, True])
 def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     write_module: Callable[[str], str], processes: bool
 ) -> None:
-    module = write_module(f"{_OWN_SUITE}\nSUITE = make(processes={processes})")
+    module = write_module(f"SUITE = make(processes={processes})")
     suite = suites.resolve(f"{module}:right")
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(True)
     pool = suite.make_environments([0, 0], [1, 2], options)
@@ -158,61 +137,14 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     assert seen == [[0, 0, True], [1, 1, False], [2, 1, False], [0, 1, True], [1, 1, False]]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("x = 1", "has no attribute 'SUITE'"),
-        ("SUITE = 1", "must be a .*Suite, not int"),
-        ("import nothing_like_it", "No module named 'nothing_like_it'"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("SUITE = make('catch5')", "must not be named catch5"),
-        ("SUITE = make(tasks=('a,b', 'c'))", "without commas, colons and spaces"),
-        ("SUITE = make(reference_scores={'left': (0, 1)})", "of all its tasks, or of none"),
-        ("SUITE = make(tasks=('lefty', 'right'))", "did you mean lefty"),
-    ],
-)
-def test_modules_without_a_usable_suite_are_refused_with_the_cause(
-    write_module: Callable[[str], str], source: str, message: str
-) -> None:
-    module = write_module(f"{_OWN_SUITE}\n{source}")
-    assert re.search(message, _refusal(f"{module}:left"))
-    assert "No module named 'own_nowhere'" in _refusal("own_nowhere:left")
-
-
-def test_environments_that_do_not_fit_the_suite_are_refused(
-    write_module: Callable[[str], str],
-) -> None:
-    for source, message in (
-        (
-            "SUITE = make(num_actions=3)",
-            r"has the spaces .* but its suite is made for .*Discrete\(3\)",
-        ),
-        (
-            "Counter.__init__ = lambda self: 1 / 0\nSUITE = make()",
-            "cannot be made .*ZeroDivisionErr",
-        ),
-    ):
-        config = Config.from_flags({"level_name": f"{write_module(_OWN_SUITE + source)}:own"})
-        with pytest.raises(UserError, match=message):
-            config.check_playable()
-
-
 def test_installed_packages_register_suites(
     write_module: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = write_module(f"{_OWN_SUITE}\nSUITE = make()")
-    entries = f"own = {module}:SUITE\nbroken = own_nowhere:SUITE\nother = {module}:SUITE"
-    package = tmp_path / "own-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: own\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[scalable_agent_popart.suites]\n{entries}\n")
+    module = write_module("SUITE = make()")
+    entry_points = tmp_path / "own-1.0.dist-info" / "entry_points.txt"
+    entry_points.parent.mkdir()
+    group = "[scalable_agent_popart.suites]"
+    entry_points.write_text(f"{group}\nown = {module}:SUITE\nbroken = own_nowhere:SUITE\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert suites.resolve("own").level_name == "own"
-    assert suites.resolve("pong").name == "atari57", "which no broken package keeps from playing"
     assert "No module named 'own_nowhere'" in _refusal("broken")
-    assert "must have that name, not own" in _refusal("other")
-    (package / "entry_points.txt").write_text(
-        f"[scalable_agent_popart.suites]\nown = {module}:SUITE\n"
-    )
-    assert suites.resolve("right,left").level_name == "right,left"
-    assert "did you mean right" in _refusal("righ")

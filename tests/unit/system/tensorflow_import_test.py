@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.fakes.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = """
 import os
 from pathlib import Path
@@ -31,39 +30,19 @@ def _run(tmp_path: Path, tensorflow: str, **environment: str) -> subprocess.Comp
         env={**inherited, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 
 def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_path: Path) -> None:
     for driver, level in (("/nowhere", "3"), (str(tmp_path), "2")):  # Errors of GPUs are shown.
         result = _run(tmp_path, "", DRIVER=driver)
-        assert (result.returncode, result.stderr) == (0, "afterwards\n")
-        assert result.stdout.strip() == level
+        assert (result.stderr, result.stdout) == ("afterwards\n", f"{level}\n")
+    asked_for = _run(tmp_path, "", TF_CPP_MIN_LOG_LEVEL="0")
+    assert asked_for.stderr == "oneDNN custom operations are on\nafterwards\n"
+    assert asked_for.stdout == "0\n"
 
 
-def test_messages_of_an_import_that_is_interrupted_are_hidden(tmp_path: Path) -> None:
-    result = _run(tmp_path, "raise KeyboardInterrupt")
-    assert result.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    assert "oneDNN" not in result.stderr
-
-
-def test_a_user_who_sets_the_level_sees_everything(tmp_path: Path) -> None:
-    result = _run(tmp_path, "", TF_CPP_MIN_LOG_LEVEL="0")
-    assert result.stderr == "oneDNN custom operations are on\nafterwards\n"
-    assert result.stdout == "0\n"
-
-
-@pytest.mark.parametrize(
-    ("end", "shown"),
-    [
-        ("raise ImportError('libcudart is missing')", "ImportError: libcudart is missing"),
-        ("os.abort()", ""),
-        ("import signal; os.kill(os.getpid(), signal.SIGKILL)", ""),
-    ],
-)
-def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path, end: str, shown: str) -> None:
-    result = _run(tmp_path, end)
+def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:
+    result = _run(tmp_path, "os.abort()")
     assert result.returncode != 0
     assert "oneDNN custom operations are on" in result.stderr
-    assert shown in result.stderr

