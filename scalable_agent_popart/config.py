@@ -325,8 +325,8 @@ class Config:
             if getattr(self, name) == 0:  # Which no factor changes.
                 yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
         if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
-            advice = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
-            yield f"--mode=pbt needs human-normalised scores; {self.level_name} has none: {advice}"
+            how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
+            yield f"--mode=pbt compares human-normalised scores; {self.level_name} has none: {how}"
 
     @property
     def suite(self) -> Suite:

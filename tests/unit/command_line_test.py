@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl import flags
@@ -11,13 +12,15 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.system import tensorflow_import
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def _refusal(*arguments: str) -> str:
-    """The line that the program ends with."""
-    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+    """The line that the program ends with, before it has imported TensorFlow."""
+    too_late = mock.patch.object(tensorflow_import, "import_quietly", side_effect=AssertionError)
+    with flagsaver.flagsaver(), too_late, pytest.raises(SystemExit) as end:
         experiment.main(flags.FLAGS(["experiment.py", *arguments]))
     line = str(end.value.code)
     assert line.startswith("error: ")
