@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
+from starts_recording import record_starts
 
 import environments
 from scalable_agent_popart.config import Config
@@ -104,7 +105,7 @@ def _record(config: Config) -> None:
         return
     make_player = _policy_player(config) if FLAGS.logdir else _random_player
     for game in games:
-        states = atari_starts.record_starts(
+        states = record_starts(
             game, make_player(), FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options
         )
         _write(game, states, f"{FLAGS.num_games} games")

@@ -16,10 +16,9 @@ any player, as an archive of plain NumPy arrays, nothing pickled:
 are what `ale_py.ALEInterface.cloneSystemState().serialize()` returns during a game.
 """
 
-import bisect
 import importlib.metadata
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from environments import SerialEnvironments, StepOutput
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
+from scalable_agent_popart.suites.atari.emulator import Emulator
 from scalable_agent_popart.suites.suite import EnvironmentOptions
 
 _FORMAT = "atari-starts-1"
@@ -104,7 +103,7 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
     raise UserError(f"{path} {problem}; {_HOW_TO_RECORD}")
 
 
-class _Game:
+class Game:
     """A game as an `environments.Environment`; each of `begun` begins an episode."""
 
     def __init__(self, emulator: Emulator, begun: Iterator[np.ndarray]):
@@ -137,7 +136,7 @@ class AtariFromStarts(SerialEnvironments):
                 raise UserError(f"{path}: start {i} is {fault}; leave it out")
         size = len(emulators)
         own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
-        games = [_Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
+        games = [Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
         super().__init__(games, task_ids)
         # Emulators release the GIL, so that games with a thread each are played in parallel.
         self._thread = ThreadPoolExecutor(1)
@@ -152,47 +151,3 @@ class AtariFromStarts(SerialEnvironments):
 
     def close(self) -> None:
         self._thread.shutdown()
-
-
-def record_starts(
-    game: str,
-    act: Callable[[StepOutput], int],
-    num_starts: int,
-    num_games: int,
-    seed: int,
-    options: EnvironmentOptions,
-) -> list[bytes]:
-    """Plays whole games, each after 0 to 30 no-ops, and samples starts from them.
-
-    Args:
-      act: the player, called with outputs `[1, ...]`, which are `done` where a game begins.
-      num_starts: sampled uniformly from all agent steps after which the game goes on; with fewer
-        steps than that, a UserError is raised.
-      seed: of the no-ops and the sample, below 2^31.
-
-    Returns states in random order: the first few are a uniform sample, too.
-    """
-    generator = np.random.default_rng(seed)
-    emulator, second = Emulator(game, options, seed), Emulator(game, options)
-    # The states with the smallest of random keys, in the order of the keys.
-    chosen: list[tuple[float, bytes]] = []
-    noops = (int(generator.integers(MAX_NOOPS + 1)) for _ in itertools.count())
-    game_environment = _Game(emulator, map(emulator.begin, noops))
-    played = SerialEnvironments([game_environment], np.zeros(1, np.int32))
-    output = played.reset()
-    while num_games:
-        played.send(np.array([act(output)]))
-        output = played.receive()
-        if output.done[0]:
-            num_games -= 1
-            continue
-        key = generator.random()
-        if len(chosen) < num_starts or key < chosen[-1][0]:
-            state = emulator.state
-            # The frame that draws the screen may be the one that ends the game.
-            if second.fault(state) is None:
-                bisect.insort(chosen, (key, state))
-                del chosen[num_starts:]
-    if len(chosen) < num_starts:
-        raise UserError(f"{game}: only {len(chosen)} points to start from; play more games")
-    return [state for _, state in chosen]
