@@ -14,7 +14,7 @@ import tensorflow as tf
 from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
-_MEMBERS, _KILLS, _FRAMES = 4, 30, 400_000
+_MEMBERS, _KILLS, _FRAMES = 4, 14, 200_000
 _MAX_WAIT_SECONDS = 4.0  # From a member's first progress to its death.
 _COMPARISON_SECONDS = 0.3
 
