@@ -67,7 +67,7 @@ def training(config: Config) -> Iterator[Training]:
 
 
 def rate(steps_per_call: int, call: Callable[[], object], seconds: float) -> float:
-    """Of a call repeated for so long, after one that does not count."""
+    """The rate of a call repeated for so long, after one that does not count."""
     call()
     calls = 0
     start = time.perf_counter()
@@ -106,7 +106,7 @@ def measure_train_step(config: Config, seconds: float) -> float:
 
 
 def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
-    """How many times as fast the first's update is, both updating in turn one by one.
+    """Measures how many times as fast the first's update is, both updating in turn one by one.
 
     What the machine does to one update it does to the next, so that this tells apart what
     differs by less than the machine's moods.
@@ -209,7 +209,7 @@ def _dealt(config: Config) -> list[np.ndarray]:
 
 
 def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
-    """Of several calls together, each over and over in its own thread."""
+    """The rates of several calls together, each over and over in its own thread."""
     steps = [0] * len(calls)
     start = time.perf_counter()
 

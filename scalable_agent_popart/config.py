@@ -16,7 +16,7 @@ from scalable_agent_popart.suites import Suite
 
 
 class Part(NamedTuple):
-    """What settings may belong to, and the modes that they then mean something to."""
+    """A part of the program that settings belong to, and the modes in which it takes part."""
 
     name: str
     modes: tuple[str, ...]

@@ -20,7 +20,7 @@ class InUseError(UserError):
 
 
 def explain(error: BaseException) -> str | None:
-    """What to tell a user in one line; None if it is not the user's to mend."""
+    """Returns one line for the user; None if the error is not the user's to mend."""
     if isinstance(error, UserError | EnvironmentLostError):
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -67,12 +67,12 @@ class PlannedRun(NamedTuple):
 
     @property
     def output(self) -> Path:
-        """What its processes printed."""
+        """The file of all that its processes printed."""
         return self.path.parent / f"{self.path.name}.log"
 
 
 class FailedError(Exception):
-    """What a user can mend."""
+    """An error that a user can mend."""
 
 
 class Process:

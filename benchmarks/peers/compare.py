@@ -49,7 +49,7 @@ _RLLIB = [str(_HERE / "rllib_impala.py"), *_PEER]
 
 
 class Contender(NamedTuple):
-    """What is run: a Python script in one of the environments."""
+    """A system to run: a Python script in one of the environments."""
 
     name: str
     environment: str | None  # Below `--environments`; None: the one that runs this file.

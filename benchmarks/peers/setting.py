@@ -89,7 +89,7 @@ class Updates:
 
     @property
     def complete(self) -> bool:
-        """Whether there are updates enough."""
+        """Tells whether there are updates enough."""
         start = WARM_UP_UPDATES - 1
         return len(self._ends) > start + 1 and self._ends[-1] - self._ends[start] >= self._seconds
 

@@ -39,7 +39,7 @@ from scalable_agent_popart.runs.directory import (
 
 @dataclass(frozen=True)
 class Published:
-    """What a member has published, for others to compare with and to copy."""
+    """The publication of a member, for others to compare with and to copy."""
 
     member: int
     comparison: int  # Its number, from 1.

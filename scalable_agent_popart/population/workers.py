@@ -113,7 +113,7 @@ def work() -> None:
 
 
 class _Progress:
-    """How far the population is, on the terminal: `frames` are those of all members' logs."""
+    """The population's progress on the terminal: `frames` are those of all members' logs."""
 
     def __init__(self, config: Config):
         size = config.population_size

@@ -46,7 +46,7 @@ _COPY_SIZE = 3.5  # Points.
 
 
 class Style(NamedTuple):
-    """What tells an agent from others in all figures of a comparison."""
+    """The colours and lines that tell agents apart in all figures of a comparison."""
 
     colour: str
     line: str | tuple

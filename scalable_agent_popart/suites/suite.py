@@ -101,12 +101,12 @@ class Suite:
 
     @property
     def whole(self) -> bool:
-        """Whether exactly the tasks of the benchmark are in play, in its order."""
+        """Tells whether exactly the tasks of the benchmark are in play, in its order."""
         return self.tasks == tuple(self.reference_scores)
 
     @property
     def normalised(self) -> bool:
-        """Whether scores are normalised; if not, they are raw returns."""
+        """Tells whether scores are normalised; if not, they are raw returns."""
         return any(score != UNNORMALISED for score in self.reference_scores.values())
 
     @property
