@@ -89,7 +89,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run, population or member holds, by frames its weights learned from."""
+    """The content of a run, a population or a member, by the frames its weights learned from."""
 
     path: Path
     config: Config
