@@ -53,7 +53,7 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def behave(**levels: Mapping[str, Any]) -> None:
-    """How the stand-in's levels behave in processes that start from now on."""
+    """Sets how the stand-in's levels behave in processes that start from now on."""
     os.environ["FAKE_DMLAB"] = json.dumps(levels)
 
 
@@ -67,7 +67,7 @@ def measure_boundary(config: Config) -> dict[str, float]:
 
 
 def _processor_ticks() -> list[int]:
-    """Of all processors since the start, by what they did; see proc_stat(5)."""
+    """Counts the time of all processors since the start, by what they did; see proc_stat(5)."""
     with open("/proc/stat") as lines:
         return [int(field) for field in lines.readline().split()[1:9]]
 

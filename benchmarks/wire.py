@@ -48,7 +48,7 @@ def _config() -> Config:
 
 
 def rollout_bytes(spec: Rollout) -> int:
-    """Of one environment's rollout, without the few that the protocol adds."""
+    """Counts the bytes of one environment's rollout, without the few that the protocol adds."""
     leaves = tf.nest.flatten(spec)
     return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
 

@@ -25,7 +25,7 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Resources:
-    """What one process is promised."""
+    """The resources that one process is promised."""
 
     cpus: int
     memory_gib: int
@@ -73,7 +73,7 @@ class Job:
 
     @property
     def processes(self) -> str:
-        """What it consists of, in words."""
+        """The processes that the job consists of, in words."""
         actors = f"{self.num_actor_jobs} actor job{'s' * (self.num_actor_jobs > 1)}"
         run = f"a learner, {actors}, an evaluator" if self.evaluator else f"a learner, {actors}"
         return (

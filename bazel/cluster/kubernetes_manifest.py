@@ -76,7 +76,7 @@ def objects(job: Job) -> list[_Object]:
 
 
 def _sharing(job: Job) -> str:
-    """What the claim must be, beside existing."""
+    """Says what the claim must be, beside existing."""
     if job.population_size:
         return ", and be ReadWriteMany, since all members share it"
     return ", and be ReadWriteMany, since learner and evaluator share it" * job.evaluator

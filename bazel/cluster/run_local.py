@@ -50,7 +50,7 @@ _CANNOT_START = 126  # As shells say it.
 
 @dataclass(frozen=True)
 class LocalJob:
-    """What is to run.
+    """A job as processes of this machine.
 
     Attributes:
       executable: path of a program, a Python zip or a Python script.

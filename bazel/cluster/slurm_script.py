@@ -51,7 +51,7 @@ def script(job: Job) -> str:
 
 
 def _directives(job: Job) -> list[str]:
-    """What `sbatch` reads; the order of the parts is that of `--het-group` in the body."""
+    """Lists the lines for `sbatch`; parts are in the order of `--het-group` in the body."""
     notice = [f"--signal=B:USR1@{_NOTICE_SECONDS}", "--requeue", "--no-kill"]
     log = [f"--job-name={job.name}", f"--output={job.name}-%j.log", "--open-mode=append"]
     gpus = [f"--gres=gpu:{job.gpus}"] if job.gpus else []

@@ -64,7 +64,7 @@ class VtraceLearner(Learner):
         return True
 
     def _record_summaries(self, train_loop_vars: AttrDict) -> AttrDict:
-        """What is reported of an update after it; the original asks for GAE's advantages."""
+        """The report of an update after it; the original asks for GAE's advantages."""
         valid = int(train_loop_vars.mb.valids.sum())
         loss = float(train_loop_vars.loss)
         parameters = sum(weight.numel() for weight in self.actor_critic.parameters())
