@@ -26,6 +26,9 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory
 
+# Exit code of a user's error, by which clusters know what would fail again.
+_USER_ERROR = 2
+
 
 def _define_flags() -> None:
     define: dict[Any, Callable[..., Any]] = {
@@ -48,7 +51,7 @@ _define_flags()
 
 
 def main(argv: list[str]) -> None:
-    """Runs the mode asked for; a user's error is one line and exit code 1."""
+    """Runs the mode asked for; exits with one line for a user's error."""
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
@@ -94,7 +97,8 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)
-    if not (config.learner_address and config.job_name == "learner"):  # Which plays nothing.
+    # A learner with actor jobs plays nothing itself.
+    if config.actor_jobs or not (config.learner_address and config.job_name == "learner"):
         config.check_playable()
     return config
 
@@ -134,7 +138,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import remote_actors, trainer  # noqa: PLC0415
 
-    hardware.prepare_process()
+    hardware.prepare_process(config.gpus)
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -153,4 +157,10 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    try:
+        app.run(main)
+    except SystemExit as end:
+        if not isinstance(end.code, str):
+            raise
+        print(end.code, file=sys.stderr)
+        sys.exit(_USER_ERROR)

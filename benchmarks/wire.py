@@ -8,13 +8,14 @@ senders, then those of training in one process and as a learner and an actor job
 `--` go to the training runs.
 """
 
+import contextlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,25 +23,26 @@ import tensorflow as tf
 from absl import app, flags
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.training.transport import LearnerLink, LearnerPort
+from scalable_agent_popart.runs import keys
+from scalable_agent_popart.training.remote_actors import RemoteQueue
+from scalable_agent_popart.training.transport import (
+    LearnerLink,
+    LearnerPort,
+    max_rollouts_per_call,
+)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
-flags.DEFINE_integer("port", 0, "Of the receiver; given to senders.")
+flags.DEFINE_string("address", "", "Of the receiver; given to senders.")
+flags.DEFINE_string("keys_dir", "", "Of the receiver; given to senders.")
 flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
 flags.DEFINE_integer("training_updates", 12, "Updates of each training run; 0: none.")
 
-_CARD = {"benchmark": "wire"}
-_ROLLOUTS_PER_CALL = 16
+_HANDSHAKE = {"benchmark": "wire"}
 _WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def _config() -> Config:
@@ -53,71 +55,92 @@ def rollout_bytes(spec: Rollout) -> int:
     return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
 
 
-def send(port: int) -> None:
-    """A sender's work; ends with the receiver."""
-    config = _config()
+def _link(address: str, directory: Path) -> LearnerLink:
+    return LearnerLink(lambda: (address, keys.load(directory, keys.ACTOR)), _HANDSHAKE, "sender")
+
+
+@contextlib.contextmanager
+def _port(config: Config, weights: bytes) -> Iterator[tuple[LearnerPort, RolloutQueue, Path]]:
+    """Opens a port on loopback, in front of a queue of a batch; and makes keys for it."""
     spec = factory.make_rollout_spec(config)
-    link = LearnerLink(f"localhost:{port}", spec, _CARD, "sender")
+    queue = RolloutQueue(spec, config.batch_size)
+    with tempfile.TemporaryDirectory() as folder:
+        keys.make(directory := Path(folder, "keys"))
+        own = keys.load(directory, keys.LEARNER)
+        num_tasks = len(config.suite.tasks)
+        port = LearnerPort("127.0.0.1:0", spec, num_tasks, queue, _HANDSHAKE, own)
+        port.publish(0, weights)
+        try:
+            yield port, queue, directory
+        finally:
+            queue.close()
+            port.close()
+
+
+def send(address: str, directory: Path) -> None:
+    """Sends for ever, in a sender's process, as many rollouts a call as may be sent."""
+    spec = factory.make_rollout_spec(_config())
+    link = _link(address, directory)
+    count = max_rollouts_per_call(spec)
     rollouts = tf.nest.map_structure(
-        lambda leaf: np.zeros((_ROLLOUTS_PER_CALL, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
+        lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
     )
+    over = threading.Event()
+    sink = RemoteQueue(link, over, count)
     while True:
-        link.put(rollouts)
+        if granted := sink.reserve(count, 0.1, behind=False):
+            sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], rollouts))
 
 
 def fetch(num_clients: int) -> float:
-    """Bytes of weights per second that so many clients fetch from one learner, one after another.
+    """Measures the bytes of weights per second that so many clients fetch from one learner.
 
-    The clients are threads of this process; calls to the server are made without Python's lock.
+    The clients are threads of this process with connections of their own.
     """
-    config = _config()
-    spec = factory.make_rollout_spec(config)
-    port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
-    port.publish(0, bytes(_WEIGHT_BYTES))
     fetched = [0] * num_clients
     over = threading.Event()
+    with _port(_config(), bytes(_WEIGHT_BYTES)) as (port, _, directory):
 
-    def ask(i: int) -> None:
-        link = LearnerLink(port.address, spec, _CARD, "client")
-        while not over.is_set():
-            found = link.weights()
-            fetched[i] += len(found[1]) if found else 0
+        def ask(i: int) -> None:
+            link = _link(port.address, directory)
+            while not over.is_set():
+                found = link.weights()
+                fetched[i] += len(found[1]) if found else 0
+            link.close()
 
-    clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
-    for client in clients:
-        client.start()
-    while not all(fetched):  # Until all have connected.
-        time.sleep(0.1)
-    begin, before = time.monotonic(), sum(fetched)
-    time.sleep(FLAGS.seconds)
-    rate = (sum(fetched) - before) / (time.monotonic() - begin)
-    over.set()
-    for client in clients:
-        client.join()
+        clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
+        for client in clients:
+            client.start()
+        while not all(fetched):  # Until all have connected.
+            time.sleep(0.1)
+        begin, before = time.monotonic(), sum(fetched)
+        time.sleep(FLAGS.seconds)
+        rate = (sum(fetched) - before) / (time.monotonic() - begin)
+        over.set()
+        for client in clients:
+            client.join()
     return rate
 
 
 def receive(num_senders: int) -> float:
-    """Agent steps per second that arrive from so many senders."""
+    """Measures the agent steps per second that arrive from so many senders."""
     config = _config()
-    spec = factory.make_rollout_spec(config)
-    port = LearnerPort(_free_port(), spec, config.batch_size, _CARD)
-    port.publish(0, b"")
-    command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
-    command += [f"--port={port.address.rpartition(':')[2]}"]
-    senders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(num_senders)]
-    try:
-        for _ in range(20 * num_senders):  # Until all of them are at it.
-            port.get(config.batch_size)
-        begin, count = time.monotonic(), 0
-        while time.monotonic() - begin < FLAGS.seconds:
-            port.get(config.batch_size)
-            count += config.batch_size * config.unroll_length
-        return count / (time.monotonic() - begin)
-    finally:
-        for sender in senders:
-            sender.kill()
-            sender.wait()
+    with _port(config, b"") as (port, queue, directory):
+        command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+        command += [f"--address={port.address}", f"--keys_dir={directory}"]
+        senders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(num_senders)]
+        try:
+            for _ in range(20 * num_senders):  # Until all of them are at it.
+                queue.get(config.batch_size)
+            begin, count = time.monotonic(), 0
+            while time.monotonic() - begin < FLAGS.seconds:
+                queue.get(config.batch_size)
+                count += config.batch_size * config.unroll_length
+            return count / (time.monotonic() - begin)
+        finally:
+            for sender in senders:
+                sender.kill()
+                sender.wait()
 
 
 def train(in_two: bool, extra: list[str]) -> float:
@@ -128,16 +151,8 @@ def train(in_two: bool, extra: list[str]) -> float:
         program = [sys.executable, str(Path(__file__).parent.parent / "experiment.py"), *extra]
         program += [f"--level_name={FLAGS.level_name}", "--use_popart", "--log_seconds=1e-9"]
         program += [f"--total_environment_frames={frames * FLAGS.training_updates}"]
-        where = [f"--learner_address=localhost:{_free_port()}"] if in_two else []
-        jobs = [subprocess.Popen([*program, *where, f"--logdir={folder}/run"])]
-        if in_two:
-            jobs.append(subprocess.Popen([*program, *where, "--job_name=actor", "--task=0"]))
-        try:
-            jobs[0].wait()
-        finally:
-            for job in jobs:
-                job.kill()
-                job.wait()
+        program += [f"--logdir={folder}/run", *(["--actor_jobs=1"] if in_two else [])]
+        subprocess.run(program, check=True)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
     points = [(json.loads(line)["time"], json.loads(line)["frames"]) for line in lines]
     (first_time, first), (last_time, last) = points[len(points) // 3], points[-1]
@@ -145,8 +160,8 @@ def train(in_two: bool, extra: list[str]) -> float:
 
 
 def main(argv: list[str]) -> None:
-    if FLAGS.port:
-        send(FLAGS.port)
+    if FLAGS.address:
+        send(FLAGS.address, Path(FLAGS.keys_dir))
     config = _config()
     size = rollout_bytes(factory.make_rollout_spec(config))
     result = {

@@ -108,9 +108,22 @@ class Config:
     task: int = setting(-1, "Number of the actor job, from 0.", JOB, low=-1)
     learner_address: str = setting(
         "",
-        "HOST:PORT of the learner, for a run of many processes. Whoever can reach the port can "
-        "make the learner run anything: close it to all but the run's own machines.",
+        "HOST:PORT of the learner, for a run of many processes; the learner takes any free port "
+        "for 0. Actor jobs that see its --logdir find it there.",
         JOB,
+    )
+    keys_dir: str = setting(
+        "",
+        "Keys that close the learner's port to all but the run's own jobs. The learner makes them "
+        "where there are none. Default: keys in --logdir.",
+        JOB,
+    )
+    actor_jobs: int = setting(
+        0,
+        "Actor jobs that the learner starts beside itself on this machine, as processes with "
+        "--num_actors environments each.",
+        JOB,
+        low=0,
     )
     seed: int = setting(1, "Random seed.", RUN, low=0)
     total_environment_frames: int = setting(
@@ -201,6 +214,14 @@ class Config:
         "clearly faster as the run begins; a run that is resumed keeps its type.",
         choices=("float32", "bfloat16", "auto"),
         modes=_RUNS,
+    )
+    gpus: int = setting(
+        -1,
+        "GPUs of the learner: 1 refuses to train without one, 0 leaves it unused; -1: 1 if there "
+        "is one. A learner uses no more.",
+        PROCESS,
+        low=-1,
+        high=1,
     )
     xla: bool = setting(False, "XLA compiles the learner's update. For GPUs.", PROCESS)
     population_size: int = setting(
@@ -296,16 +317,20 @@ class Config:
             got = f"{self.height}x{self.width} in {suite.name}"
             yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
         num_tasks = len(suite.tasks)
-        if self.mode != "test" and not self.learner_address and self.num_actors < num_tasks:
+        if self.mode != "test" and not self.uses_port and self.num_actors < num_tasks:
             played = f"the {num_tasks} tasks of --level_name={self.level_name}"
             yield f"--num_actors={self.num_actors} cannot play {played}: give at least {num_tasks}"
         if self.actor_threads > self.num_actors:
             yield f"--actor_threads={self.actor_threads} is above --num_actors={self.num_actors}"
         port = _ADDRESS.fullmatch(self.learner_address)
-        if self.learner_address and not (port and 0 < int(port[2]) < 2**16):
+        if self.learner_address and not (port and int(port[2]) < 2**16):
             yield f"--learner_address={self.learner_address} must be HOST:PORT as actors see it"
-        if self.job_name == "actor" and not self.learner_address:
-            yield "--job_name=actor needs --learner_address=HOST:PORT, where its learner is"
+        if self.job_name == "actor" and port and not int(port[2]):
+            yield "--learner_address with port 0 is for the learner; actor jobs find it in --logdir"
+        if self.actor_jobs and self.job_name != "learner":
+            yield f"--actor_jobs={self.actor_jobs} is for --job_name=learner; leave it out"
+        if self.keys_dir and not self.uses_port:
+            yield "--keys_dir is for a run of many processes: give --learner_address"
         if self.job_name == "actor" and self.task < 0:
             yield "--job_name=actor needs --task, the job's number: 0 for the first, then 1, ..."
         if self.job_name != "actor" and self.task > 0:
@@ -317,8 +342,9 @@ class Config:
             yield f"--mode=pbt needs --population_size, 2 or more (the paper: 24 or 8), got {size}"
         if not -1 <= member < size:
             yield f"--pbt_member={member} must lie in [0, {size - 1}]; without it all are trained"
-        if member < 0 and self.learner_address:
-            yield "--learner_address is that of one member: give --pbt_member too"
+        if member < 0 and self.uses_port:
+            named = "--learner_address" if self.learner_address else "--actor_jobs"
+            yield f"{named} is for one member: give --pbt_member too"
         if member >= 0 and self.pbt_places > 1:
             yield "--pbt_places is for members that share a machine; with --pbt_member leave it out"
         for name in suite.search_space:
@@ -327,6 +353,11 @@ class Config:
         if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
             how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
             yield f"--mode=pbt compares human-normalised scores; {self.level_name} has none: {how}"
+
+    @property
+    def uses_port(self) -> bool:
+        """Tells if actors are processes of their own, which reach the learner by its port."""
+        return bool(self.learner_address or self.actor_jobs) or self.job_name == "actor"
 
     @property
     def suite(self) -> Suite:
@@ -467,7 +498,8 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.
-    modes = _RUNS if evaluates else (mode, "test") if given.get("learner_address") else (mode,)
+    in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
+    modes = _RUNS if evaluates else (mode, "test") if in_many else (mode,)
     own = given if trained is None else {**asdict(trained), **given}
     is_known = trained is not None or not (evaluates or mode == "test")
     for name in given:

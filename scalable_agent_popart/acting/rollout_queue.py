@@ -61,6 +61,11 @@ class RolloutQueue:
         with self._changed:
             return self._reserved
 
+    def free(self) -> int:
+        """Counts the rollouts that `reserve` would grant now."""
+        with self._changed:
+            return 0 if self.closed else max(0, self._capacity - self._reserved)
+
     def fill(self) -> float:
         """Counts the rollouts that wait, as a share of the capacity, at most 1."""
         return min(1.0, int(self._queue.size()) / self._capacity)

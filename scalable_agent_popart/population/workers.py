@@ -6,19 +6,17 @@ shows how far the population is. Workers save and end when it does, and the same
 
 import contextlib
 import json
-import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import tqdm
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.system import supervisor, tensorflow_import
+from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
@@ -89,27 +87,13 @@ class _Worker:
 
 def work() -> None:
     """Trains members, in a worker, until none is left, a signal comes or the parent is gone."""
-    connection, (config, start) = supervisor.begin()
+    child_program.run(_take_turns)
 
-    def end_with_parent() -> None:
-        connection.recv(1)
-        os.kill(os.getpid(), signal.SIGTERM)
 
-    tensorflow_import.import_quietly()  # It forks, which threads would not survive.
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _take_turns(payload: tuple[Config, Mapping[str, float]]) -> Iterator[int | None]:
     from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
-    from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
-    hardware.prepare_process()
-    try:
-        for signal_number in Worker(config, start).take_turns():
-            if signal_number is not None:
-                sys.exit(128 + signal_number)
-    except Exception as error:
-        if (line := explain(error)) is None:
-            raise
-        connection.sendall(line.encode())
-        sys.exit(1)
+    yield from Worker(*payload).take_turns()
 
 
 class _Progress:

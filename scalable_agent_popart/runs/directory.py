@@ -58,6 +58,8 @@ class RunDirectory:
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
         self.evaluations_log = self.path / "evaluations.jsonl"  # Those by an evaluator job.
         self.videos = self.path / "videos"
+        self.keys = self.path / "keys"  # Of the learner and its actor jobs; see `runs.keys`.
+        self.learner = self.path / "learner.json"  # Where actor jobs find the learner.
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
 
@@ -186,6 +188,18 @@ class RunDirectory:
             "history": [dataclasses.asdict(change) for change in history],
         }
         write_atomically(self._config_path, record)
+
+    def record_learner(self, address: str, finished: bool = False) -> None:
+        """Writes where actor jobs find the learner, or that nothing is left to learn."""
+        write_atomically(self.learner, {"address": address, "finished": finished})
+
+    def read_learner(self) -> tuple[str, bool]:
+        """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
+        try:
+            record = json.loads(self.learner.read_text())
+            return str(record["address"]), bool(record["finished"])
+        except DAMAGE as error:
+            raise UserError(f"{self.learner} is damaged: start the learner again") from error
 
     def prepare_evaluation(self, films: bool) -> None:
         """Raises UserError if an evaluation, or its films, could not be written."""

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
 
 # Names of glibc's `mallopt` parameters, from its malloc.h.
@@ -31,25 +32,28 @@ _MIN_GAIN = 1.05
 MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
-def prepare_process() -> None:
-    """Sets TensorFlow's threads, the allocator and Python's garbage collector.
+def prepare_process(gpus: int = -1) -> None:
+    """Sets TensorFlow's GPU and threads, the allocator and Python's garbage collector.
 
-    To be called once all modules are imported, and before TensorFlow first computes.
+    To be called once all modules are imported, and before TensorFlow first computes. `gpus` is 1
+    for the first GPU, 0 for none and -1 for the first if there is one. Raises UserError if there is
+    none and it is 1.
     """
     keep_freed_memory()
     # Looking through the modules' many objects again and again would take a tenth of all work.
     gc.collect()
     gc.freeze()
+    why = missing_gpu()
+    if gpus == 1 and not has_gpu():
+        raise UserError(f"--gpus=1: there is no GPU to train on{f': {why}' if why else ''}")
+    if gpus != 0 and why:
+        logging.warning("trains without a GPU: %s", why)
     with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: abs(gpus)], "GPU")
         if has_gpu():
-            for gpu in tf.config.list_physical_devices("GPU"):
+            for gpu in tf.config.get_visible_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
             return
-        if NVIDIA_DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            logging.warning(
-                "this machine has an NVIDIA driver, but TensorFlow can use no GPU; with "
-                "TF_CPP_MIN_LOG_LEVEL=0 in the environment it says why"
-            )
         # Actors and the parts of a batch give every core work of its own.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(num_cores())
@@ -125,7 +129,20 @@ def _cgroup_quotas() -> Iterator[float]:
 
 
 def has_gpu() -> bool:
-    return bool(tf.config.list_physical_devices("GPU"))
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
+def missing_gpu() -> str:
+    """Says why there is no GPU where the environment promises one; empty where it does not."""
+    if tf.config.list_physical_devices("GPU"):
+        return ""
+    promised = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if NVIDIA_DRIVER.exists() else "")
+    if promised in ("", "-1", "NoDevFiles"):
+        return ""
+    return (
+        "CUDA_VISIBLE_DEVICES or an NVIDIA driver promise one, but TensorFlow can use none; with "
+        "TF_CPP_MIN_LOG_LEVEL=0 in the environment it says why"
+    )
 
 
 def device() -> dict[str, Any]:
@@ -138,8 +155,9 @@ def device() -> dict[str, Any]:
         "cores": num_cores(),
         "gpus": [
             tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
-            for gpu in tf.config.list_physical_devices("GPU")
+            for gpu in tf.config.get_visible_devices("GPU")
         ],
+        **({"missing_gpu": why} if (why := missing_gpu()) else {}),
     }
 
 

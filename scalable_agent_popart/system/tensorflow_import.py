@@ -15,9 +15,9 @@ def import_quietly() -> None:
 
     Messages of an import that fails are shown. Later ones are only those before the process ends,
     and with an NVIDIA driver those of errors, as exceptions from GPUs often name no cause. Nothing
-    is hidden from users who set TF_CPP_MIN_LOG_LEVEL.
+    is hidden from users who set TF_CPP_MIN_LOG_LEVEL to show more.
     """
-    if _LEVEL in os.environ:
+    if os.environ.get(_LEVEL, _FATAL) not in (_ERRORS, _FATAL):  # Which a parent may have set.
         return
     os.environ[_LEVEL] = _ERRORS if NVIDIA_DRIVER.exists() else _FATAL
     # What is written to standard error is kept in a process that outlives a crash of this one.

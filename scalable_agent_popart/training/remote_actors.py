@@ -1,31 +1,36 @@
 """One run in many processes: the learner's side, RemoteActors, and an actor job's.
 
-The wiring is that of one process (`LocalActors`), with the queue and the weights on the learner's
-port.
+The wiring is that of one process (`LocalActors`), with the learner's port between the actors and
+its queue and weights.
 """
 
+import contextlib
 import random
 import threading
 import time
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights, WeightStore
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs import keys
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.threads import Threads
+from scalable_agent_popart.training.actor_jobs import ActorJobs
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import ActorThreads
-from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
+from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, max_rollouts_per_call
 
 # For so long a learner that has finished stays, so that actor jobs see that it has: longer than a
 # call that lost an earlier learner takes to fail, and they then back off.
@@ -33,7 +38,7 @@ _FAREWELL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 # Pauses, at first and at most, between an actor's questions if its rollout can be sent.
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.002, 0.1
-_MAX_ROLLOUTS_PER_CALL = 8
+_ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
 
 class RemoteActors(Actors):
@@ -42,34 +47,55 @@ class RemoteActors(Actors):
     threads: "_Publisher"
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
-        """Opens the port; raises UserError if it is taken."""
+        """Opens the port, after making keys if there are none; raises UserError if it is taken."""
         self._learner = learner
         self._total_frames = config.total_environment_frames
-        port = int(config.learner_address.rpartition(":")[2])
+        self._has_others = bool(config.learner_address)  # Actor jobs not started here.
+        self._directory = RunDirectory(config.logdir)
+        place = Path(config.keys_dir) if config.keys_dir else self._directory.keys
+        if not place.exists():
+            keys.make(place)
         handshake = _handshake(config, learner.agent, spec) | {"--precision": config.precision}
-        self._port = LearnerPort(port, spec, config.batch_size, handshake)
-        super().__init__(self._port, config.batch_size, _Publisher(self._port, learner))
+        queue = RolloutQueue(spec, config.batch_size)
+        self._port = LearnerPort(
+            config.learner_address or _ANY_LOOPBACK_PORT,
+            spec,
+            len(config.suite.tasks),
+            queue,
+            handshake,
+            keys.load(place, keys.LEARNER),
+        )
+        self._jobs = ActorJobs(config, self._port.address)
+        super().__init__(queue, config.batch_size, _Publisher(self._port, learner))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._directory.record_learner(self._port.address)
+        self._jobs.start()
+        return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         finished = exception_type is None and self._learner.frames >= self._total_frames
         self.threads.close()  # Once it has shown the newest.
         if finished:
             self._port.finish()
-            self.feed.close()  # Actors that wait to send are sent away, and learn of the end.
+            self._directory.record_learner(self._port.address, finished=True)
+        self._jobs.close(finished)
+        if finished and self._has_others:
+            self.feed.close()
             time.sleep(_FAREWELL_SECONDS)
+        self._port.close()
         super().__exit__(exception_type)
+
+    def next_batch(self) -> Rollout | None:
+        self._jobs.attend()
+        return super().next_batch()
 
     def describe_start(self) -> str:
         return "waiting for rollouts of actor jobs"
 
     def publish(self, version: int) -> None:
         self.threads.publish(version)
-
-    def load(self) -> dict[str, float]:
-        """As `BatchFeed.load`; also logs the actor jobs' messages."""
-        for message in self._port.messages():
-            logging.warning("%s", message)
-        return super().load()
 
 
 class _Publisher(Threads):
@@ -118,19 +144,30 @@ def run_actor_job(config: Config) -> int | None:
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
     handshake, name = _handshake(config, agent, spec), f"actor job {config.task}"
-    over = threading.Event()
-    learners = []
-    for i in range(factory.num_actor_threads(config)):
-        may_differ = {} if i else {"--precision": config.precision}  # Is only logged, and once.
-        link = LearnerLink(config.learner_address, spec, handshake, name, may_differ)
-        learners.append(RemoteLearner(link, agent.trainable_variables, over))
-    with StopOnSignal() as stop:
-        if not learners[0].wait(stop):
+    directory, over = RunDirectory(config.logdir), threading.Event()
+    place = Path(config.keys_dir) if config.keys_dir else directory.keys
+
+    def locate() -> tuple[str, keys.Keys]:
+        address = config.learner_address
+        if not address:
+            address, finished = directory.read_learner()
+            if finished:  # It is gone, or soon will be.
+                over.set()
+        return address, keys.load(place, keys.ACTOR)
+
+    may_differ = {"--precision": config.precision}  # Is only logged.
+    link = LearnerLink(locate, handshake, name, may_differ)
+    weights = RemoteWeights(link, agent.trainable_variables, over)
+    with StopOnSignal() as stop, contextlib.closing(link):
+        while weights.newest is None and not over.is_set() and stop.signal_number is None:
+            weights.refresh()
+            over.wait(_MAX_WAIT_SECONDS)
+        if weights.newest is None:
             return stop.signal_number
-        for learner in learners:
-            learner.newest = learners[0].newest
-        seed = np.random.SeedSequence([config.seed, config.task, learners[0].latest().version])
-        actors = ActorThreads(config, spec, [(own, own) for own in learners], seed)
+        num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
+        sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
+        seed = np.random.SeedSequence([config.seed, config.task, weights.newest.version])
+        actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         actors.start()
         try:
             while not over.wait(_POLL_SECONDS) and stop.signal_number is None:
@@ -141,67 +178,27 @@ def run_actor_job(config: Config) -> int | None:
     return stop.signal_number
 
 
-class RemoteLearner:
-    """The learner as one actor thread sees it: a `WeightSource` and a `RolloutSink`."""
+class RemoteWeights:
+    """The learner's newest weights, fetched once for all threads of an actor job."""
 
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
-        """Connects nowhere yet.
-
-        Weights have the variables' shapes and types. The job ends when `over` is set.
-        """
+        """Connects nowhere yet; weights have the variables' shapes and types."""
         self.newest: Weights | None = None  # Received last.
         self._link = link
         self._variables = variables
         self._over = over
-        self._wait_seconds = _FIRST_WAIT_SECONDS
-
-    @property
-    def closed(self) -> bool:
-        return self._over.is_set()
-
-    def close(self) -> None:
-        self._over.set()
-
-    def wait(self, stop: StopOnSignal) -> bool:
-        """Waits for the first weights; returns False if a signal came before them."""
-        while self.newest is None and not self.closed and stop.signal_number is None:
-            self._refresh()
-            self._over.wait(_MAX_WAIT_SECONDS)
-        return self.newest is not None
+        self._lock = threading.Lock()
 
     def latest(self) -> Weights:
-        """Returns the newest weights, for which `wait` has waited; without a learner the last."""
-        self._refresh()
+        """Returns the newest weights; without a learner those received last."""
+        with self._lock:
+            self.refresh()
         assert self.newest is not None
         return self.newest
 
-    def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
-        del behind  # Actor jobs do not know the environments of others.
-        status = self._status()
-        if status is not None and status.free and not status.finished:
-            self._wait_seconds = _FIRST_WAIT_SECONDS
-            return min(count, status.free, _MAX_ROLLOUTS_PER_CALL)
-        self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
-        self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
-        return 0
-
-    def put(self, rollouts: Rollout) -> None:
-        self._link.put(rollouts)
-
-    def _status(self) -> LearnerStatus | None:
-        """Asks for the learner's status, and ends the job if the learner has finished."""
-        status = self._link.status()
-        if status is not None and status.finished:
-            self.close()
-        return status
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Fetches the learner's weights if they are others than the newest received."""
-        status = self._status()
-        if status is None or (self.newest is not None and status.version == self.newest.version):
-            return
-        found = self._link.weights()
+        found = self._link.weights(-1 if self.newest is None else self.newest.version)
         if found is None:
             return
         version, blob = found  # The bytes of all variables, one after the other.
@@ -214,6 +211,55 @@ class RemoteLearner:
         self.newest = Weights(version, tensors)
 
 
+class RemoteQueue:
+    """The learner's queue as one actor thread sees it: a `RolloutSink`."""
+
+    def __init__(self, link: LearnerLink, over: threading.Event, max_per_call: int):
+        """Connects nowhere yet. The job ends when `over` is set."""
+        self._link = link
+        self._over = over
+        self._max_per_call = max_per_call
+        self._wait_seconds = _FIRST_WAIT_SECONDS
+
+    @property
+    def closed(self) -> bool:
+        return self._over.is_set()
+
+    def close(self) -> None:
+        self._over.set()
+
+    def reserve(self, count: int, seconds: float, behind: bool) -> int:
+        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
+        del behind  # Actor jobs do not know the environments of others.
+        status = self._link.status()
+        if status is not None and status.finished:
+            self.close()
+        elif status is not None and status.free:
+            self._wait_seconds = _FIRST_WAIT_SECONDS
+            return min(count, status.free, self._max_per_call)
+        self._wait(seconds)
+        return 0
+
+    def put(self, rollouts: Rollout) -> None:
+        """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`."""
+        while len(rollouts.task_id) and not self.closed:
+            answer = self._link.put(rollouts)
+            if answer is None:
+                return
+            taken, status = answer
+            if status.finished:
+                self.close()
+            rollouts = tf.nest.map_structure(lambda leaf, taken=taken: leaf[taken:], rollouts)
+            if not taken:
+                self._wait(_MAX_WAIT_SECONDS)
+        self._wait_seconds = _FIRST_WAIT_SECONDS
+
+    def _wait(self, seconds: float) -> None:
+        """Waits, longer each time in a row, so that many who wait do not ask too often."""
+        self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
+        self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
+
+
 def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     """Returns the settings that a learner and its actors must agree on."""
     # Programs of other versions may differ where flags do not.
@@ -221,6 +267,7 @@ def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
     return {
         **{f"--{flag}": value for flag, value in config.shared.items()},
+        "--pbt_member": config.pbt_member,
         "--dataset_path=dummy": config.dataset_path == "dummy",
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }

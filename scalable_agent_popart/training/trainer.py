@@ -66,8 +66,8 @@ class Parts:
         return factory.make_learner(config, spec)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Makes actors of other processes if the learner has an address, or else of this one."""
-        if config.learner_address:
+        """Makes actors of other processes if the learner is to have a port, or else of this one."""
+        if config.uses_port:
             return RemoteActors(config, spec, learner)
         return LocalActors(config, spec, learner, self.policies)
 

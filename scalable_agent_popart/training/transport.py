@@ -1,42 +1,57 @@
-"""Rollouts and weights on their way between processes, by TensorFlow's own gRPC runtime.
+"""Rollouts and weights on their way between processes: gRPC, closed by mutual TLS.
 
-The learner hosts a `tf.distribute.Server`, on which live a queue of rollouts, the newest weights as
-bytes, and the learner's status with the handshake that actors must agree with. Actors reach it by
-sessions. This is the only place where TensorFlow 1 is used.
+The learner serves its `RolloutQueue` and its newest weights to jobs that show a certificate which
+the run's own authority has signed. Whoever has none gets no answer. Requests and answers are bytes
+of a layout that follows from the learner's own spec; nothing in them is executed, and what does not
+fit is refused.
 
-A rollout arrives whole or not at all. A call whose answer is lost is not repeated, so that no
-rollout is learned from twice.
-
-The server runs whatever graph it is sent, by anybody who reaches its port, and listens on all
-interfaces.
+A rollout arrives whole or not at all. A call whose answer is lost is not repeated, and a request
+that is sent twice is refused, so that no rollout is learned from twice.
 """
 
-import contextlib
 import json
+import os
 import random
-import socket
+import secrets
+import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from environments import NUM_WORD_BUCKETS, Observation
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.keys import LEARNER, Keys
 
-_v1 = tf.compat.v1
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # It would report every stranger who knocks.
+import grpc
 
-_JOB = "learner"
+_SERVICE = "Learner"
 # A call that takes longer has lost the learner.
-_TIMEOUT_MS = 20_000
+_TIMEOUT_SECONDS = 20.0
 _PROBE_SECONDS = 2.0
 _FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
-_MAX_MESSAGES = 1000
-_VERSION_BYTES = 8
+_NUM_SERVER_THREADS = 8
+_HANDSHAKE_MILLISECONDS = 10_000
+
+_MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
+_MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**16, 500
+# How many sessions and dropped clients are remembered; the oldest are forgotten.
+_MAX_REMEMBERED = 2**16
+
+_PUT = struct.Struct("<16sQI")  # session, number of the request in it, rollouts that follow
+_STATUS = struct.Struct("<IIqB")  # rollouts taken, and a LearnerStatus
+_VERSION = struct.Struct("<q")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class LearnerStatus(NamedTuple):
@@ -47,114 +62,245 @@ class LearnerStatus(NamedTuple):
     finished: bool  # nothing is left to learn
 
 
-class _Variable:
-    """A variable of the learner's server, known to every session by its name."""
-
-    def __init__(self, name: str, dtype: tf.DType, shape: list[int | None]):
-        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
-        self.value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-        self.new = _v1.placeholder(dtype, shape)
-        self.assign = tf.raw_ops.AssignVariableOp(resource=handle, value=self.new)
+def max_rollouts_per_call(spec: Rollout) -> int:
+    """Returns how many rollouts one request may hold."""
+    return max(1, min(_MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES // _num_bytes(spec)))
 
 
-class _Exchange:
-    """The graph of all that lives on the learner's server.
+def _num_bytes(spec: Rollout) -> int:
+    leaves = tf.nest.flatten(spec)
+    return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
 
-    `status` is JSON; `weights` are the bytes of their version and then of all of them.
-    """
 
-    def __init__(self) -> None:
-        self.graph = tf.Graph()
-        with self.graph.as_default(), self._device():
-            self.status = _Variable("status", tf.string, [])
-            self.weights = _Variable("weights", tf.uint8, [None])
-            messages = tf.queue.FIFOQueue(_MAX_MESSAGES, [tf.string], [[]], shared_name="messages")
-            self.message = _v1.placeholder(tf.string, [])
-            self.enqueue_message = messages.enqueue(self.message)
-            self.dequeue_message = messages.dequeue()
-            self.num_messages = messages.size()
+def to_bytes(rollouts: Rollout) -> bytes:
+    """Lays out rollouts `[M, ...]`, one leaf of all of them after the other."""
+    return b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in tf.nest.flatten(rollouts))
 
-    def add_queue(self, spec: Rollout, capacity: int, batch_size: int) -> None:
-        """Adds the queue of rollouts, which all users must describe alike."""
-        leaves = tf.nest.flatten(spec)
-        types, shapes = [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
-        with self.graph.as_default(), self._device():
-            queue = tf.queue.FIFOQueue(capacity, types, shapes, shared_name="rollouts")
-            self.rollouts = [_v1.placeholder(leaf.dtype, [None, *leaf.shape]) for leaf in leaves]
-            self.put = queue.enqueue_many(self.rollouts)
-            self.take = queue.dequeue_many(batch_size)
-            self.size = queue.size()
-            self.close = queue.close(cancel_pending_enqueues=True)
 
-    def _device(self) -> Any:
-        return tf.device(f"/job:{_JOB}/task:0/device:CPU:0")
+class _Reader:
+    """Reads rollouts from bytes, and finds what no actor of the run can have sent."""
+
+    def __init__(self, spec: Rollout, num_tasks: int):
+        self._spec = spec
+        self._num_tasks = num_tasks
+        self._num_actions = spec.agent_outputs.policy_logits.shape[-1]
+        self.num_bytes = _num_bytes(spec)
+
+    def read(self, data: memoryview, count: int) -> Rollout:
+        """Returns `count` rollouts `[count, ...]`; raises ValueError if they cannot be."""
+        if len(data) != count * self.num_bytes:
+            raise ValueError(f"{len(data)} bytes are no {count} rollouts")
+        leaves, start = [], 0
+        for leaf in tf.nest.flatten(self._spec):
+            dtype = np.dtype(leaf.dtype.as_numpy_dtype)
+            size = count * leaf.shape.num_elements()
+            # Any byte but 0 and 1 is no bool.
+            raw = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype, size, start)
+            if dtype.kind == "b" and raw.size and raw.max() > 1:
+                raise ValueError("a flag is neither true nor false")
+            if dtype.kind == "f" and not np.isfinite(raw).all():
+                raise ValueError("a number is not finite")
+            leaves.append(raw.view(dtype).reshape(count, *leaf.shape))
+            start += size * dtype.itemsize
+        rollouts = tf.nest.pack_sequence_as(self._spec, leaves)
+        self._check("task", rollouts.task_id, self._num_tasks)
+        self._check("action", rollouts.agent_outputs.action, self._num_actions)
+        self._check("version", rollouts.policy_version, 2**48)
+        observation = rollouts.env_outputs.observation
+        if isinstance(observation, Observation):
+            self._check("word", observation.instruction, NUM_WORD_BUCKETS + 1)
+        return rollouts
+
+    def _check(self, name: str, values: np.ndarray, end: int) -> None:
+        if values.size and not 0 <= values.min() <= values.max() < end:
+            raise ValueError(f"a {name} is not in [0, {end})")
 
 
 class LearnerPort:
-    """The learner's side, for calls from any thread; its server ends with the process."""
+    """The learner's side, for calls from any thread; use as a context manager."""
 
-    def __init__(self, port: int, spec: Rollout, batch_size: int, handshake: Mapping[str, Any]):
-        """Starts the server, which lets nobody in before the first `publish`.
+    def __init__(
+        self,
+        address: str,
+        spec: Rollout,
+        num_tasks: int,
+        queue: RolloutQueue,
+        handshake: Mapping[str, Any],
+        keys: Keys,
+    ):
+        """Takes the port, but lets nobody in before the first `publish`.
 
-        As many rollouts as a batch has may wait. Raises UserError if the port is taken.
+        A port 0 of the address is any that is free; `address` then has it. An address of the
+        loopback interface is reached from this machine only. Actor jobs must have the handshake's
+        settings. Raises UserError if the port is taken.
         """
-        _check_free(port)
-        self.address = f"localhost:{port}"
-        self._spec = spec
-        self._capacity = batch_size
-        self._handshake = {"capacity": batch_size, **handshake}
+        self._queue = queue
+        self._reader = _Reader(spec, num_tasks)
+        self._max_rollouts = max_rollouts_per_call(spec)
+        self._handshake = dict(handshake)
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
+        self._dropped: OrderedDict[str, None] = OrderedDict()  # Clients, by their connection.
+        self._weights = b""
         self._version = -1
-        self._exchange = _Exchange()
-        self._exchange.add_queue(spec, batch_size, batch_size)
-        # Graphics memory is the learner's own, whatever the server finds.
-        options = _v1.ConfigProto(device_count={"GPU": 0})
-        cluster = tf.train.ClusterSpec({_JOB: [self.address]})
-        self._server = tf.distribute.Server(cluster, _JOB, 0, config=options)
-        self._session = _v1.Session(self._server.target, graph=self._exchange.graph)
+        self._finished = False
+        limit = max(_PUT.size + self._max_rollouts * self._reader.num_bytes, _MAX_HANDSHAKE_BYTES)
+        self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
+        self._server = grpc.server(
+            self._pool,
+            options=[
+                ("grpc.so_reuseport", 0),  # It would share the port with who has it already.
+                # What is larger never comes here; what is a little too large is named.
+                ("grpc.max_receive_message_length", 2 * limit),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+            ],
+        )
+        methods = {
+            "Handshake": self._shake_hands,
+            "Status": self._answer_status,
+            "Weights": self._answer_weights,
+            "Put": self._put,
+        }
+        handlers = {n: grpc.unary_unary_rpc_method_handler(m) for n, m in methods.items()}
+        self._server.add_registered_method_handlers(_SERVICE, handlers)
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(_SERVICE, handlers)]
+        )
+        credentials = grpc.ssl_server_credentials(
+            [(keys.private_key, keys.certificate)], keys.authority, require_client_auth=True
+        )
+        host, _, port = address.rpartition(":")
+        bound = self._bind(host, port, credentials)
+        self.address = f"{host}:{bound}"
+        self._started = False
+
+    def _bind(self, host: str, port: str, credentials: grpc.ServerCredentials) -> int:
+        # Where IPv6 is switched off, all interfaces are those of IPv4.
+        interfaces = [host.replace("localhost", "127.0.0.1")]
+        if host not in _LOOPBACK:
+            interfaces = ["[::]", "0.0.0.0"]
+        for interface in interfaces:
+            try:
+                bound = self._server.add_secure_port(f"{interface}:{port}", credentials)
+            except RuntimeError:
+                continue
+            if bound:
+                return bound
+        raise UserError(
+            f"port {port} of --learner_address cannot be listened on; stop what uses it, give "
+            "another, or 0 for any that is free"
+        )
 
     def publish(self, version: int, weights: bytes) -> None:
         """Shows weights; the first time, opens to actors."""
-        blob = np.frombuffer(np.int64(version).tobytes() + weights, np.uint8)
-        # Weights before their version: who sees a version finds weights at least as new.
-        self._assign(self._exchange.weights, blob)
+        self._weights = _VERSION.pack(version) + weights
         self._version = version
-        self._set_status(finished=False)
+        if not self._started:
+            self._started = True
+            self._server.start()
 
     def finish(self) -> None:
         """Tells actors that nothing is left to learn."""
-        self._set_status(finished=True)
-
-    def get(self, batch_size: int) -> Rollout | None:
-        """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
-        try:
-            leaves = self._session.run(self._exchange.take)
-        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
-            return None
-        return tf.nest.pack_sequence_as(self._spec, leaves)
-
-    def fill(self) -> float:
-        """Counts the rollouts that wait, as a share of the capacity."""
-        return self._session.run(self._exchange.size) / self._capacity
-
-    def messages(self) -> list[str]:
-        """Returns the messages of actors since the last call."""
-        count = self._session.run(self._exchange.num_messages)
-        return [self._session.run(self._exchange.dequeue_message).decode() for _ in range(count)]
+        self._finished = True
 
     def close(self) -> None:
-        """Wakes all threads that wait for rollouts; may be called twice."""
-        self._session.run(self._exchange.close)
+        """Ends all calls and connections; may be called twice."""
+        self._server.stop(grace=0).wait()
+        self._pool.shutdown()
 
-    def _set_status(self, finished: bool) -> None:
-        status = {"version": self._version, "finished": finished, "handshake": self._handshake}
-        self._assign(self._exchange.status, json.dumps(status))
+    def _status(self, num_taken: int = 0) -> bytes:
+        return _STATUS.pack(num_taken, self._queue.free(), self._version, self._finished)
 
-    def _assign(self, variable: _Variable, value: Any) -> None:
-        self._session.run(variable.assign, {variable.new: value})
+    def _answer_status(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._admit(context)
+        if request:
+            self._drop(context, "asked for the status with a message")
+        return self._status()
+
+    def _answer_weights(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """Answers with the newest weights behind their version, if that is not the client's."""
+        self._admit(context)
+        if len(request) != _VERSION.size:
+            self._drop(context, f"asked for weights with {len(request)} bytes")
+        weights = self._weights
+        return b"" if weights[: _VERSION.size] == request else weights
+
+    def _shake_hands(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """Answers with this side's settings, and a session if the client's are the same."""
+        self._admit(context)
+        try:
+            if len(request) > _MAX_HANDSHAKE_BYTES:
+                raise ValueError(f"{len(request)} bytes")
+            told = json.loads(request)
+            name, settings, noted = (told[part] for part in ("name", "settings", "noted"))
+            if not isinstance(name, str) or {type(settings), type(noted)} != {dict}:
+                raise ValueError("parts of other types")
+            noticed, refused = (
+                differences(own, self._handshake, name) for own in (noted, settings)
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._drop(context, f"shook hands with {type(error).__name__}: {error}")
+        if noticed:
+            logging.warning("%s: %s", _one_line(name), _one_line(noticed))
+        session = b""
+        if refused:
+            logging.warning("%s refused: %s", _one_line(name), _one_line(refused))
+        else:
+            session = secrets.token_bytes(16)
+            with self._lock:
+                self._sessions[session] = 0
+                if len(self._sessions) > _MAX_REMEMBERED:
+                    self._sessions.popitem(last=False)
+        return json.dumps({"session": session.hex(), "settings": self._handshake}).encode()
+
+    def _put(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """Takes as many of the rollouts as the queue has capacity for."""
+        self._admit(context)
+        if len(request) < _PUT.size:
+            self._drop(context, f"put {len(request)} bytes")
+        session, number, count = _PUT.unpack_from(request)
+        with self._lock:
+            last = self._sessions.get(session)
+            if last is not None and number > last:
+                self._sessions[session] = number
+                self._sessions.move_to_end(session)
+        if last is None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
+        if number <= last:
+            self._drop(context, f"sent request {number} again")
+        if not 1 <= count <= self._max_rollouts:
+            self._drop(context, f"put {count} rollouts at once")
+        try:
+            rollouts = self._reader.read(memoryview(request)[_PUT.size :], count)
+        except ValueError as error:
+            self._drop(context, f"put rollouts that cannot be: {error}")
+        num_taken = self._queue.reserve(count, 0.0)
+        if num_taken:
+            self._queue.put(tf.nest.map_structure(lambda leaf: leaf[:num_taken], rollouts))
+        return self._status(num_taken)
+
+    def _admit(self, context: grpc.ServicerContext) -> None:
+        with self._lock:
+            known = context.peer() in self._dropped
+        if known:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "dropped")
+
+    def _drop(self, context: grpc.ServicerContext, why: str) -> None:
+        """Answers this connection no more; says so once."""
+        peer, why = context.peer(), _one_line(why)
+        with self._lock:
+            known = peer in self._dropped
+            self._dropped[peer] = None
+            if len(self._dropped) > _MAX_REMEMBERED:
+                self._dropped.popitem(last=False)
+        if not known:
+            logging.warning("dropped a client at %s, which %s", peer, why)
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
 
 
 class LearnerLink:
-    """An actor's side: finds the learner, loses it, and finds it again. For one thread.
+    """An actor job's side: finds the learner, loses it, and finds it again. For any thread.
 
     While there is no learner, calls return at once, but for one in a while that looks for it: less
     often with each time in vain, and for some seconds if it is there and does not answer.
@@ -162,132 +308,167 @@ class LearnerLink:
 
     def __init__(
         self,
-        address: str,
-        spec: Rollout,
+        locate: Callable[[], tuple[str, Keys]],
         handshake: Mapping[str, Any],
         name: str,
         may_differ: Mapping[str, Any] | None = None,
     ):
         """Connects nowhere yet.
 
-        The handshake must be the same on both sides; differences in `may_differ` are only logged.
+        `locate` returns the learner's address and the keys, or raises FileNotFoundError while there
+        are none. The handshake must be the same on both sides; differences in `may_differ` are only
+        logged.
         """
-        self._address = address
-        self._spec = spec
+        self._locate = locate
         self._handshake = handshake
         self._name = name
         self._may_differ = may_differ or {}
-        self._session: Any = None  # While there is no learner.
-        self._exchange: Any = None
+        self._lock = threading.Lock()
+        self._connecting, self._putting = threading.Lock(), threading.Lock()
+        self._connection: _Connection | None = None  # While there is no learner.
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
         self._next_warning = 0.0
 
     def status(self) -> LearnerStatus | None:
         """Asks for the learner's status; returns None if there is no learner."""
-        found = self._run(lambda exchange: (exchange.size, exchange.status.value))
-        if found is None:
+        answer = self._call("Status", lambda connection: b"")
+        return None if answer is None else LearnerStatus(*_STATUS.unpack(answer)[1:])
+
+    def put(self, rollouts: Rollout) -> tuple[int, LearnerStatus] | None:
+        """Sends rollouts `[M, T + 1, ...]`; returns how many, the first ones, were taken.
+
+        Returns None if the learner is lost, and then all of them are.
+        """
+        data, count = to_bytes(rollouts), len(rollouts.task_id)
+        with self._putting:  # Numbers must arrive in their order.
+            answer = self._call("Put", lambda connection: connection.next_header(count) + data)
+        if answer is None:
             return None
-        size, status = found[0], json.loads(found[1])
-        free = max(0, status["handshake"]["capacity"] - int(size))
-        return LearnerStatus(free, status["version"], status["finished"])
+        taken, *status = _STATUS.unpack(answer)
+        return taken, LearnerStatus(*status)
 
-    def put(self, rollouts: Rollout) -> None:
-        """Sends rollouts `[M, T + 1, ...]`, which are lost if the learner is."""
-        self._run(lambda exchange: exchange.put, tf.nest.flatten(rollouts))
+    def weights(self, known: int = -1) -> tuple[int, bytes] | None:
+        """Returns the newest weights' version and bytes.
 
-    def weights(self) -> tuple[int, bytes] | None:
-        """Returns the newest weights' version and bytes; None if there is no learner."""
-        blob = self._run(lambda exchange: exchange.weights.value)
-        if blob is None:
+        Returns None if there is no learner or if `known` is their version.
+        """
+        answer = self._call("Weights", lambda connection: _VERSION.pack(known))
+        if not answer:
             return None
-        return int(blob[:_VERSION_BYTES].view(np.int64)[0]), blob[_VERSION_BYTES:].tobytes()
+        return _VERSION.unpack_from(answer)[0], answer[_VERSION.size :]
 
-    def _run(self, fetch: Callable[[_Exchange], Any], rollouts: Sequence[Any] = ()) -> Any:
+    def close(self) -> None:
+        """Ends the connection; later calls would make another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.channel.close()
+
+    def _call(self, method: str, request: Callable[["_Connection"], bytes]) -> bytes | None:
         """Returns the learner's answer; None if there is no learner."""
-        if self._session is None and not self._connect():
+        connection = self._connection or self._connect()
+        if connection is None:
             return None
-        feeds = dict(zip(self._exchange.rollouts, rollouts, strict=True)) if rollouts else None
         try:
-            return self._session.run(fetch(self._exchange), feeds)
-        except tf.errors.InvalidArgumentError as error:
-            raise UserError(
-                f"the learner at {self._address} runs another version of this program: {error}"
-            ) from error
-        except tf.errors.OpError as error:
-            # Closing waits for a learner that is gone as long as any call.
-            threading.Thread(target=_close, args=(self._session,), daemon=True).start()
-            self._session = None
+            return connection.call(method, request(connection))
+        except grpc.RpcError as error:
+            code = error.code()
+            if code == grpc.StatusCode.PERMISSION_DENIED:
+                raise UserError(
+                    f"the learner at {connection.address} does not understand this job "
+                    f"({error.details()}); run the same version of the program on both sides"
+                ) from error
+        except ValueError:  # Another thread has closed the channel.
+            return None
+        with self._lock:
+            first = self._connection is connection
+            if first:
+                self._connection = None
+        if first:
+            connection.channel.close()
+            logging.warning("lost the learner at %s: %s", connection.address, code.name)
             self._try_later()
-            logging.warning("lost the learner at %s: %s", self._address, type(error).__name__)
-            return None
+        return None
 
-    def _connect(self) -> bool:
+    def _connect(self) -> "_Connection | None":
         """Looks for the learner if it is time to; raises UserError if it learns something else."""
-        if time.monotonic() < self._next_try:
-            return False
-        host, _, port = self._address.rpartition(":")
-        config = _v1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
+        if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
+            return None
+        address, channel = "", None
         try:
-            # A probe tells sooner than the runtime that nobody is there.
-            socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
-            exchange = _Exchange()
-            session = _v1.Session(f"grpc://{self._address}", graph=exchange.graph, config=config)
-            theirs = json.loads(session.run(exchange.status.value))["handshake"]
-        except (OSError, UnicodeError, tf.errors.OpError) as error:
+            address, keys = self._locate()
+            channel = _open_channel(address, keys)
+            connection = _Connection(channel, address)
+            grpc.channel_ready_future(channel).result(_PROBE_SECONDS)
+            told = {"name": self._name, "settings": self._handshake, "noted": self._may_differ}
+            answer = json.loads(connection.call("Handshake", json.dumps(told).encode()))
+            theirs, connection.session = answer["settings"], bytes.fromhex(answer["session"])
+            if noted := differences(self._may_differ, theirs, self._name):
+                logging.warning("%s", noted)
+            if refused := differences(self._handshake, theirs, self._name):
+                raise UserError(
+                    f"the learner at {address} has another configuration: {refused}; give both "
+                    "the same flags"
+                )
+            self._back_off = _FIRST_BACK_OFF_SECONDS
+            with self._lock:
+                self._connection, channel = connection, None
+            return connection
+        except (FileNotFoundError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             if time.monotonic() > self._next_warning:
                 self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-                why = type(error).__name__ if isinstance(error, tf.errors.OpError) else error
-                logging.warning("waiting for the learner at %s (%s)", self._address, why)
+                where = f"at {address}" if address else f"that has no {error.filename} yet"  # type: ignore[union-attr]
+                logging.warning("waiting for the learner %s", where)
             self._try_later()
-            return False
-
-        def send(message: str) -> None:
-            with contextlib.suppress(tf.errors.OpError):
-                session.run(exchange.enqueue_message, {exchange.message: message})
-
-        if allowed := self._differences(self._may_differ, theirs):
-            logging.warning("%s", allowed)
-            send(f"{self._name}: {allowed}")
-        if refused := self._differences(self._handshake, theirs):
-            send(f"{self._name} refused: {refused}")
-            raise UserError(
-                f"the learner at {self._address} has another configuration: {refused}; give both "
-                "the same flags"
-            )
-        exchange.add_queue(self._spec, theirs["capacity"], batch_size=1)
-        self._session, self._exchange = session, exchange
-        self._back_off = _FIRST_BACK_OFF_SECONDS
-        return True
+            return None
+        finally:
+            self._connecting.release()
+            if channel is not None:
+                channel.close()
 
     def _try_later(self) -> None:
         # At random, so that not all actors of a learner that is back come at the same moment.
         self._next_try = time.monotonic() + self._back_off * random.uniform(0.5, 1.0)
         self._back_off = min(2 * self._back_off, _MAX_BACK_OFF_SECONDS)
 
-    def _differences(self, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-        return "; ".join(
-            f"{name} is {theirs.get(name)} at the learner and {value} at {self._name}"
-            for name, value in own.items()
-            if theirs.get(name) != value
-        )
+
+class _Connection:
+    """A way to one life of a learner."""
+
+    def __init__(self, channel: grpc.Channel, address: str):
+        self.channel = channel
+        self.address = address
+        self.session = b""
+        self._num_requests = 0
+
+    def call(self, method: str, request: bytes) -> bytes:
+        return self.channel.unary_unary(f"/{_SERVICE}/{method}")(request, timeout=_TIMEOUT_SECONDS)
+
+    def next_header(self, count: int) -> bytes:
+        self._num_requests += 1
+        return _PUT.pack(self.session, self._num_requests, count)
 
 
-def _close(session: Any) -> None:
-    """Makes the learner forget a session, if it answers."""
-    with contextlib.suppress(tf.errors.OpError):
-        session.close()
+def _open_channel(address: str, keys: Keys) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials(keys.authority, keys.private_key, keys.certificate)
+    options = [
+        ("grpc.ssl_target_name_override", LEARNER),  # Its certificate's name, at any address.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # No other channel's failures delay this one.
+        ("grpc.max_receive_message_length", -1),
+    ]
+    return grpc.secure_channel(address, credentials, options)
 
 
-def _check_free(port: int) -> None:
-    """Raises UserError if the port is taken: the runtime would share it with its owner."""
-    with socket.socket() as probe:
-        # A port is free though connections of a killed learner have not been forgotten yet.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise UserError(
-                f"port {port} of --learner_address cannot be listened on ({error.strerror}); "
-                "stop what uses it or give another"
-            ) from error
+def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
+    """Says which of an actor job's settings are others than the learner's."""
+    return "; ".join(
+        f"{setting} is {theirs.get(setting)} at the learner and {value} at {name}"
+        for setting, value in own.items()
+        if theirs.get(setting) != value
+    )
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_MAX_LINE])

@@ -8,7 +8,7 @@ import pytest
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.training import remote_actors, trainer
-from tests.fakes.programs import DEADLINE_SECONDS, free_port, metrics
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, is_alive, metrics, wait_until
 
 
 class NoSignal(SimpleNamespace):
@@ -26,15 +26,16 @@ class NoSignal(SimpleNamespace):
 def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)  # The server stays.
+    monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)
     monkeypatch.setattr(remote_actors, "StopOnSignal", NoSignal)
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
-    where = {"level_name": "catch5", "learner_address": f"localhost:{free_port()}", **sizes}
+    where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
     actor = Config.from_flags({**where, "job_name": "actor", "task": 3, "precision": "bfloat16"})
     ended: list[int | None] = []
     job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))
     job.start()
-    learner = {"logdir": str(tmp_path), "total_environment_frames": 2000, "log_seconds": 0.1}
+    learner = {"learner_address": "localhost:0", "total_environment_frames": 2000}
+    learner |= {"log_seconds": 0.1}
     trainer.train(Config.from_flags({**where, **learner, "precision": "float32"}))
     job.join(DEADLINE_SECONDS)
     assert ended == [None]
@@ -44,3 +45,25 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     assert all(line["policy_lag"] < 100 for line in lines)
     difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
     assert sum(difference in record.getMessage() for record in caplog.records) == 2, "both sides"
+
+
+def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path) -> None:
+    programs = Programs()
+    flags = ["--level_name=catch5", "--actor_jobs=2", "--num_actors=10", f"--logdir={tmp_path}"]
+    flags += ["--total_environment_frames=3000", "--log_seconds=0.1", "--batch_size=4"]
+    learner = programs.run(*flags)
+    try:
+        wait_until(lambda: bool(metrics(tmp_path)), learner)
+        jobs = children(learner.pid)
+        assert len(jobs) == 2
+        assert learner.wait(DEADLINE_SECONDS) == 0, learner.communicate()[1]
+    finally:
+        programs.close()
+    wait_until(lambda: not any(map(is_alive, jobs)))
+    assert metrics(tmp_path)[-1]["frames"] >= 3000
+
+
+def children(process: int) -> list[int]:
+    """Returns the processes that one has started."""
+    listed = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for path in listed for child in path.read_text().split()]

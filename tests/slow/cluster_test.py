@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, free_port, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
 _ACTOR_JOBS = 4
 _FRAMES, _FRAMES_BETWEEN_KILLS = 250_000, 4000
@@ -27,10 +27,11 @@ class Jobs(Programs):
     def __init__(self, directory: Path):
         super().__init__()
         self.logdir = directory / "run"
-        self._settings = [*_SETTINGS, f"--learner_address=localhost:{free_port()}"]
+        self._settings = [*_SETTINGS, f"--logdir={self.logdir}"]
 
     def learner(self) -> subprocess.Popen[str]:
-        return self.run("--job_name=learner", *self._settings, f"--logdir={self.logdir}")
+        where = "--learner_address=localhost:0"
+        return self.run("--job_name=learner", *self._settings, where)
 
     def actor(self, task: int) -> subprocess.Popen[str]:
         return self.run("--job_name=actor", *self._settings, f"--task={task}")

@@ -36,7 +36,7 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
     (error,) = (line for line in lines if not line.startswith("import time:"))
     imported = {line.rsplit("|", 1)[1].strip() for line in lines if "|" in line}
     assert error.startswith("error: --level_name: there is no level 'pongg'; did you mean pong")
-    assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (1, "", [])
+    assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert "absl.flags" in imported, "imports are to be seen at all"
     assert not {"tensorflow", "sonnet"} & imported
 

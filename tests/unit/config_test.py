@@ -127,12 +127,12 @@ def test_only_tests_begin_at_human_starts() -> None:
 
 
 _ZERO = ("entropy_cost", "baseline_cost", "pixel_control_cost", "max_grad_norm", "momentum", "seed")
-_ZERO += ("population_size", "pbt_burn_in_frames", "actor_threads")
+_ZERO += ("population_size", "pbt_burn_in_frames", "actor_threads", "actor_jobs")
 _WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _NUMBERS = [
     field.name
     for field in dataclasses.fields(Config)
-    if field.type in (int, float) and field.name not in ("task", "pbt_member")
+    if field.type in (int, float) and field.name not in ("task", "pbt_member", "gpus")
 ]
 
 
@@ -209,7 +209,7 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"mode": "test", "human_starts_dir": "starts"}, "go together"),
         ("catch5", {"mode": "test", "starts": "human"}, "has no human starts"),
         ("pong", {"task": 1}, "--task=1 is for --job_name=actor"),
-        ("pong", {"learner_address": "host:0"}, "--learner_address=host:0 must be HOST:PORT"),
+        ("pong", {"learner_address": "host"}, "--learner_address=host must be HOST:PORT"),
         ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
         ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
     ],

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,3 +135,18 @@ def test_memory_counts_processes_started_by_this_one_and_by_those() -> None:
         child.communicate()
     assert 100 < during - before < 200
     assert hardware.memory()["memory_mib"] < during - 75
+
+
+def test_a_gpu_that_is_asked_for_and_is_not_there_is_named_or_refused() -> None:
+    program = "from scalable_agent_popart.system import hardware; hardware.prepare_process({})"
+    for gpus, promised, expected in (
+        (1, "", "UserError: --gpus=1: there is no GPU"),
+        (-1, "0", "trains without a GPU: CUDA_VISIBLE_DEVICES or"),
+        (0, "0", ""),
+    ):
+        command = [sys.executable, "-c", program.format(gpus)]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": promised}
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert expected in result.stderr
+        assert (result.returncode == 1) == (gpus == 1)
+        assert ("GPU: CUDA" in result.stderr) == (gpus == -1)

@@ -1,6 +1,7 @@
 """The learner and an actor job as each sees the other, with stand-ins for what is between them."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.training import remote_actors
 from scalable_agent_popart.training.transport import LearnerStatus
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
@@ -25,8 +27,10 @@ def test_actor_jobs_need_an_address_and_a_number() -> None:
     assert flags(level_name="atari57", **where, job_name="actor", task=7, num_actors=4).task == 7
     assert flags(learner_address="[::1]:1").learner_address == "[::1]:1"
     for message, given in (
-        ("needs --learner_address", {"job_name": "actor", "task": 1}),
         ("needs --task", {**where, "job_name": "actor"}),
+        ("port 0 is for the learner", {"learner_address": "h:0", "job_name": "actor", "task": 1}),
+        ("is for --job_name=learner", {**where, "job_name": "actor", "task": 1, "actor_jobs": 1}),
+        ("--keys_dir is for a run of many", {"keys_dir": "keys"}),
     ):
         with pytest.raises(UserError, match=message):
             flags(**given)
@@ -38,13 +42,14 @@ def test_actor_jobs_need_an_address_and_a_number() -> None:
 class FakePort:
     """Keeps the weights it is to show, and takes as long for it as it is told to."""
 
+    address = "localhost:1"
+
     def __init__(self, *_: object) -> None:
         self.shown: list[tuple[int, bytes]] = []
         self.finished_after: int | None = None
         self.free = threading.Event()
         self.free.set()
         self.error: Exception | None = None
-        self._closed = threading.Event()
 
     def publish(self, version: int, weights: bytes) -> None:
         self.shown.append((version, weights))
@@ -55,23 +60,19 @@ class FakePort:
     def finish(self) -> None:
         self.finished_after = len(self.shown)
 
-    def get(self, batch_size: int) -> None:
-        self._closed.wait(DEADLINE_SECONDS)
-
     def close(self) -> None:
-        self._closed.set()
+        pass
 
 
 LearnerSide = tuple[Learner, FakePort, remote_actors.RemoteActors]
 
 
 @pytest.fixture
-def learner_side(
-    monkeypatch: pytest.MonkeyPatch,
-) -> LearnerSide:
+def learner_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LearnerSide:
     monkeypatch.setattr(remote_actors, "LearnerPort", FakePort)
     monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)
-    config = flags(learner_address="localhost:1", batch_size=4)
+    config = flags(learner_address="localhost:1", batch_size=4, logdir=str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     actors = remote_actors.RemoteActors(config, spec, learner)
@@ -121,49 +122,69 @@ class FakeLink:
     def __init__(self) -> None:
         self.answer: LearnerStatus | None = LearnerStatus(free=100, version=1, finished=False)
         self.fetched = 0
+        self.max_taken = 2
+        self.taken: list[int] = []
 
     def status(self) -> LearnerStatus | None:
         return self.answer
 
-    def weights(self) -> tuple[int, bytes] | None:
+    def weights(self, known: int) -> tuple[int, bytes] | None:
+        if self.answer is None or self.answer.version == known:
+            return None
         self.fetched += 1
-        values = np.array([1.0, 2.0, 3.0], np.float32).tobytes()
-        return None if self.answer is None else (self.answer.version, values)
+        return self.answer.version, np.array([1.0, 2.0, 3.0], np.float32).tobytes()
+
+    def put(self, rollouts: Rollout) -> tuple[int, LearnerStatus] | None:
+        if self.answer is None:
+            return None
+        taken = rollouts.task_id[: self.max_taken].tolist()
+        self.taken += taken
+        self.max_taken = 2 - self.max_taken  # None, every other time.
+        return len(taken), self.answer
 
 
-def actor_side() -> tuple[FakeLink, remote_actors.RemoteLearner]:
+def actor_side() -> tuple[FakeLink, remote_actors.RemoteWeights, remote_actors.RemoteQueue]:
     link, over = FakeLink(), threading.Event()
-    return link, remote_actors.RemoteLearner(
-        link, [tf.Variable([0.0]), tf.Variable([[0.0, 0.0]])], over
-    )  # type: ignore[arg-type]
+    variables = [tf.Variable([0.0]), tf.Variable([[0.0, 0.0]])]
+    weights = remote_actors.RemoteWeights(link, variables, over)  # type: ignore[arg-type]
+    return link, weights, remote_actors.RemoteQueue(link, over, 8)  # type: ignore[arg-type]
 
 
 def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
-    link, learner = actor_side()
-    assert learner.wait(remote_actors.StopOnSignal())
+    link, weights, _ = actor_side()
     for _ in range(3):
-        assert learner.latest().version == 1
-    for tensor, expected in zip(learner.latest().tensors, ([1.0], [[2.0, 3.0]]), strict=True):
+        assert weights.latest().version == 1
+    for tensor, expected in zip(weights.latest().tensors, ([1.0], [[2.0, 3.0]]), strict=True):
         np.testing.assert_array_equal(tensor, expected)
     assert link.fetched == 1
     link.answer = None
-    assert learner.latest().version == 1, "the last ones serve while there is no learner"
+    assert weights.latest().version == 1, "the last ones serve while there is no learner"
     # A learner that was started again may have older ones.
     for version in (5, 3):
         link.answer = LearnerStatus(free=0, version=version, finished=False)
-        assert learner.latest().version == version
+        assert weights.latest().version == version
     assert link.fetched == 3
 
 
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
-    link, learner = actor_side()
-    assert learner.reserve(8, 0.0, behind=False) == 8
+    link, _, queue = actor_side()
+    assert queue.reserve(100, 0.0, behind=False) == 8
     link.answer = LearnerStatus(free=3, version=1, finished=False)
-    assert learner.reserve(8, 0.0, behind=False) == 3
+    assert queue.reserve(8, 0.0, behind=False) == 3
     for answer in (None, LearnerStatus(free=0, version=1, finished=False)):
         link.answer = answer
-        assert learner.reserve(8, 0.01, behind=False) == 0
-    assert not learner.closed
+        assert queue.reserve(8, 0.01, behind=False) == 0
+    assert not queue.closed
     link.answer = LearnerStatus(free=0, version=1, finished=True)
-    assert learner.reserve(8, 60.0, behind=False) == 0
-    assert learner.closed
+    assert queue.reserve(8, 60.0, behind=False) == 0
+    assert queue.closed
+
+
+def test_rollouts_that_were_not_taken_are_sent_again_in_their_order() -> None:
+    link, _, queue = actor_side()
+    rollouts = Rollout(np.arange(5), (), np.arange(5), np.arange(5), np.arange(5))
+    queue.put(rollouts)
+    assert link.taken == [0, 1, 2, 3, 4]
+    link.answer = None
+    queue.put(rollouts)
+    assert len(link.taken) == 5, "lost with the learner"

@@ -1,21 +1,30 @@
-"""The wire in one process; a server cannot be stopped, so each test has one of its own."""
+"""The learner's port and the ways to it: whole rollouts, refusals, losses, and closed doors."""
 
+import json
 import socket
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs import keys
+from scalable_agent_popart.training import transport
 from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
-from tests.fakes.programs import DEADLINE_SECONDS, free_port, wait_until
+from tests.fakes.programs import wait_until
 
 SPEC = rollouts.rollout_spec(ArraySpec((2, 3, 1), np.uint8), (), num_actions=3, unroll_length=4)
 HANDSHAKE = {"--network": "shallow"}
+NUM_TASKS = 3
 
 
 def marked(count: int, mark: int) -> Rollout:
@@ -25,90 +34,211 @@ def marked(count: int, mark: int) -> Rollout:
     )
 
 
-def connect() -> tuple[LearnerPort, LearnerLink]:
-    """A learner with a queue for 8 rollouts that has published no weights yet, and a link."""
-    port = LearnerPort(free_port(), SPEC, 8, HANDSHAKE)
-    return port, LearnerLink(port.address, SPEC, HANDSHAKE, "actor job 0")
+class Wire:
+    """A port in front of a queue for 8 rollouts, its keys, and links to it."""
+
+    def __init__(self, directory: Path):
+        self.keys = directory / "keys"
+        keys.make(self.keys)
+        self.ports: list[LearnerPort] = []
+        self.links: list[LearnerLink] = []
+
+    def open(self, address: str = "127.0.0.1:0") -> LearnerPort:
+        self.queue = RolloutQueue(SPEC, 8)
+        own = keys.load(self.keys, keys.LEARNER)
+        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, HANDSHAKE, own))
+        return self.ports[-1]
+
+    def link(self, name: str = "actor job 0", **settings: Any) -> LearnerLink:
+        given = {"handshake": HANDSHAKE, **settings}
+
+        def locate() -> tuple[str, keys.Keys]:
+            return self.ports[-1].address, keys.load(self.keys, keys.ACTOR)
+
+        self.links.append(LearnerLink(locate, name=name, **given))
+        return self.links[-1]
+
+    def call(self, channel: grpc.Channel, method: str, request: bytes) -> bytes:
+        with channel:
+            return channel.unary_unary(f"/Learner/{method}")(request, timeout=20)
 
 
-def test_rollouts_arrive_whole_and_weights_as_published() -> None:
-    port, link = connect()
+@pytest.fixture
+def wire(tmp_path: Path) -> Iterator[Wire]:
+    wire = Wire(tmp_path)
+    yield wire
+    for link in wire.links:
+        link.close()
+    for port in wire.ports:
+        port.close()
+
+
+def test_rollouts_arrive_whole_and_weights_as_published(wire: Wire) -> None:
+    port, link = wire.open(), wire.link()
     assert link.status() is link.weights() is None, "nobody is let in before there are weights"
-    link.put(marked(1, 0))  # Lost, without a word.
+    assert link.put(marked(1, 0)) is None
     port.publish(3, b"older weights")
     wait_until(lambda: link.status() is not None)
     assert link.status() == LearnerStatus(free=8, version=3, finished=False)
     port.publish(4, b"weights")
-    assert link.weights() == (4, b"weights")
-    link.put(marked(3, 1))
-    assert port.fill() == 3 / 8
-    assert link.status() == LearnerStatus(free=5, version=4, finished=False)
-    link.put(marked(5, 2))
-    batch = port.get(8)
+    assert link.weights(3) == (4, b"weights")
+    assert link.weights(4) is None, "they are known"
+    assert link.put(marked(3, 1)) == (3, LearnerStatus(5, 4, False))
+    assert link.put(marked(6, 2)) == (5, LearnerStatus(0, 4, False)), "as many as there is room for"
+    batch = wire.queue.get(8)
     assert batch is not None
-    assert sorted(batch.task_id.tolist()) == [1] * 3 + [2] * 5
+    assert sorted(batch.task_id.numpy().tolist()) == [1] * 3 + [2] * 5
     for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
         assert leaf.shape == (8, *own.shape)
-        assert leaf.dtype == own.dtype.as_numpy_dtype
-
-
-def test_the_end_wakes_all_who_wait() -> None:
-    port, link = connect()
-    port.publish(0, b"")
-    link.put(marked(8, 1))
-    putting = threading.Thread(target=lambda: link.put(marked(1, 2)))
-    putting.start()
+        assert leaf.dtype == own.dtype
     port.finish()
-    port.close()
-    putting.join(DEADLINE_SECONDS)
-    assert not putting.is_alive()
-    wait_until(lambda: (status := link.status()) is not None and status.finished)
-    assert port.get(8) is not None
-    assert port.get(8) is None
+    assert link.status() == LearnerStatus(8, 4, True)
 
 
-def test_a_lost_session_is_closed_without_waiting_for_it() -> None:
-    port, link = connect()
-    port.publish(0, b"")
+def test_bytes_are_read_as_they_were_laid_out() -> None:
+    generator = np.random.default_rng(0)
+    sent = tf.nest.map_structure(
+        lambda leaf: generator.integers(2, size=(3, *leaf.shape)).astype(leaf.dtype.as_numpy_dtype),
+        SPEC,
+    )
+    read = transport._Reader(SPEC, NUM_TASKS).read(memoryview(transport.to_bytes(sent)), 3)
+    tf.nest.map_structure(np.testing.assert_array_equal, read, sent)
+
+
+def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(wire: Wire) -> None:
+    link = wire.link()
+    first = wire.open()
+    first.publish(1, b"first")
     wait_until(lambda: link.status() is not None)
-    learner_is_back, closed = threading.Event(), threading.Event()
-
-    class Lost:
-        def run(self, *_: object) -> None:
-            raise tf.errors.DeadlineExceededError(None, None, "no answer")
-
-        def close(self) -> None:
-            learner_is_back.wait(DEADLINE_SECONDS)
-            closed.set()
-            raise tf.errors.DeadlineExceededError(None, None, "still no answer")
-
-    link._session = Lost()
-    assert link.status() is None
-    assert not closed.is_set()
-    learner_is_back.set()
-    assert closed.wait(DEADLINE_SECONDS)
-    wait_until(lambda: link.status() is not None)
+    first.close()
+    assert link.put(marked(1, 0)) is None, "lost with the learner"
+    wire.open().publish(2, b"second")
+    wait_until(lambda: link.weights() == (2, b"second"))
+    assert link.put(marked(1, 1)) == (1, LearnerStatus(7, 2, False))
+    assert wire.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
 
 
-def test_differences_are_logged_or_refused_on_both_sides() -> None:
-    port, _ = connect()
-    port.publish(0, b"")
-    allowed = LearnerLink(port.address, SPEC, HANDSHAKE, "actor job 3", {"--precision": "x"})
-    assert allowed.status() is not None
-    assert port.messages() == [
-        "actor job 3: --precision is None at the learner and x at actor job 3"
-    ]
-    other = LearnerLink(port.address, SPEC, {"--network": "deep"}, "actor job 7")
+def test_differences_are_logged_or_refused_on_both_sides(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.open().publish(0, b"")
+    allowed = wire.link("actor job 3", may_differ={"--precision": "x"})
+    wait_until(lambda: allowed.status() is not None)
+    noted = "--precision is None at the learner and x at actor job 3"
+    assert [r.getMessage() for r in caplog.records] == [f"actor job 3: {noted}", noted]
+    other = wire.link("actor job 7", handshake={"--network": "deep"})
     difference = "--network is shallow at the learner and deep at actor job 7"
     with pytest.raises(UserError, match=difference):
         other.status()
-    assert port.messages() == [f"actor job 7 refused: {difference}"]
-    assert port.messages() == []
+    assert caplog.records[-1].getMessage() == f"actor job 7 refused: {difference}"
 
 
-def test_a_port_that_is_taken_is_refused() -> None:
+@pytest.mark.parametrize("stranger", ["plain", "own certificate", "learner's"])
+def test_nobody_without_the_runs_keys_gets_an_answer(
+    wire: Wire, tmp_path: Path, stranger: str
+) -> None:
+    port = wire.open()
+    port.publish(0, b"secret")
+    assert wire.link().weights() == (0, b"secret")
+    if stranger == "plain":
+        channel = grpc.insecure_channel(port.address)
+    else:
+        keys.make(tmp_path / "other")
+        run_keys = keys.load(wire.keys, keys.ACTOR)
+        own = keys.load(tmp_path / "other", keys.ACTOR)
+        if stranger == "learner's":  # Which proves no actor job, for all that it is the run's.
+            own = keys.load(wire.keys, keys.LEARNER)
+        channel = transport._open_channel(port.address, own._replace(authority=run_keys.authority))
+    with pytest.raises(grpc.RpcError) as refused:
+        wire.call(channel, "Weights", transport._VERSION.pack(-1))
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_client_with_an_actors_keys_cannot_play_the_learner(wire: Wire) -> None:
+    own = keys.load(wire.keys, keys.ACTOR)
+    port = LearnerPort("127.0.0.1:0", SPEC, NUM_TASKS, RolloutQueue(SPEC, 8), HANDSHAKE, own)
+    wire.ports.append(port)
+    port.publish(0, b"weights of a stranger")
+    assert wire.link().weights() is None
+
+
+def session(wire: Wire, channel: grpc.Channel) -> bytes:
+    told = {"name": "client", "settings": HANDSHAKE, "noted": {}}
+    answer = channel.unary_unary("/Learner/Handshake")(json.dumps(told).encode(), timeout=20)
+    return bytes.fromhex(json.loads(answer)["session"])
+
+
+def put(session: bytes, number: int, count: int, payload: bytes) -> bytes:
+    return transport._PUT.pack(session, number, count) + payload
+
+
+WHOLE = transport.to_bytes(marked(1, 1))
+NAN = np.float32(np.nan).tobytes()
+BAD_PUTS = {
+    "truncated": lambda own: put(own, 1, 1, WHOLE[:-1]),
+    "too long": lambda own: put(own, 1, 1, WHOLE + b"0"),
+    "no rollouts": lambda own: put(own, 1, 0, b""),
+    "too many rollouts": lambda own: put(own, 1, 9, 9 * WHOLE),
+    "no header": lambda own: own,
+    "a task that is not": lambda own: put(own, 1, 1, b"\x07" + WHOLE[1:]),
+    "not a number": lambda own: put(own, 1, 1, WHOLE[:4] + NAN + WHOLE[8:]),
+    "no flags": lambda own: put(own, 1, 1, transport.to_bytes(marked(1, 1)).replace(b"\1", b"\2")),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PUTS)
+def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
+    wire: Wire, caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    port = wire.open()
+    port.publish(0, b"")
+    channel = transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
+    with channel:
+        own = session(wire, channel)
+        call = channel.unary_unary("/Learner/Put")
+        for request in (BAD_PUTS[bad](own), BAD_PUTS[bad](own), put(own, 2, 1, WHOLE)):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(request, timeout=20)
+            assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
+    assert sum("dropped a client" in r.getMessage() for r in caplog.records) == 1
+    assert wire.queue.free() == 8
+    assert wire.link().put(marked(1, 1)) is not None, "others are served"
+
+
+def test_a_request_that_is_sent_twice_is_learned_from_once(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = wire.open()
+    port.publish(0, b"")
+    with transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR)) as channel:
+        request = put(session(wire, channel), 1, 1, WHOLE)
+        call = channel.unary_unary("/Learner/Put")
+        call(request, timeout=20)
+        with pytest.raises(grpc.RpcError):
+            call(request, timeout=20)
+    assert wire.queue.free() == 7
+    assert "request 1 again" in caplog.text
+
+
+def test_threads_share_a_link(wire: Wire) -> None:
+    wire.open().publish(0, b"")
+    link = wire.link()
+    wait_until(lambda: link.status() is not None)
+    took = []
+    threads = [
+        threading.Thread(target=lambda: took.append(link.put(marked(1, 1)))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [taken for taken, _ in took] == [1] * 8
+    assert wire.queue.free() == 0
+
+
+def test_a_port_that_is_taken_is_refused(wire: Wire) -> None:
     with socket.socket() as other:
-        other.bind(("", 0))
+        other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(UserError, match=r"port .* of --learner_address"):
-            LearnerPort(other.getsockname()[1], SPEC, 8, {})
+            wire.open(f"127.0.0.1:{other.getsockname()[1]}")

@@ -1,0 +1,132 @@
+"""Keys that close a learner's port to all but the run's own jobs.
+
+A run has an authority of its own, which signs one certificate for the learner and one for all actor
+jobs, and is then forgotten: its private key is never written, so nobody can add a certificate. An
+actor job's certificate cannot play the learner, nor the learner's an actor job.
+"""
+
+import datetime
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from scalable_agent_popart.errors import UserError
+
+LEARNER, ACTOR = "learner", "actor"
+_AUTHORITY = "authority.crt"
+_USES = {LEARNER: ExtendedKeyUsageOID.SERVER_AUTH, ACTOR: ExtendedKeyUsageOID.CLIENT_AUTH}
+# Clocks of a run's machines may differ; and a run is resumed for as long as it is of use.
+_DAYS_BEFORE, _DAYS_AFTER = 2, 20 * 365
+
+
+class Keys(NamedTuple):
+    """What one side needs, each as PEM."""
+
+    authority: bytes
+    certificate: bytes
+    private_key: bytes
+
+
+def make(directory: Path) -> None:
+    """Makes a new run's keys, in a directory that only this user can enter.
+
+    All of its files appear at once. Raises UserError if it exists or cannot be written.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        try:
+            _write(temporary)
+            # A directory in its place would have to be empty.
+            temporary.rename(directory)
+        except BaseException:
+            shutil.rmtree(temporary)
+            raise
+    except OSError as error:
+        raise UserError(f"keys cannot be made in {directory}: {error.strerror}") from error
+
+
+def load(directory: Path, role: str) -> Keys:
+    """Reads the keys of the learner or of actor jobs.
+
+    Raises FileNotFoundError if there are none, and UserError if another user may have read or
+    written them, or if they cannot be read.
+    """
+    paths = [directory / name for name in (_AUTHORITY, f"{role}.crt", f"{role}.key")]
+    try:
+        for path in (directory, *paths):
+            status = path.stat()
+            if status.st_uid not in (0, os.geteuid()):
+                raise UserError(f"{path} belongs to another user; give --keys_dir of your own")
+        if stat.S_IMODE(status.st_mode) & 0o007:
+            raise UserError(
+                f"{path} is open to other users, so its run is: make new keys in another "
+                "--keys_dir or delete these, and keep them at mode 0600"
+            )
+        return Keys(*(path.read_bytes() for path in paths))
+    except PermissionError as error:
+        raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
+
+
+def _write(directory: Path) -> None:
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("authority")
+    authority = _certificate(name, authority_key, name, authority_key, None)
+    _write_file(directory / _AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
+    for role, use in _USES.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(_name(role), key, name, authority_key, use)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        _write_file(directory / f"{role}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+        _write_file(directory / f"{role}.key", pem)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _name(role: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
+
+
+def _certificate(
+    name: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    use: x509.ObjectIdentifier | None,
+) -> x509.Certificate:
+    """Signs a certificate for one use; or the authority's own, for None."""
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=_DAYS_BEFORE))
+        .not_valid_after(now + datetime.timedelta(days=_DAYS_AFTER))
+        .add_extension(x509.BasicConstraints(use is None, 0 if use is None else None), True)
+    )
+    if use is not None:
+        # A name of no host: whoever has the learner's key is the learner, at any address.
+        role = name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+        names = x509.SubjectAlternativeName([x509.DNSName(str(role))])
+        builder = builder.add_extension(names, False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), True)
+    return builder.sign(issuer_key, hashes.SHA256())
