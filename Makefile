@@ -40,8 +40,10 @@ lock: install
 	  $(LOCK) --python-version=$$version --extra=cluster --extra=test \
 	    --output-file=requirements/python$$version.txt || exit; \
 	done
-	$(LOCK) --python-version=3.13 --extra=cuda --constraints=requirements/python3.13.txt \
-	  --output-file=requirements/python3.13-cuda.txt
+	$(LOCK) --python-version=3.13 --constraints=requirements/python3.13.txt \
+	  --output-file=requirements/image.txt
+	$(LOCK) --python-version=3.13 --constraints=requirements/python3.13.txt --extra=cuda \
+	  --output-file=requirements/image-cuda.txt
 
 LOCK = $(PY) -m uv pip compile --quiet --upgrade --generate-hashes --no-annotate \
   --python-platform=linux --custom-compile-command='make lock' pyproject.toml
