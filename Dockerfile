@@ -34,7 +34,7 @@ COPY LICENSE *.py ./
 COPY configs configs
 COPY tools tools
 COPY scalable_agent_popart scalable_agent_popart
-RUN python -m compileall -q .
+RUN chmod -R a+rX . && python -m compileall -q .
 
 USER 1000:1000
 ENTRYPOINT ["python", "experiment.py"]
