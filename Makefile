@@ -1,9 +1,11 @@
 # Everything is installed into $(VENV) on first use.
-PYTHON ?= python3.11
+# The first of these that runs and can make a virtual environment.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
+  $$python -c 'import ensurepip, venv' 2> /dev/null && echo $$python && break; done)
 VENV ?= .venv
 PY = $(VENV)/bin/python
 
-.PHONY: demo test test-slow docs lint install
+.PHONY: demo test test-slow docs lint lock install
 
 # Trains on a game of Atari, then IMPALA beside PopArt-IMPALA on five tasks whose rewards differ by
 # a factor of 10,000, and reports on both, in some minutes.
@@ -31,9 +33,26 @@ lint: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Finds the newest versions of all packages that pyproject.toml allows and writes them down.
+lock: install
+	$(PY) -m pip install --quiet uv
+	for version in 3.11 3.12 3.13; do \
+	  $(LOCK) --python-version=$$version --extra=cluster --extra=test \
+	    --output-file=requirements/python$$version.txt || exit; \
+	done
+	$(LOCK) --python-version=3.13 --constraints=requirements/python3.13.txt \
+	  --output-file=requirements/image.txt
+	$(LOCK) --python-version=3.13 --constraints=requirements/python3.13.txt --extra=cuda \
+	  --output-file=requirements/image-cuda.txt
+
+LOCK = $(PY) -m uv pip compile --quiet --upgrade --generate-hashes --no-annotate \
+  --python-platform=linux --custom-compile-command='make lock' pyproject.toml
+
 install: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml
+	@test -n "$(PYTHON)" || \
+	  { echo "No Python 3.11, 3.12 or 3.13 here that makes environments; try PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --editable '.[test]'
 	touch $@

@@ -1,0 +1,40 @@
+# An image of experiment.py; docs/image.md says how to build and run it.
+# BASE is a Debian 13, or another Debian with Python 3.13.
+ARG BASE=python:3.13-slim
+FROM $BASE
+
+# Any value adds what TensorFlow needs for GPUs.
+ARG CUDA
+# The path of a wheel of DeepMind Lab in this folder, as lab/deepmind_lab-1.0-[...].whl.
+ARG LAB_WHEEL
+# More packages of Debian.
+ARG PACKAGES
+# Where packages come from is pip's to know: by these, or by its configuration as the secret "pip".
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+
+ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+RUN --mount=type=bind,target=/context \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    set -e; \
+    python3 -c 'import ensurepip' 2> /dev/null || PACKAGES="python3-venv $PACKAGES"; \
+    if [ -n "$PACKAGES" ]; then \
+      apt-get update; \
+      apt-get install --yes --no-install-recommends $PACKAGES; \
+      rm -rf /var/lib/apt/lists/*; \
+    fi; \
+    useradd --uid 1000 --non-unique --home-dir /tmp --no-create-home user; \
+    python3 -m venv /venv; \
+    pip install --no-cache-dir --no-deps --require-hashes \
+      --requirement "/context/requirements/image${CUDA:+-cuda}.txt"; \
+    if [ -n "$LAB_WHEEL" ]; then pip install --no-cache-dir "/context/$LAB_WHEEL"; fi
+
+WORKDIR /app
+COPY LICENSE *.py ./
+COPY configs configs
+COPY tools tools
+COPY scalable_agent_popart scalable_agent_popart
+RUN chmod -R a+rX . && python -m compileall -q .
+
+USER 1000:1000
+ENTRYPOINT ["python", "experiment.py"]
