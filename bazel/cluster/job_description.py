@@ -14,7 +14,7 @@ _MOST_MEMBERS = 100
 
 # What the manifests tell each process themselves.
 _SET_BY_MANIFESTS = (
-    *("job_name", "task", "learner_address", "logdir"),
+    *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
     *("mode", "population_size", "pbt_member"),
 )
 

@@ -136,6 +136,24 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
     assert experiments[0] == experiments[1]
 
 
-def test_an_impossible_job_is_answered_in_one_line(make: _Make) -> None:
-    with pytest.raises(SystemExit, match=r"^error: .*leave it out"):
-        make("--pbt_member=0")
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--pbt_member=0", "is set for each process of the job; leave it out"),
+        ("--use_popat", "Did you mean: use_popart"),
+        ("--num_actors=many", "invalid literal"),
+        ("--level_name=cacth5", "did you mean catch5"),
+        ("--popart_step_size=0.1", "means nothing without --use_popart"),
+        ("--mode=pbt", "needs --population_size"),
+        ("boxing", "is not a flag"),
+    ],
+)
+def test_an_impossible_job_is_answered_in_one_line(
+    make: _Make, capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str, message: str
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        make("--level_name=pong", flag)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "out").exists()
