@@ -23,7 +23,7 @@ import kubernetes_manifest
 import slurm_script
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from job_description import Job, JobError, Resources
+from job_description import ROLES, Job, JobError, Resources
 
 import experiment
 from scalable_agent_popart.config import Config
@@ -78,15 +78,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", required=True, help="of the run, a DNS label")
     add("--actor_jobs", type=int, required=True, help="number of actor processes")
     add("--flag_file", help="file of flags of the experiment")
-    add("--image", required=True, help="container image with the executable and its packages")
-    add("--executable", default="/app/experiment.zip", help="path in the image")
+    add("--image", required=True, help="container image whose program is the experiment")
+    policies = ("Always", "IfNotPresent", "Never")
+    add("--image_pull_policy", choices=policies, default="", help="default: Kubernetes' own")
+    add("--image_pull_secret", action="append", default=[], help="a Secret; may be repeated")
+    add("--namespace", default="", help="of all objects; default: the one kubectl has chosen")
+    add("--executable", default="experiment.zip", help="of the Slurm job")
     add("--volume_claim", default="runs", help="existing claim, ReadWriteMany if shared")
     add("--port", type=int, default=8470, help="of the learner")
-    add("--gpus", type=int, default=1, help="of the learner")
+    add("--gpus", type=int, default=1, help="of the learner, 0 or 1")
     add("--evaluator", action=argparse.BooleanOptionalAction, default=True)
     for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
         add(f"--{role}_cpus", type=int, default=cpus, help="default: %(default)s")
         add(f"--{role}_memory_gib", type=int, default=memory_gib, help="default: %(default)s")
+        add(f"--{role}_node_label", action="append", default=[], help="NAME=VALUE; may be repeated")
     add("--slurm_time", default="1-00:00:00", help="limit, after which the job is queued again")
     add("--slurm_option", action="append", default=[], help="of sbatch; may be repeated")
     add("--slurm_learner_option", action="append", default=[], help="for the learner only")
@@ -96,8 +101,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
     learner, actor, evaluator = (
-        Resources(getattr(options, f"{role}_cpus"), getattr(options, f"{role}_memory_gib"))
-        for role in ("learner", "actor", "evaluator")
+        Resources(
+            getattr(options, f"{role}_cpus"),
+            getattr(options, f"{role}_memory_gib"),
+            tuple(getattr(options, f"{role}_node_label")),
+        )
+        for role in ROLES
     )
     files = [f"--flagfile={options.flag_file}"] if options.flag_file else []
     flags = absl_flags.FLAGS.read_flags_from_files([*files, *flags])
@@ -112,6 +121,9 @@ def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
         flags=tuple(flags),
         num_actor_jobs=options.actor_jobs,
         image=options.image,
+        image_pull_policy=options.image_pull_policy,
+        image_pull_secrets=tuple(options.image_pull_secret),
+        namespace=options.namespace,
         executable=options.executable,
         volume_claim=options.volume_claim,
         port=options.port,
