@@ -1,8 +1,6 @@
 """Cluster jobs: one declaration, and what runs it on Kubernetes, on Slurm and on one machine."""
 
-load("@rules_python//python:defs.bzl", "py_binary")
-
-_RUN_LOCAL = "//bazel/cluster:run_local.py"
+load("//bazel:defs.bzl", "experiment")
 
 def cluster_job(
         name,
@@ -20,31 +18,29 @@ def cluster_job(
         **kwargs):
     """Declares a training job: one learner, actor jobs, maybe an evaluator; or a population of these.
 
-    `bazel build NAME` makes the executable, a Python zip; its name is the binary's, with `.zip`.
-    `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`, which run it.
-    `bazel run NAME.local -- --logdir=DIR` runs the same job as processes on this machine; further
-    flags after `--` win over the job's, and `--actor_jobs=1` starts fewer actors than it has.
+    `bazel build NAME` makes a Slurm job's executable, a Python zip; its name is the binary's, with
+    `.zip`. `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`.
+    `bazel run NAME.local -- --logdir=DIR` trains the same on this machine, with actor jobs beside
+    the learner; further flags after `--` win over the job's, and `--actor_jobs=1` starts fewer
+    actors than it has.
 
     A population has no `NAME.local`: one machine trains its members in turn, with
     `bazel run //:experiment -- --flagfile=FILE --logdir=DIR`.
 
-    The image holds Python 3.11 as `python3`, the Python packages of `pyproject.toml`, what the
-    tasks need besides, and the zip as `/app/NAME_OF_THE_BINARY.zip`.
-
     Args:
       name: of the job, its runs and the objects on the cluster; a DNS label of at most 40
         characters, or 36 for a population.
-      image: container image, as the cluster's nodes know it.
+      image: container image whose program is the experiment, as the cluster's nodes know it.
       num_actor_jobs: processes that play, which are pods and Slurm tasks.
       flag_file: of the experiment, a file or label.
       flags: of the experiment, as `--name=value`; they win over the file's.
       num_actors: environments that each actor job plays, as the experiment's `--num_actors`. By
         default its own default: at least one environment of each task.
-      gpus: of the learner.
+      gpus: of the learner, 0 or 1.
       evaluator: whether a process follows the run's checkpoints and logs their scores.
       population: whether the flags are a population's, with `--mode=pbt` and `--population_size`.
       volume_claim: claim that the run directory is kept on.
-      executable: a `py_binary`.
+      executable: of Slurm jobs, a `py_binary`.
       manifest_options: further options of `//bazel/cluster:manifests`, such as
         `--actor_cpus=8` or `--slurm_option=--account=lab`.
       **kwargs: common attributes, such as `visibility`.
@@ -52,10 +48,7 @@ def cluster_job(
     if num_actors != None:
         flags = flags + ["--num_actors={}".format(num_actors)]
     files = [flag_file] if flag_file else []
-    shared = [
-        "--actor_jobs={}".format(num_actor_jobs),
-        "--evaluator" if evaluator else "--no-evaluator",
-    ]
+    actor_jobs = "--actor_jobs={}".format(num_actor_jobs)
     native.filegroup(
         name = name,
         srcs = [executable],
@@ -63,12 +56,14 @@ def cluster_job(
         output_group = "python_zip_file",
         **kwargs
     )
-    options = shared + [
+    options = [
+        actor_jobs,
+        "--evaluator" if evaluator else "--no-evaluator",
         "--name=" + name,
         "--image=" + image,
         "--gpus={}".format(gpus),
         "--volume_claim=" + volume_claim,
-        "--executable=/app/{}.zip".format(executable.split(":")[-1].split("/")[-1]),
+        "--executable={}.zip".format(executable.split(":")[-1].split("/")[-1]),
     ] + manifest_options
     manifests = "//bazel/cluster:manifests"
     native.genrule(
@@ -85,16 +80,11 @@ def cluster_job(
     )
     if population:
         return
-    py_binary(
+    experiment(
         name = name + ".local",
-        srcs = [_RUN_LOCAL],
-        main = _RUN_LOCAL,
-        args = ["--executable=$(rootpath {})".format(executable), "--logdir=runs/" + name] +
-               ["--flag_file=$(rootpath {})".format(file) for file in files] +
-               [_quoted(argument) for argument in shared + flags],
-        data = [executable] + files,
-        deps = ["//scalable_agent_popart/system"],
-        legacy_create_init = 0,
+        args = ["--flagfile=%files%/$(rootpath {})".format(file) for file in files] +
+               [_quoted(flag) for flag in ["--logdir=runs/" + name, actor_jobs] + flags],
+        data = files,
         **kwargs
     )
 

@@ -8,13 +8,15 @@ load("@packages//:requirements.bzl", "all_requirements")
 load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
 
 # Bazel changes into a folder of its own before it starts a program; paths in flags are meant
-# from where the user is. A program started by its path also has its folder's modules first.
+# from where the user is, and those of a target's own flags, which begin with `%files%`, from that
+# folder. A program started by its path also has its folder's modules first.
 _START = """\
 import os, runpy, sys
 
 if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path.insert(0, folder)
+    sys.argv = [word.replace("%files%", os.getcwd()) for word in sys.argv]
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))
     runpy.run_path(os.path.join(folder, "{script}"), run_name="__main__")
 """
@@ -35,13 +37,14 @@ def folder(name, srcs = None, data = None, **kwargs):
     Args:
       name: of the target; the folder's own, unless the folder holds several.
       srcs: where they are not all the folder's files.
-      data: where it is not the folder's tables and scripts.
+      data: where it is not the folder's tables and scripts; given `srcs`, none by default.
       **kwargs: further attributes of the library, such as `deps`.
     """
     py_library(
         name = name,
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
-        data = native.glob(["**/*.csv", "**/*.sh"]) if data == None else data,
+        # The root's would be found behind Bazel's own links, too.
+        data = native.glob(["**/*.csv", "**/*.sh"]) if srcs == None and data == None else data,
         **kwargs
     )
 
@@ -54,6 +57,17 @@ def program(name, library, **kwargs):
         main = name + "_start.py",
         deps = [library] + all_requirements,
         # Made-up `__init__.py` files would turn folders of scripts into packages.
+        legacy_create_init = 0,
+        **kwargs
+    )
+
+def experiment(name, **kwargs):
+    """The experiment with flags of its own, in `args`."""
+    py_binary(
+        name = name,
+        srcs = ["//:experiment_start"],
+        main = "//:experiment_start.py",
+        deps = ["//:launch_script"] + all_requirements,
         legacy_create_init = 0,
         **kwargs
     )

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MOST_CHARACTERS = 40
 _LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_NODE_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}")
+
+ROLES = ("learner", "actor", "evaluator")
 
 # Their numbers have two digits.
 _MOST_MEMBERS = 100
 
 # What the manifests tell each process themselves.
 _SET_BY_MANIFESTS = (
-    *("job_name", "task", "learner_address", "logdir"),
+    *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
     *("mode", "population_size", "pbt_member"),
 )
 
@@ -25,10 +28,15 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources that one process is promised."""
+    """The resources that one process is promised, and gets no more of.
+
+    Attributes:
+      node_labels: as `NAME=VALUE`, that a Kubernetes node must have for it.
+    """
 
     cpus: int
     memory_gib: int
+    node_labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +48,14 @@ class Job:
       flags: of the experiment, the same for every process. `--num_actors` among them is the number
         of environments that each actor job plays.
       num_actor_jobs: processes that play, each with an index from 0.
-      image: container with Python, the project's packages and the executable.
-      executable: its path in the container, a Python zip or a script.
+      image: container whose program is the experiment, as Kubernetes knows it.
+      image_pull_policy: of Kubernetes; empty for its own default.
+      image_pull_secrets: names of the Secrets that open the image's registry.
+      namespace: that all objects are in; empty for the one that `kubectl` has chosen.
+      executable: of a Slurm job, a Python zip or a script.
       volume_claim: PersistentVolumeClaim that run directories are kept on.
       port: of the learner, where it takes rollouts and gives weights.
-      gpus: of the learner; nobody else has any.
+      gpus: of the learner, none or one; nobody else has any.
       slurm_time: limit after which a Slurm job is queued again.
       slurm_options: of `sbatch`, for all parts of the job, such as `--account=lab`.
       slurm_learner_options: the same for the learner only, such as `--partition=gpu`.
@@ -57,6 +68,9 @@ class Job:
     flags: tuple[str, ...]
     num_actor_jobs: int
     image: str
+    image_pull_policy: str
+    image_pull_secrets: tuple[str, ...]
+    namespace: str
     executable: str
     volume_claim: str
     port: int
@@ -113,8 +127,14 @@ class Job:
                 f"{_MOST_CHARACTERS - appended} lower-case letters, digits and hyphens, beginning "
                 "with a letter and ending with no hyphen"
             )
-        if not _LABEL.fullmatch(self.volume_claim):
-            raise JobError(f"--volume_claim={self.volume_claim} is no name of a claim")
+        for name, values, of in (
+            ("volume_claim", (self.volume_claim,), "a claim"),
+            ("image_pull_secret", self.image_pull_secrets, "a Secret"),
+            ("namespace", (self.namespace or "default",), "a namespace"),
+        ):
+            for value in values:
+                if not _LABEL.fullmatch(value):
+                    raise JobError(f"--{name}={value} is no name of {of}")
         for name in ("image", "executable", "slurm_time"):
             value = getattr(self, name)
             if not value or any(character.isspace() for character in value):
@@ -124,12 +144,15 @@ class Job:
         # A Slurm job adds up to 999 to it.
         if not 1024 <= self.port <= 64_000:
             raise JobError(f"--port must lie in [1024, 64000], got {self.port}")
-        if self.gpus < 0:
-            raise JobError(f"--gpus must be 0 or above, got {self.gpus}")
-        for role in ("learner", "actor", "evaluator"):
+        if self.gpus not in (0, 1):
+            raise JobError(f"--gpus must be 0 or 1, since a learner uses one, got {self.gpus}")
+        for role in ROLES:
             resources: Resources = getattr(self, f"{role}_resources")
             if min(resources.cpus, resources.memory_gib) < 1:
                 raise JobError(f"--{role}_cpus and --{role}_memory_gib must be 1 or above")
+            for label in resources.node_labels:
+                if not _NODE_LABEL.fullmatch(label):
+                    raise JobError(f"--{role}_node_label={label} must be NAME=VALUE of a label")
         self._check_flags()
 
     def _check_flags(self) -> None:

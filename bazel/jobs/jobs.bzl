@@ -9,9 +9,22 @@ Set what your clusters know by other names here.
 
 load("//bazel:cluster_job.bzl", "cluster_job")
 
-_IMAGE = "popart-impala:latest"
+# As built from the Dockerfile and pushed: with its registry, as the cluster's nodes reach it.
+_IMAGE = "registry.example.org/lab/popart-impala:1"
 
+# Exists already, and is ReadWriteMany.
 _VOLUME_CLAIM = "runs"
+
+# Options of //bazel/cluster:manifests; the commented ones are examples.
+_CLUSTER_OPTIONS = [
+    "--image_pull_policy=IfNotPresent",
+    # "--image_pull_secret=registry",
+    # "--namespace=lab",
+    # "--learner_node_label=nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",
+    # "--actor_node_label=node.example.org/kind=cpu",
+    # "--slurm_option=--account=lab",
+    # "--slurm_learner_option=--partition=gpu",
+]
 
 # In the image: the pictures of two of DmLab's levels. `dummy` would be another experiment.
 _DMLAB_DATASET = "/data/brady_konkle_oliva2008"
@@ -38,6 +51,7 @@ def jobs(flag_files, num_actor_jobs, num_actors):
             flag_file = path,
             flags = ["--dataset_path=" + _DMLAB_DATASET] if "dmlab30" in name else [],
             image = _IMAGE,
+            manifest_options = _CLUSTER_OPTIONS,
             num_actor_jobs = num_actor_jobs,
             num_actors = num_actors,
             population = population,

@@ -69,18 +69,46 @@ def test_processes_are_told_who_they_are_and_start_again(make: _Make) -> None:
     objects = make(*_FLAGS)
     assert {name for kind, name in objects if kind == "Job"} == set(_ROLES)
     address, logdir = f"--learner_address={_NAME}-learner:{_PORT}", f"--logdir=/runs/{_NAME}"
-    own = {"learner": [address, logdir], "evaluator": [logdir]}
-    own["actor"] = [address, "--task=$(ACTOR_TASK)"]
+    own = {"learner": [address, logdir, "--gpus=1", "--keys_dir=/keys"], "evaluator": [logdir]}
+    own["actor"] = [address, "--task=$(ACTOR_TASK)", "--keys_dir=/keys"]
     for role in _ROLES:
         container = _container(objects, role)
-        assert container["command"] == ["python3", "/app/experiment.zip"]
+        assert "command" not in container, "the image's own is the experiment"
         assert container["args"] == [*_FLAGS, f"--job_name={role}", *own[role]]
-        assert _pod(objects, role)["restartPolicy"] == "OnFailure"
         spec = objects["Job", role]["spec"]
+        assert ("podFailurePolicy" in spec) == (role != "actor")
+        # Kubernetes refuses other combinations.
+        never = _pod(objects, role)["restartPolicy"] == "Never"
+        assert never == (spec["podReplacementPolicy"] == "Failed") == ("podFailurePolicy" in spec)
         assert spec["backoffLimit"] == 2**31 - 1
         assert spec.get("completions") == (3 if role == "actor" else None)
-    assert objects["Job", "learner"]["spec"]["podReplacementPolicy"] == "Failed"
     assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
+
+
+def test_each_role_is_given_its_own_keys(make: _Make) -> None:
+    objects = make("--level_name=pong", "--mode=pbt", "--population_size=2")
+    evaluator = _pod(objects, "m01-evaluator")
+    assert "keys" not in {volume["name"] for volume in evaluator["volumes"]}
+    for role in ("learner", "actor"):
+        (given,) = [v["secret"] for v in _pod(objects, f"m01-{role}")["volumes"] if "secret" in v]
+        assert given["secretName"] == f"{_NAME}-keys", "one for the population"
+        assert given["defaultMode"] == 0o440
+        names = [item["key"] for item in given["items"]]
+        assert names == ["authority.crt", f"{role}.crt", f"{role}.key"]
+
+
+def test_clusters_are_told_where_pods_and_images_are(make: _Make) -> None:
+    options = {"namespace": "lab", "image_pull_secret": "registry", "image_pull_policy": "Never"}
+    nodes = {"learner_node_label": "gpu=h100", "actor_node_label": "example.org/kind=cpu"}
+    objects = make(*_FLAGS, **options, **nodes)
+    assert {each["metadata"]["namespace"] for each in objects.values()} == {"lab"}
+    for role in _ROLES:
+        pod = _pod(objects, role)
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert _container(objects, role)["imagePullPolicy"] == "Never"
+    assert _pod(objects, "learner")["nodeSelector"] == {"gpu": "h100"}
+    assert _pod(objects, "actor")["nodeSelector"] == {"example.org/kind": "cpu"}
+    assert "nodeSelector" not in _pod(objects, "evaluator")
 
 
 def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(make: _Make) -> None:
@@ -101,8 +129,9 @@ def test_pods_have_no_rights_and_no_more_than_they_need(make: _Make) -> None:
     objects = make(*_FLAGS)
     for role in _ROLES:
         pod, container = _pod(objects, role), _container(objects, role)
-        gpus = container["resources"]["limits"].get("nvidia.com/gpu")
-        assert gpus == (1 if role == "learner" else None)
+        limits = dict(container["resources"]["limits"])
+        assert limits.pop("nvidia.com/gpu", None) == (1 if role == "learner" else None)
+        assert limits == container["resources"]["requests"]
         claims = [v for v in pod["volumes"] if "persistentVolumeClaim" in v]
         assert len(claims) == (role != "actor")
         assert pod["securityContext"]["runAsNonRoot"]
@@ -114,10 +143,10 @@ def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) ->
     objects = make("--level_name=pong", "--mode=pbt", "--population_size=2")
     pods = {(m, role): _labels(objects, f"{m}-{role}") for m in ("m00", "m01") for role in _ROLES}
     for number, member in enumerate(("m00", "m01")):
-        own = ["--level_name=pong", "--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
+        own = ["--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
         address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
         learner = _container(objects, f"{member}-learner")["args"]
-        assert learner == [*own, "--job_name=learner", address, f"--logdir=/runs/{_NAME}"]
+        assert {*own, address, f"--logdir=/runs/{_NAME}"} <= set(learner)
         receiver = pods[member, "learner"]
         assert {s for s in pods if _connects(objects, pods[s], receiver)} == {(member, "actor")}
 
@@ -131,11 +160,29 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
     experiments = []
     for arguments in (_container(objects, learner)["args"], [f"--flagfile={path}", *own]):
         with flagsaver.flagsaver():
-            flags.FLAGS(["experiment.py", *arguments])
+            flags.FLAGS(["experiment.py", *arguments], known_only=True)
             experiments.append(Config.from_flags(experiment.given_flags()).experiment)
     assert experiments[0] == experiments[1]
 
 
-def test_an_impossible_job_is_answered_in_one_line(make: _Make) -> None:
-    with pytest.raises(SystemExit, match=r"^error: .*leave it out"):
-        make("--pbt_member=0")
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--pbt_member=0", "is set for each process of the job; leave it out"),
+        ("--use_popat", "Did you mean: use_popart"),
+        ("--num_actors=many", "invalid literal"),
+        ("--level_name=cacth5", "did you mean catch5"),
+        ("--popart_step_size=0.1", "means nothing without --use_popart"),
+        ("--mode=pbt", "needs --population_size"),
+        ("boxing", "is not a flag"),
+    ],
+)
+def test_an_impossible_job_is_answered_in_one_line(
+    make: _Make, capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str, message: str
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        make("--level_name=pong", flag)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.cluster_jobs import FAKE, ClusterJobs
 from tests.fakes.programs import ROOT, wait_until
 
-_FLAGS = ("--level_name=pong,boxing", "--dataset_path=it's a $folder")
+_FLAGS = ("--level_name=dmlab30", "--dataset_path=it's a $folder")
 _POPULATION = ("--mode=pbt", "--population_size=24")
 
 # Runs as many tasks here. Slurm's own passes signals on to them; the first one gets them here.
@@ -49,11 +49,11 @@ def test_script_is_clean(tmp_path: Path, population: bool) -> None:
 
 
 def test_parts_ask_for_what_they_need(tmp_path: Path) -> None:
-    options = ["--gpus=2", "--actor_jobs=5", "--actor_cpus=6", "--slurm_option=--account=lab"]
+    options = ["--gpus=1", "--actor_jobs=5", "--actor_cpus=6", "--slurm_option=--account=lab"]
     text = _write(tmp_path, *options, "--slurm_learner_option=--partition=gpu").read_text()
     parts = text[: text.index("\nname=duel")].split("#SBATCH hetjob\n")
     learner, actors, evaluator = [set(part.split()) for part in parts]
-    assert {"--gres=gpu:2", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
+    assert {"--gres=gpu:1", "--ntasks=1", "--nodes=1", "--partition=gpu"} <= learner
     assert {"--requeue", "--no-kill", "--signal=B:USR1@180"} <= learner
     assert {"--ntasks=5", "--cpus-per-task=6"} <= actors
     assert all("--account=lab" in part for part in (learner, actors, evaluator))
