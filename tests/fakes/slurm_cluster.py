@@ -174,9 +174,8 @@ def _processes_of_jobs(node: str) -> list[int]:
     found: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"SLURMD_NODENAME={node}".encode() in (process / "environ").read_bytes().split(
-                b"\0"
-            ):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if f"SLURMD_NODENAME={node}".encode() in variables:
                 parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
                 found.add(int(process.name))
                 if Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd":
