@@ -84,7 +84,9 @@ class Submission:
         def there() -> bool:
             for task in self.tasks:
                 if self._show(task, "JobState") == "PENDING":
-                    self.slurm.run("scontrol", "update", f"JobId={task}", "StartTime=now")
+                    self.slurm.run(
+                        "scontrol", "update", f"JobId={task}", "StartTime=now", check=False
+                    )
             return self.num_starts() == list(num_starts)
 
         wait_until(there)
