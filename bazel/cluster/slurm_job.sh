@@ -150,11 +150,11 @@ while [[ -z $stop ]]; do
   program=$!
   set +m
   wait "$program"
-  status=$?
   while kill -0 "$program" 2>/dev/null; do # A signal to this script ended the waiting only.
     wait "$program"
-    status=$?
   done
+  wait "$program"
+  status=$?
   program=""
   # 2: an error of the user's; 143: it was sent TERM, saved, and ended.
   [[ $status != 0 && $status != 2 && $status != 143 ]] || break
