@@ -1,6 +1,5 @@
 """The promises of the Slurm script, on a real Slurm; stand-ins play the experiment."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,7 +168,7 @@ def test_second_submission_is_refused_whole(job: Submission) -> None:
 
 
 def test_submission_with_an_impossible_part_is_withdrawn(job: Submission) -> None:
-    assert job.submit("--actor_cpus=400").returncode == 1
+    assert job.submit("--actor_memory_gib=400").returncode == 1
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
 
 
@@ -186,10 +185,14 @@ def test_ten_failures_at_once_end_the_job(job: Submission) -> None:
 
 
 def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
+    (job.directory / "slow_disk").touch()
     assert job.submit().returncode == 0
     job.wait_for(1, 1, 1, 1)
     job.slurm.run("scancel", job.jobs[0])
+    wait_until((job.directory / "evaluator.saving").exists)
+    (job.directory / "slow_disk").unlink()
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
+    assert (job.directory / "learner.saving").read_text() == "TERM\n"  # Once.
     assert job.states()[0] == "CANCELLED"
     assert (job.directory / "learner.saved").exists()
     assert job.num_starts() == [1, 1, 1, 1]
