@@ -118,7 +118,7 @@ class SlurmCluster:
     def lose_node(self, name: str) -> None:
         """Kills the node's daemon and all that ran on it, as a loss of power would."""
         daemon = self._daemons.pop(f"slurmd-{name}")
-        for process in [daemon.pid, *_processes_of_jobs(name)]:
+        for process in [daemon.pid, *_processes_of_jobs(self.environment["SLURM_CONF"], name)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         daemon.wait()
@@ -169,13 +169,14 @@ def _free_ports(number: int) -> list[int]:
     return ports
 
 
-def _processes_of_jobs(node: str) -> list[int]:
+def _processes_of_jobs(configuration: str, node: str) -> list[int]:
     """Lists what jobs run on the node, with the daemons of their steps."""
+    wanted = {f"SLURM_CONF={configuration}".encode(), f"SLURMD_NODENAME={node}".encode()}
     found: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             variables = (process / "environ").read_bytes().split(b"\0")
-            if f"SLURMD_NODENAME={node}".encode() in variables:
+            if wanted <= set(variables):
                 parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
                 found.add(int(process.name))
                 if Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd":

@@ -203,7 +203,4 @@ def test_errors_are_one_line(job: Submission) -> None:
     result = job.submit(environment={"EXECUTABLE": "nowhere.zip"})
     assert result.returncode == 2
     assert "nowhere.zip; set EXECUTABLE" in result.stderr
-    assert (
-        os.listdir(job.directory) == ["duel.slurm.sh", "tmp"]
-        or not (job.directory / "runs").exists()
-    )
+    assert not (job.directory / "runs").exists()
