@@ -157,13 +157,13 @@ while [[ -z $stop ]]; do
   status=$?
   program=""
   # 2: an error of the user's; 143: it was sent TERM, saved, and ended.
-  [[ $status != 0 && $status != 2 && $status != 143 ]] || break
+  [[ -z $stop && $status != 0 && $status != 2 && $status != 143 ]] || break
   quick_failures=$((SECONDS - began < 120 ? quick_failures + 1 : 0))
   if ((quick_failures == 10)); then
     echo "the $role failed ten times at once; giving up" >&2
     break
   fi
-  [[ -n $stop ]] || echo "the $role ended with exit code $status; starting it again" >&2
+  echo "the $role ended with exit code $status; starting it again" >&2
   sleep "$pause" &
   wait $! # A signal is heard at once.
 done

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,7 +190,8 @@ def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
     assert job.submit().returncode == 0
     job.wait_for(1, 1, 1, 1)
     job.slurm.run("scancel", job.jobs[0])
-    wait_until((job.directory / "evaluator.saving").exists)
+    wait_until((job.directory / "learner.saving").exists)
+    time.sleep(2)
     (job.directory / "slow_disk").unlink()
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
     assert (job.directory / "learner.saving").read_text() == "TERM\n"  # Once.
