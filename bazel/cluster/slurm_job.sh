@@ -83,26 +83,6 @@ fi
 read -r -a jobs <"$record"
 pause=${RESTART_SECONDS:-10} # before something that failed is started again
 export PYTHONUNBUFFERED=1
-TMPDIR=$(mktemp -d) # A zip unpacks itself there.
-export TMPDIR
-# shellcheck disable=SC2046 # These are numbers.
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$TMPDIR"' EXIT
-
-command=("$PYTHON" "$EXECUTABLE" "${flags[@]}" --job_name="$role" --logdir="$LOGDIR")
-case $role in
-  learner)
-    # A number, since names of nodes may not resolve elsewhere; and any free port.
-    address=$(scontrol show node "$SLURMD_NODENAME" | grep -oP '(?<=NodeAddr=)\S+')
-    if [[ ! $address =~ ^[0-9.]+$ ]]; then
-      address=$(getent ahostsv4 "$address" | awk '!/^127/ { print $1; exit }')
-      [[ -n $address ]] || address=$(hostname -I | cut -d ' ' -f 1)
-    fi
-    command+=(--learner_address="$address:0" --gpus="$gpus")
-    ;;
-  actor) command+=(--task="$SLURM_ARRAY_TASK_ID") ;;
-esac
-[[ $role == learner ]] || export CUDA_VISIBLE_DEVICES=-1
-
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
 program="" # Its process group, which is this process and its children.
 
@@ -119,6 +99,32 @@ ask_to_stop() {
 trap 'ask_to_stop requeue' USR1
 trap 'stop=end' TERM INT
 trap 'ask_to_stop end' USR2
+
+TMPDIR=$(mktemp -d) # A zip unpacks itself there.
+export TMPDIR
+
+# shellcheck disable=SC2046,SC2317,SC2329 # These are numbers; a trap calls it.
+clean_up() {
+  trap '' TERM INT USR1 USR2 # Slurm sends TERM to what is called here, too.
+  kill $(jobs -p) 2>/dev/null
+  rm -rf "$TMPDIR"
+}
+trap clean_up EXIT
+
+command=("$PYTHON" "$EXECUTABLE" "${flags[@]}" --job_name="$role" --logdir="$LOGDIR")
+case $role in
+  learner)
+    # A number, since names of nodes may not resolve elsewhere; and any free port.
+    address=$(scontrol show node "$SLURMD_NODENAME" | grep -oP '(?<=NodeAddr=)\S+')
+    if [[ ! $address =~ ^[0-9.]+$ ]]; then
+      address=$(getent ahostsv4 "$address" | awk '!/^127/ { print $1; exit }')
+      [[ -n $address ]] || address=$(hostname -I | cut -d ' ' -f 1)
+    fi
+    command+=(--learner_address="$address:0" --gpus="$gpus")
+    ;;
+  actor) command+=(--task="$SLURM_ARRAY_TASK_ID") ;;
+esac
+[[ $role == learner ]] || export CUDA_VISIBLE_DEVICES=-1
 
 # Ends actors and evaluator whose learner's job is gone, since it was cancelled, say.
 watch_learner() {
