@@ -110,6 +110,8 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for name in self.nodes:  # A daemon does not know all that ran on its node before it.
+            self._kill_jobs(name)
 
     def start_node(self, name: str) -> None:
         """Starts the node's daemon."""
@@ -118,10 +120,14 @@ class SlurmCluster:
     def lose_node(self, name: str) -> None:
         """Kills the node's daemon and all that ran on it, as a loss of power would."""
         daemon = self._daemons.pop(f"slurmd-{name}")
-        for process in [daemon.pid, *_processes_of_jobs(self.environment["SLURM_CONF"], name)]:
+        daemon.kill()
+        self._kill_jobs(name)
+        daemon.wait()
+
+    def _kill_jobs(self, node: str) -> None:
+        for process in _processes_of_jobs(self.environment["SLURM_CONF"], node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        daemon.wait()
 
     def run(self, *command: str, check: bool = True) -> str:
         """Returns what one of Slurm's programs wrote."""
