@@ -1,96 +1,196 @@
-# The environment may set PYTHON, EXECUTABLE and LOGDIR to others, which all nodes see.
-python=${PYTHON:-python3}
-executable=${EXECUTABLE:-$SLURM_SUBMIT_DIR/$executable_name}
-logdir=${LOGDIR:-$SLURM_SUBMIT_DIR/runs/$name}
-pause=${RESTART_SECONDS:-10} # before something that failed is started again
+# Where this runs: on the login node, which submits it three times, or in one of these jobs.
+set -u
+role=login
+if [[ ${1-} == --role=* ]]; then
+  role=${1#*=}
+  shift
+fi
 
+refuse() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+member=""
 if ((population_size)); then
-  # Which member it is, the script's argument says; Slurm keeps it where it queues the job again.
   if [[ $# != 1 || ! $1 =~ ^[0-9]{1,2}$ ]] || ((10#$1 >= population_size)); then
     last=$((population_size - 1))
-    echo "error: give a member's number from 0 to $last, as in: sbatch $name.slurm.sh $last" >&2
-    exit 2
+    refuse "give a member's number from 0 to $last, as in: bash $name.slurm.sh $last"
   fi
   member=$((10#$1))
   flags+=(--mode=pbt --population_size="$population_size" --pbt_member="$member")
-  name+=$(printf -- -m%02d "$member") # of the logs; the run directory is for all members
-  echo "this is $name, job $SLURM_JOB_ID"
-  # No two members take the same port; two runs of different populations seldom do.
-  port=$((first_port + SLURM_JOB_ID % (1000 / population_size) * population_size + member))
+  suffix=$(printf -- -m%02d "$member")
+elif (($#)); then
+  refuse "$name.slurm.sh takes no arguments"
 else
-  # Two runs whose learners share a node take different ports.
-  port=$((first_port + SLURM_JOB_ID % 1000))
+  suffix=""
 fi
-address=${SLURMD_NODENAME:-$(hostname)}:$port
-command=("$python" "$executable" "${flags[@]}")
+
+if [[ $role == login ]]; then
+  PYTHON=$(type -P "${PYTHON:-python3}") || refuse "there is no program ${PYTHON:-python3}; set PYTHON"
+  PYTHON=$(realpath -s -- "$PYTHON") # The link in a virtual environment is what makes it that.
+  EXECUTABLE=$(realpath -s -- "${EXECUTABLE:-$executable_name}")
+  [[ -r $EXECUTABLE ]] || refuse "there is no $EXECUTABLE; set EXECUTABLE to experiment.py or a zip"
+  LOGDIR=$(realpath -m -s -- "${LOGDIR:-runs/$name}")
+  export PYTHON EXECUTABLE LOGDIR
+  mkdir -p "$LOGDIR" || refuse "LOGDIR cannot be written"
+fi
+record=$LOGDIR/slurm_jobs$suffix # Numbers of the jobs: learner, actors, evaluator.
+
+submit() {
+  local part=$1
+  shift
+  sbatch --parsable --export=ALL --requeue --open-mode=append --job-name="$name$suffix-$part" \
+    --signal="B:USR1@$notice" "$@" "$0" --role="$part" ${member:+"$member"} | cut -d ';' -f 1
+}
+
+submit_all() {
+  local queued job jobs=()
+  set -o pipefail
+  exec 9>>"$record" || refuse "$record cannot be written"
+  flock -n 9 || refuse "$LOGDIR is being submitted by somebody else"
+  queued=$(squeue --noheader --format=%F) || refuse "Slurm does not answer"
+  for job in $(head -n 1 "$record"); do
+    ! grep -qx "$job" <<<"$queued" ||
+      refuse "$LOGDIR belongs to the jobs $(head -n 1 "$record"), of which $job is queued or runs"
+  done
+  # Nothing runs before all parts are submitted.
+  trap '((${#jobs[@]} == 0)) || scancel "${jobs[@]}"' EXIT
+  job=$(submit learner --hold --output="$name$suffix-%j-learner.log" "${learner_options[@]}") ||
+    exit 1
+  jobs+=("$job")
+  local logs=$name$suffix-$job # All of them are named by the learner's job.
+  local after=--dependency=after:$job
+  job=$(submit actor "$after" --output="$logs-actor-%a.log" --array="0-$((actor_jobs - 1))" \
+    "${actor_options[@]}") || exit 1
+  jobs+=("$job")
+  if ((evaluator)); then
+    job=$(submit evaluator "$after" --output="$logs-evaluator.log" "${evaluator_options[@]}") ||
+      exit 1
+    jobs+=("$job")
+  fi
+  echo "${jobs[*]}" >"$record"
+  scontrol release "${jobs[0]}" || exit 1
+  trap - EXIT
+  echo "submitted; logs are $PWD/$logs-*.log; this ends it: scancel ${jobs[*]}"
+}
+
+if [[ $role == login ]]; then
+  submit_all
+  exit
+fi
+
+read -r -a jobs <"$record"
+pause=${RESTART_SECONDS:-10} # before something that failed is started again
 export PYTHONUNBUFFERED=1
-
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
-learner="" # Its srun, which passes signals on to it.
+program="" # Its process group, which is this process and its children.
 
+# Slurm sends TERM to all processes of a job, USR1 to this one only.
 # shellcheck disable=SC2317,SC2329 # Traps call it.
 ask_to_stop() {
   stop=$1
-  [[ -z $learner ]] || kill -TERM "$learner" 2>/dev/null
+  if [[ -n $program ]]; then
+    kill -TERM -- "-$program" 2>/dev/null
+    # What does not end in time is queued again all the same.
+    { sleep $((notice - 30)) && kill -KILL -- "-$program"; } &
+  fi
 }
 trap 'ask_to_stop requeue' USR1
-trap 'ask_to_stop end' TERM INT
+trap 'stop=end' TERM INT
+trap 'ask_to_stop end' USR2
 
-# The shell itself starts again what fails, here and below: the executable may be a Python zip,
-# from which only the experiment can be run, not the package's supervisor.
-#
-# Arguments: part of the job, number of processes, cores for each, role, and flags of its own.
-keep_running() {
-  local part=$1 number=$2 cpus=$3 role=$4
-  shift 4
-  # shellcheck disable=SC2016 # The loop's variables are those of the nodes.
-  srun --het-group="$part" --ntasks="$number" --cpus-per-task="$cpus" \
-    --kill-on-bad-exit=0 --no-kill --open-mode=append --output="$name-%j-$role-%t.log" \
-    bash -c '
-      export CUDA_VISIBLE_DEVICES=-1 # Only the learner uses GPUs.
-      pause=$1
-      shift
-      [[ $0 != actor ]] || set -- "$@" --task="$SLURM_PROCID"
-      until "$@"; do sleep "$pause"; done
-    ' "$role" "$pause" "${command[@]}" --job_name="$role" "$@" &
+TMPDIR=$(mktemp -d) # A zip unpacks itself there.
+export TMPDIR
+
+# shellcheck disable=SC2046,SC2317,SC2329 # These are numbers; a trap calls it.
+clean_up() {
+  trap '' TERM INT USR1 USR2 # Slurm sends TERM to what is called here, too.
+  kill $(jobs -p) 2>/dev/null
+  rm -rf "$TMPDIR"
 }
+trap clean_up EXIT
 
-keep_running 1 "$actor_jobs" "$actor_cpus" actor --learner_address="$address"
-if ((evaluator_cpus)); then
-  keep_running 2 1 "$evaluator_cpus" evaluator --logdir="$logdir"
+command=("$PYTHON" "$EXECUTABLE" "${flags[@]}" --job_name="$role" --logdir="$LOGDIR")
+case $role in
+  learner)
+    # A number, since names of nodes may not resolve elsewhere; and any free port.
+    address=$(scontrol show node "$SLURMD_NODENAME" | grep -oP '(?<=NodeAddr=)\S+')
+    if [[ ! $address =~ ^[0-9.]+$ ]]; then
+      address=$(getent ahostsv4 "$address" | awk '!/^127/ { print $1; exit }')
+      [[ -n $address ]] || address=$(hostname -I | cut -d ' ' -f 1)
+    fi
+    command+=(--learner_address="$address:0" --gpus="$gpus")
+    ;;
+  actor) command+=(--task="$SLURM_ARRAY_TASK_ID") ;;
+esac
+[[ $role == learner ]] || export CUDA_VISIBLE_DEVICES=-1
+
+# Ends actors and evaluator whose learner's job is gone, since it was cancelled, say.
+watch_learner() {
+  local queued
+  while sleep "${WATCH_SECONDS:-60}"; do
+    queued=$(squeue --me --noheader --format=%F) || continue
+    grep -qx "${jobs[0]}" <<<"$queued" || [[ $(tail -n 1 "$record") == finished ]] || break
+  done
+  echo "the learner's job ${jobs[0]} is gone; ending" >&2
+  kill -USR2 $$
+}
+watch=""
+if [[ $role != learner ]]; then
+  watch_learner &
+  watch=$!
 fi
 
 status=1
 quick_failures=0
 while [[ -z $stop ]]; do
   began=$SECONDS
-  # Nobody but the program itself is to hear TERM: were a zip's own launcher to die of it, Slurm
-  # would kill what is left of the step, the program, while that saves.
-  # shellcheck disable=SC2016
-  srun --het-group=0 --ntasks=1 --cpus-per-task="$learner_cpus" --kill-on-bad-exit=0 \
-    bash -c 'trap "" TERM; exec "$@"' learner \
-    "${command[@]}" --job_name=learner --learner_address="$address" --logdir="$logdir" &
-  learner=$!
-  wait "$learner"
-  status=$?
-  while kill -0 "$learner" 2>/dev/null; do # A signal to this script ended the waiting only.
-    wait "$learner"
-    status=$?
+  # Nobody but the program itself is to hear TERM: a zip's own launcher would die of it before
+  # the program has saved.
+  set -m
+  (
+    trap '' TERM
+    exec "${command[@]}"
+  ) &
+  program=$!
+  set +m
+  wait "$program"
+  while kill -0 "$program" 2>/dev/null; do # A signal to this script ended the waiting only.
+    wait "$program"
   done
-  learner=""
-  # 143: it was sent TERM, saved, and ended.
-  [[ $status != 0 && $status != 143 ]] || break
+  wait "$program"
+  status=$?
+  program=""
+  # 2: an error of the user's; 143: it was sent TERM, saved, and ended.
+  [[ -z $stop && $status != 0 && $status != 2 && $status != 143 ]] || break
   quick_failures=$((SECONDS - began < 120 ? quick_failures + 1 : 0))
   if ((quick_failures == 10)); then
-    echo "the learner failed ten times at once; giving up" >&2
+    echo "the $role failed ten times at once; giving up" >&2
     break
   fi
-  [[ -n $stop ]] || echo "the learner ended with exit code $status; starting it again" >&2
+  echo "the $role ended with exit code $status; starting it again" >&2
   sleep "$pause" &
   wait $! # A signal is heard at once.
 done
+[[ -z $watch ]] || kill "$watch" 2>/dev/null
 
-if [[ $stop == requeue && $status != 0 ]]; then
+if [[ $stop == requeue && $status != 0 && $status != 2 ]]; then
   scontrol requeue "$SLURM_JOB_ID"
+  exit "$status"
 fi
-exit "$status" # Slurm ends what still runs.
+# If it was cancelled or queued again by others, Slurm does the rest.
+if [[ $role == learner && $stop != end ]]; then
+  if ((status == 0)); then
+    echo finished >>"$record"
+    # Actor jobs that run end by themselves, soon; the evaluator after its final test.
+    for ((wait = 0; wait < ${FAREWELL_SECONDS:-60}; wait++)); do
+      [[ -n $(squeue --jobs="${jobs[1]}" --states=RUNNING --noheader 2>/dev/null) ]] || break
+      sleep 1
+    done
+    scancel --quiet "${jobs[1]}"
+  else
+    scancel --quiet "${jobs[@]:1}"
+  fi
+fi
+exit "$status"

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
             time.sleep(0.01)
 
     def save(number: int, _: object) -> None:
-        (directory / f"{role}.saving").touch()
+        (directory / f"{role}.saving").open("a").write("TERM\n")
         wait_for_disk()
         (directory / f"{role}.saved").touch()
         sys.exit(128 + number)

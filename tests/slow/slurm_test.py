@@ -1,0 +1,208 @@
+"""The promises of the Slurm script, on a real Slurm; stand-ins play the experiment."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.fake_cluster_program import starts
+from tests.fakes.programs import ROOT, wait_until
+from tests.fakes.slurm_cluster import SlurmCluster, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+_PARTS = ("learner", "actor0", "actor1", "evaluator")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster:
+        yield cluster
+
+
+class Submission:
+    """A job of stand-ins, a part of which fills a node; `behaviour` says what each part does."""
+
+    def __init__(self, slurm: SlurmCluster, directory: Path):
+        self.slurm = slurm
+        self.directory = directory
+
+    def submit(
+        self, *options: str, environment: dict[str, str] | None = None, **behaviour: str
+    ) -> subprocess.CompletedProcess[str]:
+        (self.directory / "tmp").mkdir(exist_ok=True)
+        sizes = [f"--{part}_cpus=4" for part in ("learner", "actor", "evaluator")]
+        sizes += [f"--{part}_memory_gib=1" for part in ("learner", "actor", "evaluator")]
+        command = [sys.executable, str(ROOT / "bazel" / "cluster" / "manifests.py"), "--name=duel"]
+        command += ["--actor_jobs=2", "--image=agent:1", "--gpus=0", *sizes, *options]
+        subprocess.run([*command, f"--output_dir={self.directory}", "--", "--seed=1"], check=True)
+        words = {f"FAKE_{part.upper()}": words for part, words in behaviour.items()}
+        return subprocess.run(
+            ["bash", "duel.slurm.sh"],
+            cwd=self.directory,
+            env=self.slurm.environment
+            | {"PYTHON": sys.executable, "TMPDIR": str(self.directory / "tmp")}
+            | {"EXECUTABLE": str(ROOT / "tests" / "fakes" / "fake_cluster_program.py")}
+            | {"FAKE_DIR": str(self.directory), "RESTART_SECONDS": "0.1"}
+            | {"WATCH_SECONDS": "1", "FAREWELL_SECONDS": "5"}
+            | words
+            | (environment or {}),
+            capture_output=True,
+            text=True,
+        )
+
+    @property
+    def jobs(self) -> list[str]:
+        """Learner, actors and evaluator, as the run directory has them."""
+        lines = (self.directory / "runs" / "duel" / "slurm_jobs").read_text().splitlines()
+        return lines[0].split()
+
+    @property
+    def tasks(self) -> list[str]:
+        learner, actors, evaluator = self.jobs
+        return [learner, f"{actors}_0", f"{actors}_1", evaluator]
+
+    def states(self) -> list[str]:
+        return [self._show(task, "JobState") for task in self.tasks]
+
+    def nodes(self) -> list[str]:
+        return [self._show(task, "NodeList") for task in self.tasks]
+
+    def _show(self, job: str, field: str) -> str:
+        words = self.slurm.run("scontrol", "show", "job", "-o", job).split()
+        return next(word.partition("=")[2] for word in words if word.startswith(f"{field}="))
+
+    def num_starts(self) -> list[int]:
+        return [len(starts(self.directory, part)) for part in _PARTS]
+
+    def wait_for(self, *num_starts: int) -> None:
+        """Waits for so many starts; what was queued again need not wait its two minutes."""
+
+        def there() -> bool:
+            for task in self.tasks:
+                if self._show(task, "JobState") == "PENDING":
+                    self.slurm.run(
+                        "scontrol", "update", f"JobId={task}", "StartTime=now", check=False
+                    )
+            return self.num_starts() == list(num_starts)
+
+        wait_until(there)
+
+    def wait_for_states(self, *states: str) -> None:
+        wait_until(lambda: self.states() == list(states))
+
+
+@pytest.fixture
+def job(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submission]:
+    yield Submission(slurm, tmp_path)
+    slurm.run("scancel", "--me")
+    wait_until(lambda: not slurm.run("squeue", "--noheader"))
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_time_limit_saves_and_queues_again(job: Submission) -> None:
+    result = job.submit("--slurm_time=10")
+    assert result.returncode == 0, result.stderr
+    job.wait_for(1, 1, 1, 1)
+    for task in job.tasks:
+        job.slurm.run("scontrol", "update", f"JobId={task}", "TimeLimit=3")
+    job.wait_for(2, 2, 2, 2)
+    for role in ("learner", "actor", "evaluator"):
+        assert (job.directory / f"{role}.saved").exists()
+    logs = {path.name for path in job.directory.glob("*.log")}
+    parts = ("learner", "actor-0", "actor-1", "evaluator")
+    assert logs == {f"duel-{job.jobs[0]}-{part}.log" for part in parts}
+    told = [starts(job.directory, part)[0] for part in _PARTS]
+    assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in told)
+    assert [each["devices"] for each in told][1:] == ["-1"] * 3
+    assert "--learner_address=127.0.0.1:0" in told[0]["arguments"]
+
+
+def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
+    (job.directory / "slow_disk").touch()
+    assert job.submit(learner="0", evaluator="busy").returncode == 0
+    job.wait_for_states("COMPLETED", "CANCELLED", "CANCELLED", "RUNNING")
+    wait_until(lambda: job.num_starts()[3] == 1)
+    (job.directory / "slow_disk").unlink()
+    job.wait_for_states("COMPLETED", "CANCELLED", "CANCELLED", "COMPLETED")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
+    assert job.submit().returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    node = job.nodes()[lost]
+    job.slurm.lose_node(node)
+    wait_until(lambda: job.states()[lost] == "PENDING")
+    job.slurm.start_node(node)
+    job.wait_for(*(2 if part == lost else 1 for part in range(4)))
+    job.wait_for_states(*["RUNNING"] * 4)
+    for path in (job.directory / "tmp").iterdir():  # What a lost node leaves behind.
+        path.rmdir()
+
+
+def test_parts_start_when_there_is_room(job: Submission) -> None:
+    blocker = job.slurm.run(
+        *("sbatch", "--parsable", "--array=0-1", "--cpus-per-task=4", "--output=/dev/null"),
+        "--wrap=sleep 1000",
+    )
+    assert job.submit().returncode == 0
+    wait_until(lambda: sum(job.num_starts()) == 2)
+    assert job.states().count("RUNNING") == 2
+    assert job.states()[0] == "RUNNING"
+    job.slurm.run("scancel", blocker)
+    job.wait_for(1, 1, 1, 1)
+
+
+def test_second_submission_is_refused_whole(job: Submission) -> None:
+    assert job.submit().returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    queued = job.slurm.run("squeue", "--noheader", "--format=%i")
+    again = job.submit()
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert " ".join(job.jobs) in again.stderr
+    assert job.slurm.run("squeue", "--noheader", "--format=%i") == queued
+
+
+def test_submission_with_an_impossible_part_is_withdrawn(job: Submission) -> None:
+    assert job.submit("--actor_memory_gib=400").returncode == 1
+    wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
+
+
+def test_user_errors_end_the_job_and_other_failures_do_not(job: Submission) -> None:
+    assert job.submit(learner="1,kill,2", actor="1,kill,wait").returncode == 0
+    job.wait_for_states("FAILED", "CANCELLED", "CANCELLED", "CANCELLED")
+    assert job.num_starts()[0] == 3
+
+
+def test_ten_failures_at_once_end_the_job(job: Submission) -> None:
+    assert job.submit(learner="1").returncode == 0
+    job.wait_for_states("FAILED", "CANCELLED", "CANCELLED", "CANCELLED")
+    assert job.num_starts()[0] == 10
+
+
+def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
+    (job.directory / "slow_disk").touch()
+    assert job.submit().returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    job.slurm.run("scancel", job.jobs[0])
+    wait_until((job.directory / "learner.saving").exists)
+    time.sleep(2)
+    (job.directory / "slow_disk").unlink()
+    wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
+    assert (job.directory / "learner.saving").read_text() == "TERM\n"  # Once.
+    assert job.states()[0] == "CANCELLED"
+    assert (job.directory / "learner.saved").exists()
+    assert job.num_starts() == [1, 1, 1, 1]
+    assert job.submit().returncode == 0  # The same again resumes.
+
+
+def test_errors_are_one_line(job: Submission) -> None:
+    result = job.submit(environment={"EXECUTABLE": "nowhere.zip"})
+    assert result.returncode == 2
+    assert "nowhere.zip; set EXECUTABLE" in result.stderr
+    assert not (job.directory / "runs").exists()
