@@ -141,9 +141,8 @@ class Job:
                 raise JobError(f"--{name}={value!r} must not be empty and must hold no spaces")
         if self.num_actor_jobs < 1:
             raise JobError(f"--actor_jobs must be 1 or above, got {self.num_actor_jobs}")
-        # A Slurm job adds up to 999 to it.
-        if not 1024 <= self.port <= 64_000:
-            raise JobError(f"--port must lie in [1024, 64000], got {self.port}")
+        if not 1024 <= self.port < 2**16:
+            raise JobError(f"--port must lie in [1024, 65535], got {self.port}")
         if self.gpus not in (0, 1):
             raise JobError(f"--gpus must be 0 or 1, since a learner uses one, got {self.gpus}")
         for role in ROLES:

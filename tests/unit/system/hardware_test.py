@@ -81,7 +81,12 @@ def test_cores_are_those_of_the_affinity_and_no_more_than_cgroups_allow(
 def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
     monkeypatch: pytest.MonkeyPatch, gpus: list[str]
 ) -> None:
+    visible = list(gpus)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus * (kind == "GPU"))
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: visible)
+    monkeypatch.setattr(
+        tf.config, "set_visible_devices", lambda them, kind: visible.__setitem__(slice(None), them)
+    )
     calls: list[tuple] = []
     growth = "tensorflow.config.experimental.set_memory_growth"
     monkeypatch.setattr(growth, lambda *args: calls.append(args))
@@ -89,7 +94,8 @@ def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
         name = f"set_{kind}_op_parallelism_threads"
         monkeypatch.setattr(tf.config.threading, name, lambda number: calls.append((number,)))
     hardware.prepare_process()
-    assert calls == ([(name, True) for name in gpus] or [(1,), (hardware.num_cores(),)])
+    # A learner computes on one GPU, and leaves others alone.
+    assert calls == ([(name, True) for name in gpus[:1]] or [(1,), (hardware.num_cores(),)])
     assert gc.get_freeze_count() > 10_000, "modules' objects are kept from the garbage collector"
     gc.unfreeze()
 
