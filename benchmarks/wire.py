@@ -27,6 +27,7 @@ from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import keys
+from scalable_agent_popart.system import hardware
 from scalable_agent_popart.training.remote_actors import RemoteQueue
 from scalable_agent_popart.training.transport import (
     LearnerLink,
@@ -160,6 +161,7 @@ def train(in_two: bool, extra: list[str]) -> float:
 
 
 def main(argv: list[str]) -> None:
+    hardware.prepare_process()
     if FLAGS.address:
         send(FLAGS.address, Path(FLAGS.keys_dir))
     config = _config()

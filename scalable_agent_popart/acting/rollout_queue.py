@@ -2,6 +2,8 @@
 
 import contextlib
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,8 +44,12 @@ class RolloutQueue:
 
     def put(self, rollouts: Rollout) -> None:
         """Adds rollouts `[M, T + 1, ...]` with reserved capacity; drops them once closed."""
+        self.put_leaves(tf.nest.flatten(rollouts))
+
+    def put_leaves(self, leaves: Sequence[Any]) -> None:
+        """Adds rollouts as `put`, given as their leaves in the spec's order."""
         with contextlib.suppress(tf.errors.CancelledError):
-            self._queue.enqueue_many(tf.nest.flatten(rollouts))
+            self._queue.enqueue_many(leaves)
 
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""

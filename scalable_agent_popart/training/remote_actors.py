@@ -220,6 +220,7 @@ class RemoteQueue:
         self._over = over
         self._max_per_call = max_per_call
         self._wait_seconds = _FIRST_WAIT_SECONDS
+        self._flows = False  # The last message was taken whole.
 
     @property
     def closed(self) -> bool:
@@ -229,8 +230,13 @@ class RemoteQueue:
         self._over.set()
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago."""
+        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago.
+
+        An actor thread that may wait does not ask, as long as all is taken that it sends.
+        """
         del behind  # Actor jobs do not know the environments of others.
+        if self._flows and seconds:
+            return min(count, self._max_per_call)
         status = self._link.status()
         if status is not None and status.finished:
             self.close()
@@ -244,6 +250,7 @@ class RemoteQueue:
         """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`."""
         while len(rollouts.task_id) and not self.closed:
             answer = self._link.put(rollouts)
+            self._flows = answer is not None and answer[0] == len(rollouts.task_id)
             if answer is None:
                 return
             taken, status = answer

@@ -40,7 +40,8 @@ _TIMEOUT_SECONDS = 20.0
 _PROBE_SECONDS = 2.0
 _FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
-_NUM_SERVER_THREADS = 8
+# Threads that answer calls, and how many of them may wait for the queue at a time, and how long.
+_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
 _HANDSHAKE_MILLISECONDS = 10_000
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
@@ -51,6 +52,7 @@ _MAX_REMEMBERED = 2**16
 _PUT = struct.Struct("<16sQI")  # session, number of the request in it, rollouts that follow
 _STATUS = struct.Struct("<IIqB")  # rollouts taken, and a LearnerStatus
 _VERSION = struct.Struct("<q")
+_MAX_VERSION = 2**48
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -72,48 +74,56 @@ def _num_bytes(spec: Rollout) -> int:
     return sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
 
 
-def to_bytes(rollouts: Rollout) -> bytes:
-    """Lays out rollouts `[M, ...]`, one leaf of all of them after the other."""
-    return b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in tf.nest.flatten(rollouts))
+def to_bytes(rollouts: Rollout, header: bytes = b"") -> bytes:
+    """Lays out rollouts `[M, ...]` after a header, one leaf of all of them after the other."""
+    arrays = [np.ascontiguousarray(leaf) for leaf in tf.nest.flatten(rollouts)]
+    return b"".join([header, *(array.data for array in arrays)])
 
 
 class _Reader:
     """Reads rollouts from bytes, and finds what no actor of the run can have sent."""
 
     def __init__(self, spec: Rollout, num_tasks: int):
-        self._spec = spec
-        self._num_tasks = num_tasks
-        self._num_actions = spec.agent_outputs.policy_logits.shape[-1]
+        leaves = tf.nest.flatten(spec)
+        self._types = [np.dtype(leaf.dtype.as_numpy_dtype) for leaf in leaves]
+        self._shapes = [tuple(leaf.shape) for leaf in leaves]
+        self._sizes = [leaf.shape.num_elements() for leaf in leaves]
         self.num_bytes = _num_bytes(spec)
+        # Numbers of one kind end before the value that the same leaf has here.
+        ends = tf.nest.map_structure(lambda leaf: None, spec)
+        observation = ends.env_outputs.observation
+        if isinstance(observation, Observation):
+            observation = observation._replace(instruction=NUM_WORD_BUCKETS + 1)
+        num_actions = spec.agent_outputs.policy_logits.shape[-1]
+        ends = ends._replace(
+            task_id=num_tasks,
+            env_outputs=ends.env_outputs._replace(observation=observation),
+            agent_outputs=ends.agent_outputs._replace(action=num_actions),
+            policy_version=_MAX_VERSION,
+        )
+        self._ends = tf.nest.flatten(ends)
 
-    def read(self, data: memoryview, count: int) -> Rollout:
-        """Returns `count` rollouts `[count, ...]`; raises ValueError if they cannot be."""
+    def read(self, data: memoryview, count: int) -> list[np.ndarray]:
+        """Returns the leaves of `count` rollouts, `[count, ...]`.
+
+        Raises ValueError if no actor of the run can have sent them.
+        """
         if len(data) != count * self.num_bytes:
             raise ValueError(f"{len(data)} bytes are no {count} rollouts")
         leaves, start = [], 0
-        for leaf in tf.nest.flatten(self._spec):
-            dtype = np.dtype(leaf.dtype.as_numpy_dtype)
-            size = count * leaf.shape.num_elements()
+        described = zip(self._types, self._shapes, self._sizes, self._ends, strict=True)
+        for dtype, shape, size, end in described:
             # Any byte but 0 and 1 is no bool.
-            raw = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype, size, start)
-            if dtype.kind == "b" and raw.size and raw.max() > 1:
-                raise ValueError("a flag is neither true nor false")
+            raw = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype, count * size, start)
+            if dtype.kind == "b":
+                end = 2
+            if end is not None and not (raw.min() >= 0 and raw.max() < end):
+                raise ValueError(f"a number is not in [0, {end})")
             if dtype.kind == "f" and not np.isfinite(raw).all():
                 raise ValueError("a number is not finite")
-            leaves.append(raw.view(dtype).reshape(count, *leaf.shape))
-            start += size * dtype.itemsize
-        rollouts = tf.nest.pack_sequence_as(self._spec, leaves)
-        self._check("task", rollouts.task_id, self._num_tasks)
-        self._check("action", rollouts.agent_outputs.action, self._num_actions)
-        self._check("version", rollouts.policy_version, 2**48)
-        observation = rollouts.env_outputs.observation
-        if isinstance(observation, Observation):
-            self._check("word", observation.instruction, NUM_WORD_BUCKETS + 1)
-        return rollouts
-
-    def _check(self, name: str, values: np.ndarray, end: int) -> None:
-        if values.size and not 0 <= values.min() <= values.max() < end:
-            raise ValueError(f"a {name} is not in [0, {end})")
+            leaves.append(raw.view(dtype).reshape(count, *shape))
+            start += raw.nbytes
+        return leaves
 
 
 class LearnerPort:
@@ -139,6 +149,7 @@ class LearnerPort:
         self._max_rollouts = max_rollouts_per_call(spec)
         self._handshake = dict(handshake)
         self._lock = threading.Lock()
+        self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
         self._dropped: OrderedDict[str, None] = OrderedDict()  # Clients, by their connection.
         self._weights = b""
@@ -255,7 +266,11 @@ class LearnerPort:
         return json.dumps({"session": session.hex(), "settings": self._handshake}).encode()
 
     def _put(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Takes as many of the rollouts as the queue has capacity for."""
+        """Takes as many of the rollouts as the queue has capacity for.
+
+        Without capacity it waits a moment, so that the next batch is here when one was taken. Of
+        many who send at that time only some can, and others are to come again.
+        """
         self._admit(context)
         if len(request) < _PUT.size:
             self._drop(context, f"put {len(request)} bytes")
@@ -272,12 +287,17 @@ class LearnerPort:
         if not 1 <= count <= self._max_rollouts:
             self._drop(context, f"put {count} rollouts at once")
         try:
-            rollouts = self._reader.read(memoryview(request)[_PUT.size :], count)
+            leaves = self._reader.read(memoryview(request)[_PUT.size :], count)
         except ValueError as error:
             self._drop(context, f"put rollouts that cannot be: {error}")
         num_taken = self._queue.reserve(count, 0.0)
+        if not num_taken and not self._finished and self._may_wait.acquire(blocking=False):
+            try:
+                num_taken = self._queue.reserve(count, _WAIT_SECONDS)
+            finally:
+                self._may_wait.release()
         if num_taken:
-            self._queue.put(tf.nest.map_structure(lambda leaf: leaf[:num_taken], rollouts))
+            self._queue.put_leaves([leaf[:num_taken] for leaf in leaves])
         return self._status(num_taken)
 
     def _admit(self, context: grpc.ServicerContext) -> None:
@@ -340,15 +360,15 @@ class LearnerLink:
 
         Returns None if the learner is lost, and then all of them are.
         """
-        data, count = to_bytes(rollouts), len(rollouts.task_id)
+        count = len(rollouts.task_id)
         with self._putting:  # Numbers must arrive in their order.
-            answer = self._call("Put", lambda connection: connection.next_header(count) + data)
+            answer = self._call("Put", lambda c: to_bytes(rollouts, c.next_header(count)))
         if answer is None:
             return None
         taken, *status = _STATUS.unpack(answer)
         return taken, LearnerStatus(*status)
 
-    def weights(self, known: int = -1) -> tuple[int, bytes] | None:
+    def weights(self, known: int = -1) -> tuple[int, memoryview] | None:
         """Returns the newest weights' version and bytes.
 
         Returns None if there is no learner or if `known` is their version.
@@ -356,7 +376,7 @@ class LearnerLink:
         answer = self._call("Weights", lambda connection: _VERSION.pack(known))
         if not answer:
             return None
-        return _VERSION.unpack_from(answer)[0], answer[_VERSION.size :]
+        return _VERSION.unpack_from(answer)[0], memoryview(answer)[_VERSION.size :]
 
     def close(self) -> None:
         """Ends the connection; later calls would make another."""

@@ -102,7 +102,8 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
         SPEC,
     )
     read = transport._Reader(SPEC, NUM_TASKS).read(memoryview(transport.to_bytes(sent)), 3)
-    tf.nest.map_structure(np.testing.assert_array_equal, read, sent)
+    for leaf, expected in zip(read, tf.nest.flatten(sent), strict=True):
+        np.testing.assert_array_equal(leaf, expected)
 
 
 def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(wire: Wire) -> None:
