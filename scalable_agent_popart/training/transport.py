@@ -239,7 +239,6 @@ class LearnerPort:
 
     def _shake_hands(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers with this side's settings, and a session if the client's are the same."""
-        self._admit(context)
         try:
             if len(request) > _MAX_HANDSHAKE_BYTES:
                 raise ValueError(f"{len(request)} bytes")
@@ -252,6 +251,8 @@ class LearnerPort:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._drop(context, f"shook hands with {type(error).__name__}: {error}")
+        with self._lock:  # It may be another client, by a connection from the same port.
+            self._dropped.pop(context.peer(), None)
         if noticed:
             logging.warning("%s: %s", _one_line(name), _one_line(noticed))
         session = b""
@@ -307,7 +308,7 @@ class LearnerPort:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "dropped")
 
     def _drop(self, context: grpc.ServicerContext, why: str) -> None:
-        """Answers this connection no more; says so once."""
+        """Answers this client no more until it shakes hands again; says so once."""
         peer, why = context.peer(), _one_line(why)
         with self._lock:
             known = peer in self._dropped

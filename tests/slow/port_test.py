@@ -1,0 +1,264 @@
+"""A learner's port under strangers, under rubbish, and under a thousand clients at once."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs import keys
+from scalable_agent_popart.training import remote_actors, transport
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, metrics, wait_until
+
+_NOBODY = 65534
+_NUM_MESSAGES, _MESSAGES_PER_CLIENT = 10_000, 10
+_FLAGS = {"level_name": "catch5", "use_popart": True, "num_actors": 10, "precision": "float32"}
+_NUM_CLIENTS, _ROLLOUT_SECONDS, _RESTART_SECONDS = 1000, 10.0, 60.0
+
+
+class Run:
+    """A learner and an actor job as processes, whose output is kept in files."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory / "run"
+        self.log = directory / "learner.log"
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        config = Config.from_flags({**_FLAGS, "learner_address": self.address})
+        self.spec = factory.make_rollout_spec(config)
+        agent = factory.make_agent(config, self.spec)
+        self.handshake = remote_actors._handshake(config, agent, self.spec)
+
+    def start(self, *flags: str) -> subprocess.Popen[bytes]:
+        given = [f"--{name}={value}" for name, value in _FLAGS.items()]
+        given += [f"--logdir={self.directory}", "--log_seconds=0.5", "--checkpoint_seconds=5"]
+        command = [sys.executable, "experiment.py", *given, *flags]
+        with open(self.log, "ab") as log:
+            self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
+        return self._processes[-1]
+
+    def start_learner(self) -> subprocess.Popen[bytes]:
+        return self.start(
+            f"--learner_address={self.address}", "--total_environment_frames=1000000000"
+        )
+
+    def frames(self) -> int:
+        lines = metrics(self.directory)
+        return lines[-1]["frames"] if lines else 0
+
+    def actor_keys(self) -> keys.Keys:
+        return keys.load(self.directory / "keys", keys.ACTOR)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with contextlib.closing(Run(tmp_path)) as run:
+        yield run
+
+
+def memory_mib(process: int) -> float:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_without_keys_gets_no_answer(run: Run) -> None:
+    run.start_learner()
+    run.start("--job_name=actor", "--task=0")
+    wait_until(lambda: run.frames() > 0)
+    for path in (run.directory.parent, *run.directory.parent.parents[:2]):
+        path.chmod(0o755)  # So that it is the keys' own rights that keep the stranger out.
+    command = [sys.executable, "-m", "tests.fakes.stranger", run.address, str(run.directory)]
+    told = json.dumps({"authority": run.actor_keys().authority.decode()})
+    result = subprocess.run(
+        [*command, str(_NOBODY)], cwd=ROOT, input=told, capture_output=True, text=True, check=True
+    )
+    came_to = json.loads(result.stdout)
+    assert came_to.pop("keys") == came_to.pop("keys/actor.key") == "PermissionError"
+    assert len(came_to) == 13
+    no_session = {"UnavailableError", "DeadlineExceededError"}
+    assert came_to.pop("TensorFlow") in no_session
+    assert set(came_to.values()) == {"UNAVAILABLE"}
+    before = run.frames()
+    wait_until(lambda: run.frames() > before)
+
+
+class Fuzzer:
+    """Makes messages that are wrong in all ways, from a seed."""
+
+    def __init__(self, run: Run, seed: int):
+        self._random = random.Random(seed)
+        rollout = tf.nest.map_structure(
+            lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
+        )
+        self._payload = transport.to_bytes(rollout)
+        largest = 8 * len(self._payload)
+        self._too_much = bytes(3 * max(largest, transport._MAX_HANDSHAKE_BYTES))
+        self._told = {"name": "client", "settings": run.handshake, "noted": {}}
+
+    def handshake(self) -> bytes:
+        return json.dumps(self._told).encode()
+
+    def message(self, session: bytes) -> tuple[str, bytes]:
+        """Returns a method and a request that a learner must refuse."""
+        kind = self._random.choice(
+            ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "handshake")
+        )
+        whole = transport._PUT.pack(session, 1 + self._random.randrange(2**40), 1) + self._payload
+        noise = self._random.randbytes(self._random.randrange(3 * len(self._payload)))
+        if kind == "noise":
+            return self._random.choice(("Put", "Weights", "Handshake")), noise + b"9 bytes!!"
+        if kind == "cut":
+            return "Put", whole[: self._random.randrange(len(whole))]
+        if kind == "long":
+            return "Put", whole + noise + b"x"
+        if kind == "count":
+            count = self._random.choice((0, 2, 9, 2**32 - 1))
+            return "Put", transport._PUT.pack(session, 2**50, count) + self._payload
+        if kind == "field":  # The task.
+            task = self._random.choice((5, -1, 2**31 - 1)).to_bytes(4, "little", signed=True)
+            start = transport._PUT.size
+            return "Put", whole[:start] + task + whole[start + 4 :]
+        if kind == "replay":
+            return "Put", transport._PUT.pack(session, 0, 1) + self._payload
+        if kind == "stranger":
+            return "Put", self._random.randbytes(16) + whole[16:]
+        if kind == "huge":
+            return "Put", whole + self._too_much
+        told = self._random.choice(({"name": 1}, [], "x", {**self._told, "settings": 3}))
+        return "Handshake", json.dumps(told).encode()
+
+
+def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
+    learner = run.start_learner()
+    run.start("--job_name=actor", "--task=0")
+    wait_until(lambda: run.frames() > 0)
+    fuzzer, own = Fuzzer(run, seed=0), run.actor_keys()
+    codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
+    num_dropped, warm = 0, 0.0
+    for client in range(_NUM_MESSAGES // _MESSAGES_PER_CLIENT):
+        dropped = False
+        with transport._open_channel(run.address, own) as channel:
+            answer = channel.unary_unary("/Learner/Handshake")(fuzzer.handshake(), timeout=60)
+            session = bytes.fromhex(json.loads(answer)["session"])
+            for _ in range(_MESSAGES_PER_CLIENT):
+                method, request = fuzzer.message(session)
+                with pytest.raises(grpc.RpcError) as refused:
+                    channel.unary_unary(f"/Learner/{method}")(request, timeout=60)
+                code = refused.value.code().name
+                codes[code] += 1
+                dropped |= code == "PERMISSION_DENIED"
+        num_dropped += dropped
+        if client == 100:
+            warm, before = memory_mib(learner.pid), run.frames()
+    grown = memory_mib(learner.pid) - warm
+    print(f"{codes}, {num_dropped} clients dropped, memory {warm:.0f} MiB and {grown:+.1f}")
+    assert sum(codes.values()) == _NUM_MESSAGES
+    assert all(codes.values())
+    assert len(re.findall("dropped a client at", run.log.read_text())) == num_dropped
+    assert grown < 0.02 * warm
+    wait_until(lambda: run.frames() > before)
+    assert learner.poll() is None
+
+
+class Light:
+    """A client that sends a rollout every ten seconds and finds a learner that is back."""
+
+    def __init__(self, run: Run, own: keys.Keys):
+        self._run = run
+        self._credentials = grpc.ssl_channel_credentials(
+            own.authority, own.private_key, own.certificate
+        )
+        self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
+        self.sent: list[float] = []  # When a rollout was taken.
+
+    async def play(self, payload: bytes, told: bytes) -> None:
+        await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))
+        pause = 0.2
+        while True:
+            address = self._run.address
+            with contextlib.suppress(grpc.RpcError):
+                async with grpc.aio.secure_channel(
+                    address, self._credentials, self._options
+                ) as channel:
+                    answer = await channel.unary_unary("/Learner/Handshake")(told, timeout=20)
+                    session, number = bytes.fromhex(json.loads(answer)["session"]), 0
+                    pause = 0.2
+                    while True:
+                        number += 1
+                        request = transport._PUT.pack(session, number, 1) + payload
+                        status = await channel.unary_unary("/Learner/Put")(request, timeout=20)
+                        if transport._STATUS.unpack(status)[0]:
+                            self.sent.append(time.monotonic())
+                            await asyncio.sleep(_ROLLOUT_SECONDS)
+                        else:
+                            await asyncio.sleep(random.uniform(0.05, 0.15))
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, 5.0)
+
+
+def test_a_thousand_clients_are_served_and_find_a_learner_again(run: Run) -> None:
+    learner = run.start_learner()
+    wait_until(lambda: (run.directory / "learner.json").exists())
+    rollout = tf.nest.map_structure(
+        lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
+    )
+    payload, told = transport.to_bytes(rollout), Fuzzer(run, 0).handshake()
+    clients = [Light(run, run.actor_keys()) for _ in range(_NUM_CLIENTS)]
+
+    def all_sent_since(start: float) -> bool:
+        return all(client.sent and client.sent[-1] >= start for client in clients)
+
+    async def wait_for_all(start: float, seconds: float) -> float:
+        while not all_sent_since(start):
+            assert time.monotonic() < start + seconds, "a client was starved"
+            await asyncio.sleep(0.2)
+        return time.monotonic() - start
+
+    async def measure() -> None:
+        nonlocal learner
+        before = memory_mib(learner.pid)
+        tasks = [asyncio.create_task(client.play(payload, told)) for client in clients]
+        print(f"all connected and sent after {await wait_for_all(time.monotonic(), 120):.1f} s")
+        begin, spent = time.monotonic(), processor_seconds(learner.pid)
+        await asyncio.sleep(3 * _ROLLOUT_SECONDS)
+        share = (processor_seconds(learner.pid) - spent) / (time.monotonic() - begin)
+        least = min(sum(at >= begin for at in client.sent) for client in clients)
+        grown = memory_mib(learner.pid) - before
+        print(f"{share:.2f} cores, {grown:+.0f} MiB, at least {least} rollouts of each in 30 s")
+        assert least >= 2
+        learner.kill()
+        learner.wait()
+        killed = time.monotonic()
+        learner = run.start_learner()
+        again = await wait_for_all(killed, _RESTART_SECONDS + DEADLINE_SECONDS)
+        print(f"all sent again {again:.1f} s after the learner was killed")
+        assert again < _RESTART_SECONDS
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(measure())
