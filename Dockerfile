@@ -1,7 +1,7 @@
 # An image of experiment.py; docs/image.md says how to build and run it.
 # BASE is a Debian 13, or another Debian with Python 3.13.
 ARG BASE=python:3.13-slim
-FROM $BASE
+FROM $BASE AS program
 
 # Any value adds what TensorFlow needs for GPUs.
 ARG CUDA
@@ -36,5 +36,26 @@ COPY tools tools
 COPY scalable_agent_popart scalable_agent_popart
 RUN chmod -R a+rX . && python -m compileall -q .
 
+# The commit that this folder holds, which runs record.
+ARG REVISION
+LABEL org.opencontainers.image.revision=$REVISION
+ENV GIT_REVISION=$REVISION
+
 USER 1000:1000
 ENTRYPOINT ["python", "experiment.py"]
+
+# With --target=test: the tests, and what they need.
+FROM program AS test
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+USER 0
+COPY . .
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    pip install --no-cache-dir --no-deps --require-hashes \
+      --requirement requirements/python3.13.txt \
+    && chmod -R a+rX .
+USER 1000:1000
+ENTRYPOINT ["python", "-m", "pytest", "-p", "no:cacheprovider"]
+CMD ["-n", "2", "--dist", "worksteal"]
+
+FROM program
