@@ -13,7 +13,7 @@ ARG PACKAGES
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 
-ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app
 RUN --mount=type=bind,target=/context \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     set -e; \
@@ -36,19 +36,10 @@ COPY tools tools
 COPY scalable_agent_popart scalable_agent_popart
 RUN chmod -R a+rX . && python -m compileall -q .
 
-# The commit that this folder holds, which runs record.
-ARG REVISION
-LABEL org.opencontainers.image.revision=$REVISION
-ENV GIT_REVISION=$REVISION
-
-USER 1000:1000
-ENTRYPOINT ["python", "experiment.py"]
-
 # With --target=test: the tests, and what they need.
 FROM program AS test
 ARG PIP_INDEX_URL
 ARG PIP_CERT
-USER 0
 COPY . .
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir --no-deps --require-hashes \
@@ -59,3 +50,10 @@ ENTRYPOINT ["python", "-m", "pytest", "-p", "no:cacheprovider"]
 CMD ["-n", "2", "--dist", "worksteal"]
 
 FROM program
+# The commit that this folder holds, which runs record.
+ARG REVISION
+LABEL org.opencontainers.image.revision=$REVISION
+ENV GIT_REVISION=$REVISION
+
+USER 1000:1000
+ENTRYPOINT ["python", "experiment.py"]
