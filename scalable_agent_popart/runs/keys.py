@@ -57,8 +57,8 @@ def make(directory: Path) -> None:
 def load(directory: Path, role: str) -> Keys:
     """Reads the keys of the learner or of actor jobs.
 
-    Raises FileNotFoundError if there are none, and UserError if another user may have read or
-    written them, or if they cannot be read.
+    Raises FileNotFoundError if there is no such directory, and UserError if it lacks one of them,
+    if another user may have read or written them, or if they cannot be read.
     """
     paths = [directory / name for name in (_AUTHORITY, f"{role}.crt", f"{role}.key")]
     try:
@@ -72,6 +72,10 @@ def load(directory: Path, role: str) -> Keys:
                 "--keys_dir or delete these, and keep them at mode 0600"
             )
         return Keys(*(path.read_bytes() for path in paths))
+    except FileNotFoundError as error:
+        if not directory.is_dir():
+            raise
+        raise UserError(f"{error.filename} is missing: give the {role} its --keys_dir") from error
     except PermissionError as error:
         raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
 

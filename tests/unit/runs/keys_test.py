@@ -18,6 +18,9 @@ def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
         assert b"PRIVATE KEY" in keys.load(place, role).private_key
     with pytest.raises(FileNotFoundError):
         keys.load(tmp_path / "other", keys.ACTOR)
+    (place / "learner.crt").unlink()  # As where only the actor jobs' part is.
+    with pytest.raises(UserError, match=r"learner.crt is missing: give the learner"):
+        keys.load(place, keys.LEARNER)
 
 
 def test_keys_are_made_once(tmp_path: Path) -> None:
