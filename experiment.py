@@ -157,6 +157,8 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
 
 
 if __name__ == "__main__":
+    # What started it may ignore it, and this program would until it is ready to save.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         app.run(main)
     except SystemExit as end:

@@ -90,22 +90,24 @@ program="" # Its process group, which is this process and its children.
 # shellcheck disable=SC2317,SC2329 # Traps call it.
 ask_to_stop() {
   stop=$1
-  if [[ -n $program ]]; then
-    kill -TERM -- "-$program" 2>/dev/null
+  [[ -n $program ]] || return
+  [[ $stop == end ]] || kill -TERM -- "-$program" 2>/dev/null
+  {
+    # One that has just begun may have missed the first.
+    ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
     # What does not end in time is queued again all the same.
-    { sleep $((notice - 30)) && kill -KILL -- "-$program"; } &
-  fi
+    sleep $((notice - 30)) && kill -KILL -- "-$program"
+  } 2>/dev/null &
 }
 trap 'ask_to_stop requeue' USR1
-trap 'stop=end' TERM INT
-trap 'ask_to_stop end' USR2
+trap 'ask_to_stop end' TERM INT
 
 TMPDIR=$(mktemp -d) # A zip unpacks itself there.
 export TMPDIR
 
 # shellcheck disable=SC2046,SC2317,SC2329 # These are numbers; a trap calls it.
 clean_up() {
-  trap '' TERM INT USR1 USR2 # Slurm sends TERM to what is called here, too.
+  trap '' TERM INT USR1 # Slurm sends TERM to what is called here, too.
   kill $(jobs -p) 2>/dev/null
   rm -rf "$TMPDIR"
 }
@@ -131,10 +133,11 @@ watch_learner() {
   local queued
   while sleep "${WATCH_SECONDS:-60}"; do
     queued=$(squeue --me --noheader --format=%F) || continue
-    grep -qx "${jobs[0]}" <<<"$queued" || [[ $(tail -n 1 "$record") == finished ]] || break
+    if ! grep -qx "${jobs[0]}" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
+      echo "the learner's job ${jobs[0]} is gone; ending" >&2
+      scancel --quiet "$SLURM_JOB_ID"
+    fi
   done
-  echo "the learner's job ${jobs[0]} is gone; ending" >&2
-  kill -USR2 $$
 }
 watch=""
 if [[ $role != learner ]]; then
