@@ -81,6 +81,9 @@ if [[ $role == login ]]; then
 fi
 
 read -r -a jobs <"$record"
+# A number alone would be the whole array's for the last of its jobs.
+own_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+own_job=${own_job:-$SLURM_JOB_ID}
 pause=${RESTART_SECONDS:-10} # before something that failed is started again
 export PYTHONUNBUFFERED=1
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
@@ -135,7 +138,7 @@ watch_learner() {
     queued=$(squeue --me --noheader --format=%F) || continue
     if ! grep -qx "${jobs[0]}" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
       echo "the learner's job ${jobs[0]} is gone; ending" >&2
-      scancel --quiet "$SLURM_JOB_ID"
+      scancel --quiet "$own_job"
     fi
   done
 }
@@ -179,7 +182,7 @@ done
 [[ -z $watch ]] || kill "$watch" 2>/dev/null
 
 if [[ $stop == requeue && $status != 0 && $status != 2 ]]; then
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$own_job"
   exit "$status"
 fi
 # If it was cancelled or queued again by others, Slurm does the rest.
