@@ -1,7 +1,7 @@
 # An image of experiment.py; docs/image.md says how to build and run it.
 # BASE is a Debian 13, or another Debian with Python 3.13.
 ARG BASE=python:3.13-slim
-FROM $BASE
+FROM $BASE AS program
 
 # Any value adds what TensorFlow needs for GPUs.
 ARG CUDA
@@ -13,7 +13,7 @@ ARG PACKAGES
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 
-ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app
 RUN --mount=type=bind,target=/context \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     set -e; \
@@ -35,6 +35,25 @@ COPY configs configs
 COPY tools tools
 COPY scalable_agent_popart scalable_agent_popart
 RUN chmod -R a+rX . && python -m compileall -q .
+
+# With --target=test: the tests, and what they need.
+FROM program AS test
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+COPY . .
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    pip install --no-cache-dir --no-deps --require-hashes \
+      --requirement requirements/python3.13.txt \
+    && chmod -R a+rX .
+USER 1000:1000
+ENTRYPOINT ["python", "-m", "pytest", "-p", "no:cacheprovider"]
+CMD ["-n", "2", "--dist", "worksteal"]
+
+FROM program
+# The commit that this folder holds, which runs record.
+ARG REVISION
+LABEL org.opencontainers.image.revision=$REVISION
+ENV GIT_REVISION=$REVISION
 
 USER 1000:1000
 ENTRYPOINT ["python", "experiment.py"]

@@ -161,6 +161,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
+    # What started it may ignore it, and this program would until it is ready to save.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         app.run(main, flags_parser=_parse_flags)
     except SystemExit as end:

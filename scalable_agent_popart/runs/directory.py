@@ -287,4 +287,4 @@ def _git_revision() -> str | None:
             command, stderr=subprocess.DEVNULL, text=True, timeout=10
         ).strip()
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("GIT_REVISION") or None  # An image was told what it was built from.

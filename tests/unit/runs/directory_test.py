@@ -1,5 +1,6 @@
 """A run's directory: its record, its lock, and writes that are never seen half done."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -63,15 +64,19 @@ def test_the_record_is_read_back_and_says_what_made_the_run(
     assert "a-value-nobody-should-see" not in written
 
 
-def test_the_git_revision_is_the_checkouts_and_none_without_git(
+def test_the_git_revision_is_the_checkouts_or_without_git_the_images(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
-    head = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    recorded = _record(directory)["git_revision"]
-    assert (head in recorded) if head else recorded is None
+    monkeypatch.setenv("GIT_REVISION", "")
+    with contextlib.suppress(FileNotFoundError):
+        command = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
+        head = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        recorded = _record(directory)["git_revision"]
+        assert (head in recorded) if head else recorded is None
     monkeypatch.setenv("PATH", str(directory.path))
     assert _record(directory)["git_revision"] is None
+    monkeypatch.setenv("GIT_REVISION", "v1-2-gabc")
+    assert _record(directory)["git_revision"] == "v1-2-gabc"
 
 
 def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
