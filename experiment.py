@@ -26,9 +26,6 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory
 
-# Exit code of a user's error, by which clusters know what would fail again.
-_USER_ERROR = 2
-
 
 def _define_flags() -> None:
     define: dict[Any, Callable[..., Any]] = {
@@ -68,7 +65,7 @@ def main(argv: list[str]) -> None:
     except Exception as error:
         if (line := errors.explain(error)) is None:
             raise
-        sys.exit(f"error: {line}")
+        raise SystemExit(f"error: {line}") from error
 
 
 def given_flags() -> dict[str, Any]:
@@ -156,11 +153,20 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     return trainer.train(config)
 
 
-if __name__ == "__main__":
+def _parse_flags(argv: list[str]) -> list[str]:
     try:
-        app.run(main)
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        raise SystemExit(f"error: {error}; see --help") from UserError(error)
+
+
+if __name__ == "__main__":
+    # What started it may ignore it, and this program would until it is ready to save.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        app.run(main, flags_parser=_parse_flags)
     except SystemExit as end:
         if not isinstance(end.code, str):
             raise
         print(end.code, file=sys.stderr)
-        sys.exit(_USER_ERROR)
+        sys.exit(errors.exit_code(end.__cause__))

@@ -15,7 +15,7 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_list("environments", ["150", "500", "1000", "2000", "5000", "10000"], "Of all jobs.")
 flags.DEFINE_integer("environments_per_job", 57, "An actor job's.")
-flags.DEFINE_integer("threads_per_job", 2, "An actor job's; each fetches weights for itself.")
+flags.DEFINE_integer("threads_per_job", 2, "An actor job's.")
 flags.DEFINE_integer("cores_per_job", 2, "An actor job's.")
 flags.DEFINE_float("actor_steps", 416.0, "Agent steps/s that a core acts and emulates.")
 flags.DEFINE_float("learner_steps", 20_000.0, "Agent steps/s that the learner trains.")
@@ -38,10 +38,11 @@ def row(environments: int) -> list[str]:
         "network, rollouts": FLAGS.network_bytes / FLAGS.step_bytes,
     }
     steps = min(limits.values())
-    # Every thread fetches the weights before each of its rollouts, if there are others by then.
+    # A job fetches the weights before a rollout of any thread, if there are others by then.
     rollouts_a_thread = steps / (environments * FLAGS.unroll_length)
     updates = steps / (FLAGS.batch_size * FLAGS.unroll_length)
-    weights = jobs * FLAGS.threads_per_job * min(rollouts_a_thread, updates) * FLAGS.weight_bytes
+    fetches = jobs * min(FLAGS.threads_per_job * rollouts_a_thread, updates)
+    weights = fetches * FLAGS.weight_bytes
     if weights > FLAGS.network_bytes:
         limits["network, weights"] = steps * FLAGS.network_bytes / weights
         weights, steps = FLAGS.network_bytes, limits["network, weights"]

@@ -1,15 +1,17 @@
-"""What a learner's port takes in, and what one machine trains as two processes.
+"""What a learner's port takes in and gives out, and what actor jobs cost on one machine.
 
   python benchmarks/wire.py
 
-Senders are processes that send the same rollouts again and again, so that they cost nothing to
-make; the receiver takes batches and drops them. Prints agent steps per second for 1, 2, 4 and 8
-senders, then those of training in one process and as a learner and an actor job. Flags after
-`--` go to the training runs.
+Prints bytes of weights per second to four clients; agent steps per second that arrive from 1, 2, 4
+and 8 senders, processes that send the same rollouts again and again, so that they cost nothing to
+make; those of training in one process and with an actor job; those that actors make for a learner
+that learns nothing, as threads and as 1, 2 and 4 actor jobs; and updates per second without and
+with jobs that fetch the weights of each. Flags after `--` go to the training runs.
 """
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,18 +19,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from scalable_agent_popart import factory
+from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import keys
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.training.remote_actors import RemoteQueue
+from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.remote_actors import Publisher, RemoteQueue
 from scalable_agent_popart.training.transport import (
     LearnerLink,
     LearnerPort,
@@ -40,10 +44,21 @@ flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
 flags.DEFINE_string("address", "", "Of the receiver; given to senders.")
 flags.DEFINE_string("keys_dir", "", "Of the receiver; given to senders.")
 flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
-flags.DEFINE_integer("training_updates", 12, "Updates of each training run; 0: none.")
+flags.DEFINE_list(
+    "measure",
+    ["weights", "ingest", "training", "acting", "updates"],
+    "What of it.",
+)
+flags.DEFINE_integer("repeats", 2, "Times that all but the first two are measured.")
+flags.DEFINE_integer("training_updates", 12, "Updates of each training run.")
+flags.DEFINE_integer("fetching_jobs", 4, "Actor jobs that fetch weights during updates.")
+flags.DEFINE_integer("jobs", -1, "Given to a process that fetches.")
 
 _HANDSHAKE = {"benchmark": "wire"}
 _WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
+_WARM_UP_BATCHES = 4
+# Of an actor job's threads together, and what its process needs to begin.
+_SECONDS_BETWEEN_ROLLOUTS, _START_SECONDS = 0.05, 15.0
 
 
 def _config() -> Config:
@@ -83,14 +98,14 @@ def send(address: str, directory: Path) -> None:
     spec = factory.make_rollout_spec(_config())
     link = _link(address, directory)
     count = max_rollouts_per_call(spec)
-    rollouts = tf.nest.map_structure(
+    zeros = tf.nest.map_structure(
         lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
     )
     over = threading.Event()
     sink = RemoteQueue(link, over, count)
     while True:
         if granted := sink.reserve(count, 0.1, behind=False):
-            sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], rollouts))
+            sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))
 
 
 def fetch(num_clients: int) -> float:
@@ -160,25 +175,111 @@ def train(in_two: bool, extra: list[str]) -> float:
     return (last - first) / (last_time - first_time) / config.num_action_repeats
 
 
+def act(num_jobs: int) -> float:
+    """Measures the agent steps per second that a learner takes which learns nothing.
+
+    The actors are `--num_actors` environments with the shallow network, in threads of this process
+    for 0 jobs, and else in as many processes.
+    """
+    num_actors = 64 // (num_jobs or 1)
+    flags_given = {"level_name": "pong", "network": "shallow", "num_actors": num_actors}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Config.from_flags({**flags_given, "actor_jobs": num_jobs, "logdir": folder})
+        config = factory.settle(config)
+        spec = factory.make_rollout_spec(config)
+        parts = trainer.Parts()
+        learner = parts.make_learner(config, spec)
+        with parts.make_actors(config, spec, learner) as actors:
+            version = -_WARM_UP_BATCHES
+            while version < 0:
+                version += actors.next_batch() is not None
+            begin = time.monotonic()
+            while time.monotonic() - begin < FLAGS.seconds:
+                if actors.next_batch() is not None:
+                    version += 1
+                    actors.publish(version)
+            return version * config.batch_size * config.unroll_length / (time.monotonic() - begin)
+
+
+def follow(address: str, directory: Path, num_jobs: int) -> None:
+    """Fetches weights, in a process of its own, as so many actor jobs do; prints how often."""
+    fetched = [0] * num_jobs
+
+    def ask(i: int) -> None:
+        link, known = _link(address, directory), -1
+        while True:
+            if found := link.weights(known):
+                known = found[0]
+                fetched[i] += 1
+            time.sleep(_SECONDS_BETWEEN_ROLLOUTS)
+
+    for i in range(num_jobs):
+        threading.Thread(target=ask, args=(i,), daemon=True).start()
+    sys.stdin.read()
+    print(min(fetched))
+    os._exit(0)
+
+
+def update(num_jobs: int) -> tuple[float, float]:
+    """Measures updates per second while so many jobs fetch all weights; and fetches per update.
+
+    What the jobs themselves compute is not to count, so their process has the lowest priority.
+    """
+    config = factory.settle(_config())
+    spec = factory.make_rollout_spec(config)
+    learner = factory.make_learner(config, spec)
+    batch = tf.nest.map_structure(
+        lambda leaf: tf.zeros(leaf.shape, leaf.dtype), rollouts.batch_spec(spec, config.batch_size)
+    )
+    with _port(config, b"") as (port, _, directory):
+        publisher = Publisher(port, learner)
+        publisher.start()
+        command = ["nice", "-n", "19", sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+        command += [f"--address={port.address}", f"--keys_dir={directory}", f"--jobs={num_jobs}"]
+        jobs = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True)
+        try:
+            time.sleep(_START_SECONDS)
+            learner.update(batch)
+            begin, count = time.monotonic(), 0
+            while time.monotonic() - begin < FLAGS.seconds:
+                learner.update(batch)
+                count += 1
+                publisher.publish(count)
+            seconds = time.monotonic() - begin
+            fetched = int(jobs.communicate()[0] or 0) if num_jobs else 0
+        finally:
+            jobs.kill()
+            publisher.close()
+    return count / seconds, fetched / count
+
+
 def main(argv: list[str]) -> None:
     hardware.prepare_process()
+    if FLAGS.jobs >= 0:
+        follow(FLAGS.address, Path(FLAGS.keys_dir), FLAGS.jobs)
     if FLAGS.address:
         send(FLAGS.address, Path(FLAGS.keys_dir))
     config = _config()
     size = rollout_bytes(factory.make_rollout_spec(config))
-    result = {
+    result: dict[str, Any] = {
         "bytes_per_rollout": size,
         "bytes_per_agent_step": size / config.unroll_length,
-        "weights_bytes_per_second": fetch(4),
-        "ingest_agent_steps_per_second": {n: receive(n) for n in (1, 2, 4, 8)},
     }
-    if FLAGS.training_updates:
-        alone, in_two = [], []
-        for _ in range(2):  # In turn, since machines are shared.
-            alone.append(train(False, argv[1:]))
-            in_two.append(train(True, argv[1:]))
-        result |= {"one_process": alone, "two_processes": in_two}
-        result["ratio"] = sum(in_two) / sum(alone)
+    if "weights" in FLAGS.measure:
+        result["weights_bytes_per_second"] = fetch(4)
+    if "ingest" in FLAGS.measure:
+        result["ingest_agent_steps_per_second"] = {n: receive(n) for n in (1, 2, 4, 8)}
+    for name, measured, arguments in (
+        ("training", lambda in_two: train(in_two, argv[1:]), (False, True)),
+        ("acting", act, (0, 1, 2, 4)),
+        ("updates", update, (0, FLAGS.fetching_jobs)),
+    ):
+        if name in FLAGS.measure:  # In turn, since machines are shared.
+            rounds = [[measured(argument) for argument in arguments] for _ in range(FLAGS.repeats)]
+            result[name] = {
+                str(argument): [values[i] for values in rounds]
+                for i, argument in enumerate(arguments)
+            }
     print(json.dumps(result, indent=2))
 
 

@@ -26,3 +26,11 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on a disk that is needed ({error}); make room and repeat"
     return None
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Returns 2 for what would fail again, which a cluster need not try; otherwise 1.
+
+    A lock of a process on a lost node, a full disk and a lost environment may be mended meanwhile.
+    """
+    return 2 if isinstance(error, UserError) and not isinstance(error, InUseError) else 1

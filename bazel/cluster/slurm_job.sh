@@ -81,6 +81,9 @@ if [[ $role == login ]]; then
 fi
 
 read -r -a jobs <"$record"
+# A number alone would be the whole array's for the last of its jobs.
+own_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+own_job=${own_job:-$SLURM_JOB_ID}
 pause=${RESTART_SECONDS:-10} # before something that failed is started again
 export PYTHONUNBUFFERED=1
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
@@ -90,22 +93,24 @@ program="" # Its process group, which is this process and its children.
 # shellcheck disable=SC2317,SC2329 # Traps call it.
 ask_to_stop() {
   stop=$1
-  if [[ -n $program ]]; then
-    kill -TERM -- "-$program" 2>/dev/null
+  [[ -n $program ]] || return
+  [[ $stop == end ]] || kill -TERM -- "-$program" 2>/dev/null
+  {
+    # One that has just begun may have missed the first.
+    ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
     # What does not end in time is queued again all the same.
-    { sleep $((notice - 30)) && kill -KILL -- "-$program"; } &
-  fi
+    sleep $((notice - 30)) && kill -KILL -- "-$program"
+  } 2>/dev/null &
 }
 trap 'ask_to_stop requeue' USR1
-trap 'stop=end' TERM INT
-trap 'ask_to_stop end' USR2
+trap 'ask_to_stop end' TERM INT
 
 TMPDIR=$(mktemp -d) # A zip unpacks itself there.
 export TMPDIR
 
 # shellcheck disable=SC2046,SC2317,SC2329 # These are numbers; a trap calls it.
 clean_up() {
-  trap '' TERM INT USR1 USR2 # Slurm sends TERM to what is called here, too.
+  trap '' TERM INT USR1 # Slurm sends TERM to what is called here, too.
   kill $(jobs -p) 2>/dev/null
   rm -rf "$TMPDIR"
 }
@@ -131,10 +136,11 @@ watch_learner() {
   local queued
   while sleep "${WATCH_SECONDS:-60}"; do
     queued=$(squeue --me --noheader --format=%F) || continue
-    grep -qx "${jobs[0]}" <<<"$queued" || [[ $(tail -n 1 "$record") == finished ]] || break
+    if ! grep -qx "${jobs[0]}" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
+      echo "the learner's job ${jobs[0]} is gone; ending" >&2
+      scancel --quiet "$own_job"
+    fi
   done
-  echo "the learner's job ${jobs[0]} is gone; ending" >&2
-  kill -USR2 $$
 }
 watch=""
 if [[ $role != learner ]]; then
@@ -176,7 +182,7 @@ done
 [[ -z $watch ]] || kill "$watch" 2>/dev/null
 
 if [[ $stop == requeue && $status != 0 && $status != 2 ]]; then
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$own_job"
   exit "$status"
 fi
 # If it was cancelled or queued again by others, Slurm does the rest.

@@ -4,6 +4,7 @@ Torsos turn an image into 256 features, the instruction encoder words into 64. C
 in the torso's compute type, float32 or bfloat16; every weight is float32, and so is all else.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -154,7 +155,7 @@ def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callab
         for i, (num_channels, kernel, _, _) in enumerate(layers)
     ]
 
-    @tf.function
+    @functools.partial(tf.function, autograph=False)  # Nothing to convert, and no file to leave.
     def work(images: tf.Tensor, weights: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(weights)

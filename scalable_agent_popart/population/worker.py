@@ -61,7 +61,7 @@ class Worker:
 
         Returns None, or the number of the signal that asked to stop. Raises InUseError if another
         process trains the member; UserError if the directory is another population's, or the run
-        diverges again and again, or once if its actors are other processes.
+        diverges again and again.
         """
         population = self._population
         config = dataclasses.replace(self._config, pbt_member=number, pbt_places=1)
@@ -78,7 +78,6 @@ class Worker:
                 if error.signal_number is not None:
                     return error.signal_number
                 message = f"member {number}: {str(error).partition(';')[0]}"
-                goes_on = "it goes on from what another member published"
                 events = reversed(population.member(number).read_lineage())
                 rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
                 if len(list(rescues)) >= _MAX_RESCUES:
@@ -86,9 +85,7 @@ class Worker:
                         f"{message}, {_MAX_RESCUES} times without a comparison in between, "
                         "whatever it tries; look at the other flags, such as --reward_clipping"
                     ) from error
-                if config.learner_address:  # This process cannot open its port again.
-                    raise UserError(f"{message}; started again, {goes_on}") from error
-                logging.warning("%s; %s", message, goes_on)
+                logging.warning("%s; it goes on from what another member published", message)
 
     def _starting_values(self, number: int) -> dict[str, float]:
         """Returns the hyperparameters that a member starts with, or has started with."""

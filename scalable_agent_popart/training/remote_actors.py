@@ -44,7 +44,7 @@ _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 class RemoteActors(Actors):
     """Actor jobs as the learner sees them; weights are shown to them on entering."""
 
-    threads: "_Publisher"
+    threads: "Publisher"
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         """Opens the port, after making keys if there are none; raises UserError if it is taken."""
@@ -66,7 +66,7 @@ class RemoteActors(Actors):
             keys.load(place, keys.LEARNER),
         )
         self._jobs = ActorJobs(config, self._port.address)
-        super().__init__(queue, config.batch_size, _Publisher(self._port, learner))
+        super().__init__(queue, config.batch_size, Publisher(self._port, learner))
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -98,7 +98,7 @@ class RemoteActors(Actors):
         self.threads.publish(version)
 
 
-class _Publisher(Threads):
+class Publisher(Threads):
     """A thread that shows actor jobs the newest weights, so that the learner need not wait."""
 
     def __init__(self, port: LearnerPort, learner: Learner):

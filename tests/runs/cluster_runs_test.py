@@ -39,6 +39,7 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     trainer.train(Config.from_flags({**where, **learner, "precision": "float32"}))
     job.join(DEADLINE_SECONDS)
     assert ended == [None]
+    assert remote_actors.run_actor_job(actor) is None, "one that comes too late ends as well"
     lines = metrics(tmp_path)
     assert lines[-1]["frames"] == 2000
     assert {line["precision"] for line in lines} == {"float32"}

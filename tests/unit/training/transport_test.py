@@ -244,3 +244,15 @@ def test_a_port_that_is_taken_is_refused(wire: Wire) -> None:
         other.listen()
         with pytest.raises(UserError, match=r"port .* of --learner_address"):
             wire.open(f"127.0.0.1:{other.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("host", "reached"), [("127.0.0.1", False), ("learner-7", True)])
+def test_a_loopback_address_is_open_to_its_own_machine_only(
+    wire: Wire, host: str, reached: bool
+) -> None:
+    port = wire.open(f"{host}:0")
+    port.publish(0, b"")
+    # Like any other interface's, this address is not the one that was asked for.
+    with socket.socket() as other:
+        number = int(port.address.rpartition(":")[2])
+        assert (other.connect_ex(("127.0.0.2", number)) == 0) == reached

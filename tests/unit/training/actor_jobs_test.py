@@ -1,0 +1,74 @@
+"""Actor jobs beside a learner: started, started again where they die, and ended."""
+
+from pathlib import Path
+
+import pytest
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.training import actor_jobs
+from scalable_agent_popart.training.actor_jobs import ActorJobs
+from tests.fakes.programs import is_alive, wait_until
+
+_BEGIN = """
+import os, signal, sys, time
+from scalable_agent_popart.system import supervisor
+connection, config = supervisor.begin()
+with open(f"{config.logdir}/starts", "a") as file:
+    print(os.getpid(), config.task, config.learner_address, config.actor_jobs, file=file)
+"""
+
+
+def start(monkeypatch: pytest.MonkeyPatch, directory: Path, program: str) -> ActorJobs:
+    monkeypatch.setattr(actor_jobs, "_COMMAND", _BEGIN + program)
+    monkeypatch.setattr(actor_jobs, "_FIRST_PAUSE_SECONDS", 0.01)
+    flags = {"level_name": "catch5", "actor_jobs": 2, "logdir": str(directory)}
+    jobs = ActorJobs(Config.from_flags(flags), "127.0.0.1:7")
+    jobs.start()
+    return jobs
+
+
+def starts(directory: Path) -> list[list[str]]:
+    path = directory / "starts"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_jobs_are_numbered_and_end_with_their_owner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs = start(monkeypatch, tmp_path, "time.sleep(1000)")
+    wait_until(lambda: len(starts(tmp_path)) == 2)
+    jobs.attend()
+    jobs.close(finished=False)
+    assert sorted(own for _, *own in starts(tmp_path)) == [
+        ["0", "127.0.0.1:7", "0"],
+        ["1", "127.0.0.1:7", "0"],
+    ]
+    assert not any(is_alive(int(process)) for process, *_ in starts(tmp_path))
+
+
+def test_a_job_that_dies_is_started_again_and_at_last_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(actor_jobs, "_MAX_RESTARTS_IN_A_ROW", 2)
+    program = "time.sleep(0 if config.task else 1000); os.kill(os.getpid(), signal.SIGKILL)"
+    jobs = start(monkeypatch, tmp_path, program)
+    with pytest.raises(UserError, match=r"actor job 1 was ended by signal 9, 3 times in a row"):
+        wait_until(lambda: jobs.attend() is not None)
+    jobs.close(finished=False)
+    assert sorted(task for _, task, *_ in starts(tmp_path)) == ["0", "1", "1", "1"]
+
+
+def test_a_jobs_own_error_is_the_learners(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"no such game"); sys.exit(1)')
+    with pytest.raises(UserError, match="no such game"):
+        wait_until(lambda: jobs.attend() is not None)
+    jobs.close(finished=False)
+
+
+def test_jobs_may_end_by_themselves_once_the_learner_has_finished(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = f"time.sleep(0.5); open('{tmp_path}/whole', 'a').write('+')"
+    start(monkeypatch, tmp_path, program).close(finished=True)
+    assert (tmp_path / "whole").read_text() == "++"
