@@ -19,11 +19,13 @@ if ((population_size)); then
   fi
   member=$((10#$1))
   flags+=(--mode=pbt --population_size="$population_size" --pbt_member="$member")
-  suffix=$(printf -- -m%02d "$member")
+  printf -v suffix -- -m%02d "$member"
+  printf -v run_directory member-%02d "$member"
 elif (($#)); then
   refuse "$name.slurm.sh takes no arguments"
 else
   suffix=""
+  run_directory=""
 fi
 
 if [[ $role == login ]]; then
@@ -149,6 +151,14 @@ if [[ $role != learner ]]; then
 fi
 
 status=1
+# On a node that only Slurm lost sight of, the learner that was started there may train on.
+lock=$LOGDIR/$run_directory/lock
+if [[ $role == learner && -e $lock ]] && ((${SLURM_RESTART_COUNT:-0})) &&
+  ! flock --nonblock "$lock" true; then
+  echo "waiting for the end of this run's learner that was started before" >&2
+  flock "$lock" true &
+  wait $!
+fi
 quick_failures=0
 while [[ -z $stop ]]; do
   began=$SECONDS
