@@ -91,21 +91,18 @@ export PYTHONUNBUFFERED=1
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
 program="" # Its process group, which is this process and its children.
 
-# Slurm sends TERM to all processes of a job, USR1 to this one only.
-# shellcheck disable=SC2317,SC2329 # Traps call it.
-ask_to_stop() {
-  stop=$1
-  [[ -n $program ]] || return
-  [[ $stop == end ]] || kill -TERM -- "-$program" 2>/dev/null
-  {
-    # One that has just begun may have missed the first.
-    ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
-    # What does not end in time is queued again all the same.
-    sleep $((notice - 30)) && kill -KILL -- "-$program"
-  } 2>/dev/null &
+# Slurm sends TERM to all processes of a job, USR1 to this one only. These start no process, for
+# the end of which Bash might wait as well.
+trap 'stop=requeue; [[ -z $program ]] || kill -TERM -- "-$program" 2>/dev/null' USR1
+trap 'stop=end' TERM INT
+
+# Sees that the program, once asked to stop, does.
+insist() {
+  # One that has just begun may have missed it.
+  ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
+  # What does not end in time is queued again all the same.
+  sleep $((notice - 30)) && kill -KILL -- "-$program"
 }
-trap 'ask_to_stop requeue' USR1
-trap 'ask_to_stop end' TERM INT
 
 TMPDIR=$(mktemp -d) # A zip unpacks itself there.
 export TMPDIR
@@ -171,8 +168,13 @@ while [[ -z $stop ]]; do
   ) &
   program=$!
   set +m
+  insists=""
   wait "$program"
   while kill -0 "$program" 2>/dev/null; do # A signal to this script ended the waiting only.
+    if [[ -z $insists ]]; then
+      insist 2>/dev/null &
+      insists=$!
+    fi
     wait "$program"
   done
   wait "$program"
