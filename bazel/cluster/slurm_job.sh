@@ -19,11 +19,13 @@ if ((population_size)); then
   fi
   member=$((10#$1))
   flags+=(--mode=pbt --population_size="$population_size" --pbt_member="$member")
-  suffix=$(printf -- -m%02d "$member")
+  printf -v suffix -- -m%02d "$member"
+  printf -v run_directory member-%02d "$member"
 elif (($#)); then
   refuse "$name.slurm.sh takes no arguments"
 else
   suffix=""
+  run_directory=""
 fi
 
 if [[ $role == login ]]; then
@@ -89,21 +91,18 @@ export PYTHONUNBUFFERED=1
 stop=""    # Once asked to: "requeue" at the time limit, "end" if the job was cancelled.
 program="" # Its process group, which is this process and its children.
 
-# Slurm sends TERM to all processes of a job, USR1 to this one only.
-# shellcheck disable=SC2317,SC2329 # Traps call it.
-ask_to_stop() {
-  stop=$1
-  [[ -n $program ]] || return
-  [[ $stop == end ]] || kill -TERM -- "-$program" 2>/dev/null
-  {
-    # One that has just begun may have missed the first.
-    ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
-    # What does not end in time is queued again all the same.
-    sleep $((notice - 30)) && kill -KILL -- "-$program"
-  } 2>/dev/null &
+# Slurm sends TERM to all processes of a job, USR1 to this one only. These start no process, for
+# the end of which Bash might wait as well.
+trap 'stop=requeue; [[ -z $program ]] || kill -TERM -- "-$program" 2>/dev/null' USR1
+trap 'stop=end' TERM INT
+
+# Sees that the program, once asked to stop, does.
+insist() {
+  # One that has just begun may have missed it.
+  ((SECONDS - began > 60)) || { sleep 5 && kill -TERM -- "-$program"; }
+  # What does not end in time is queued again all the same.
+  sleep $((notice - 30)) && kill -KILL -- "-$program"
 }
-trap 'ask_to_stop requeue' USR1
-trap 'ask_to_stop end' TERM INT
 
 TMPDIR=$(mktemp -d) # A zip unpacks itself there.
 export TMPDIR
@@ -149,6 +148,14 @@ if [[ $role != learner ]]; then
 fi
 
 status=1
+# On a node that only Slurm lost sight of, the learner that was started there may train on.
+lock=$LOGDIR/$run_directory/lock
+if [[ $role == learner && -e $lock ]] && ((${SLURM_RESTART_COUNT:-0})) &&
+  ! flock --nonblock "$lock" true; then
+  echo "waiting for the end of this run's learner that was started before" >&2
+  flock "$lock" true &
+  wait $!
+fi
 quick_failures=0
 while [[ -z $stop ]]; do
   began=$SECONDS
@@ -161,8 +168,13 @@ while [[ -z $stop ]]; do
   ) &
   program=$!
   set +m
+  insists=""
   wait "$program"
   while kill -0 "$program" 2>/dev/null; do # A signal to this script ended the waiting only.
+    if [[ -z $insists ]]; then
+      insist 2>/dev/null &
+      insists=$!
+    fi
     wait "$program"
   done
   wait "$program"

@@ -3,7 +3,8 @@
 Each start adds a line to `FAKE_DIR/<role><task>.jsonl`: arguments, process id, and what matters of
 the environment. Then it does what FAKE_<ROLE>, as `1,wait`, says for this start, the last word for
 all further ones: exits with this code; is killed (`kill`); waits for SIGTERM (`wait`) and saves,
-or for nothing (`deaf`); or is through (`busy`) once there is no `FAKE_DIR/slow_disk`.
+does so only after a while (`late`), or waits for nothing (`deaf`); or is through (`busy`) once
+there is no `FAKE_DIR/slow_disk`.
 """
 
 import json
@@ -32,14 +33,17 @@ def main(arguments: list[str]) -> None:
         (directory / f"{role}.saved").touch()
         sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if word == "deaf" else save)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if word in ("deaf", "late") else save)
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     record = {"arguments": arguments, "pid": os.getpid(), "devices": devices}
     (directory / f"{name}.jsonl").open("a").write(json.dumps(record) + "\n")
     print(f"{role} says {word}\rover\nand an unfinished line", end="", flush=True)
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    while word in ("wait", "deaf"):
+    if word == "late":
+        time.sleep(3)
+        signal.signal(signal.SIGTERM, save)
+    while word in ("wait", "late", "deaf"):
         signal.pause()
     if word == "busy":
         wait_for_disk()

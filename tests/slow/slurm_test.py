@@ -1,5 +1,7 @@
-"""The promises of the Slurm script, on a real Slurm; stand-ins play the experiment."""
+"""The promises of the Slurm script, on a real Slurm; stand-ins play most of the experiments."""
 
+import fcntl
+import json
 import subprocess
 import sys
 import time
@@ -9,12 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.fake_cluster_program import starts
-from tests.fakes.programs import ROOT, wait_until
+from tests.fakes.programs import ROOT, metrics, wait_until
 from tests.fakes.slurm_cluster import SlurmCluster, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 _PARTS = ("learner", "actor0", "actor1", "evaluator")
+_FRAMES = 120_000
+_FLAGS = ["--level_name=catch5", "--use_popart", "--num_actors=5", "--precision=float32"]
+_FLAGS += [f"--total_environment_frames={_FRAMES}", "--test_num_episodes=5", "--log_seconds=0.5"]
+_FAKE = "tests/fakes/fake_cluster_program.py"
 
 
 @pytest.fixture(scope="module")
@@ -24,28 +30,33 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 class Submission:
-    """A job of stand-ins, a part of which fills a node; `behaviour` says what each part does."""
+    """A job, a part of which fills a node; `behaviour` says what each part's stand-in does."""
 
     def __init__(self, slurm: SlurmCluster, directory: Path):
         self.slurm = slurm
         self.directory = directory
+        self._hurried: set[tuple[str, str]] = set()
 
     def submit(
-        self, *options: str, environment: dict[str, str] | None = None, **behaviour: str
+        self,
+        *options: str,
+        program: str = _FAKE,
+        environment: dict[str, str] | None = None,
+        **behaviour: str,
     ) -> subprocess.CompletedProcess[str]:
         (self.directory / "tmp").mkdir(exist_ok=True)
         sizes = [f"--{part}_cpus=4" for part in ("learner", "actor", "evaluator")]
         sizes += [f"--{part}_memory_gib=1" for part in ("learner", "actor", "evaluator")]
         command = [sys.executable, str(ROOT / "bazel" / "cluster" / "manifests.py"), "--name=duel"]
         command += ["--actor_jobs=2", "--image=agent:1", "--gpus=0", *sizes, *options]
-        subprocess.run([*command, f"--output_dir={self.directory}", "--", "--seed=1"], check=True)
+        subprocess.run([*command, f"--output_dir={self.directory}", "--", *_FLAGS], check=True)
         words = {f"FAKE_{part.upper()}": words for part, words in behaviour.items()}
         return subprocess.run(
             ["bash", "duel.slurm.sh"],
             cwd=self.directory,
             env=self.slurm.environment
             | {"PYTHON": sys.executable, "TMPDIR": str(self.directory / "tmp")}
-            | {"EXECUTABLE": str(ROOT / "tests" / "fakes" / "fake_cluster_program.py")}
+            | {"EXECUTABLE": str(ROOT / program)}
             | {"FAKE_DIR": str(self.directory), "RESTART_SECONDS": "0.1"}
             | {"WATCH_SECONDS": "1", "FAREWELL_SECONDS": "5"}
             | words
@@ -55,9 +66,13 @@ class Submission:
         )
 
     @property
+    def logdir(self) -> Path:
+        return self.directory / "runs" / "duel"
+
+    @property
     def jobs(self) -> list[str]:
         """Learner, actors and evaluator, as the run directory has them."""
-        lines = (self.directory / "runs" / "duel" / "slurm_jobs").read_text().splitlines()
+        lines = (self.logdir / "slurm_jobs").read_text().splitlines()
         return lines[0].split()
 
     @property
@@ -66,27 +81,43 @@ class Submission:
         return [learner, f"{actors}_0", f"{actors}_1", evaluator]
 
     def states(self) -> list[str]:
-        return [self._show(task, "JobState") for task in self.tasks]
+        return self.show("JobState")
 
-    def nodes(self) -> list[str]:
-        return [self._show(task, "NodeList") for task in self.tasks]
+    def show(self, field: str) -> list[str]:
+        """What Slurm knows of each part."""
+        return [self._show(task, field) for task in self.tasks]
 
     def _show(self, job: str, field: str) -> str:
         words = self.slurm.run("scontrol", "show", "job", "-o", job).split()
         return next(word.partition("=")[2] for word in words if word.startswith(f"{field}="))
 
+    def give_notice(self, task: str) -> None:
+        """Signals that the time limit is near."""
+        self.slurm.run("scancel", "--batch", "--signal=USR1", task)
+
+    def has_its_logs(self) -> bool:
+        """Tells whether each part has one, named by the learner's job, and there are no others."""
+        parts = ("learner", "actor-0", "actor-1", "evaluator")
+        names = {f"duel-{self.jobs[0]}-{part}.log" for part in parts}
+        return {path.name for path in self.directory.glob("*.log")} == names
+
     def num_starts(self) -> list[int]:
         return [len(starts(self.directory, part)) for part in _PARTS]
 
+    def hurry(self) -> None:
+        """Spares what was queued again its two minutes, but not the second that Slurm needs."""
+        parts = zip(self.tasks, self.states(), self.show("Restarts"), strict=True)
+        for task, state, restarts in parts:
+            if state == "PENDING" and restarts != "0" and (task, restarts) not in self._hurried:
+                self._hurried.add((task, restarts))
+                time.sleep(2)
+                self.slurm.run("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
+
     def wait_for(self, *num_starts: int) -> None:
-        """Waits for so many starts; what was queued again need not wait its two minutes."""
+        """Waits for so many starts."""
 
         def there() -> bool:
-            for task in self.tasks:
-                if self._show(task, "JobState") == "PENDING":
-                    self.slurm.run(
-                        "scontrol", "update", f"JobId={task}", "StartTime=now", check=False
-                    )
+            self.hurry()
             return self.num_starts() == list(num_starts)
 
         wait_until(there)
@@ -112,9 +143,7 @@ def test_time_limit_saves_and_queues_again(job: Submission) -> None:
     job.wait_for(2, 2, 2, 2)
     for role in ("learner", "actor", "evaluator"):
         assert (job.directory / f"{role}.saved").exists()
-    logs = {path.name for path in job.directory.glob("*.log")}
-    parts = ("learner", "actor-0", "actor-1", "evaluator")
-    assert logs == {f"duel-{job.jobs[0]}-{part}.log" for part in parts}
+    assert job.has_its_logs()
     told = [starts(job.directory, part)[0] for part in _PARTS]
     assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in told)
     assert [each["devices"] for each in told][1:] == ["-1"] * 3
@@ -134,7 +163,7 @@ def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
 def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
     assert job.submit().returncode == 0
     job.wait_for(1, 1, 1, 1)
-    node = job.nodes()[lost]
+    node = job.show("NodeList")[lost]
     job.slurm.lose_node(node)
     wait_until(lambda: job.states()[lost] == "PENDING")
     job.slurm.start_node(node)
@@ -142,6 +171,40 @@ def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
     job.wait_for_states(*["RUNNING"] * 4)
     for path in (job.directory / "tmp").iterdir():  # What a lost node leaves behind.
         path.rmdir()
+
+
+def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None:
+    assert job.submit().returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    with (job.logdir / "lock").open("w") as lock:  # As that one would hold it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job.slurm.run("scontrol", "requeue", job.jobs[0])
+        log = job.directory / f"duel-{job.jobs[0]}-learner.log"
+
+        def waits() -> bool:
+            job.hurry()
+            return "waiting for the end of this run's learner" in log.read_text()
+
+        wait_until(waits)
+        job.wait_for_states(*["RUNNING"] * 4)
+        assert job.num_starts() == [1, 1, 1, 1]
+    job.wait_for(2, 1, 1, 1)
+
+
+def test_one_actor_job_is_queued_again_alone(job: Submission) -> None:
+    assert job.submit().returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    job.give_notice(job.tasks[2])
+    job.wait_for(1, 1, 2, 1)
+    assert job.show("Restarts") == ["0", "0", "1", "0"]
+
+
+def test_notice_is_heard_by_what_has_just_begun(job: Submission) -> None:
+    assert job.submit(learner="late,wait").returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    job.give_notice(job.tasks[0])
+    job.wait_for(2, 1, 1, 1)
+    assert (job.directory / "learner.saved").exists()
 
 
 def test_parts_start_when_there_is_room(job: Submission) -> None:
@@ -195,7 +258,7 @@ def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
     (job.directory / "slow_disk").unlink()
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
     assert (job.directory / "learner.saving").read_text() == "TERM\n"  # Once.
-    assert job.states()[0] == "CANCELLED"
+    assert job.states() == ["CANCELLED"] * 4
     assert (job.directory / "learner.saved").exists()
     assert job.num_starts() == [1, 1, 1, 1]
     assert job.submit().returncode == 0  # The same again resumes.
@@ -206,3 +269,32 @@ def test_errors_are_one_line(job: Submission) -> None:
     assert result.returncode == 2
     assert "nowhere.zip; set EXECUTABLE" in result.stderr
     assert not (job.directory / "runs").exists()
+
+
+def test_the_program_itself_goes_on_after_its_time_limit_to_the_end(job: Submission) -> None:
+    assert job.submit(program="experiment.py").returncode == 0
+    wait_until(lambda: bool(metrics(job.logdir)))
+    address = (job.logdir / "learner.json").read_text()
+    job.give_notice(job.tasks[0])
+    job.wait_for_states("PENDING", "RUNNING", "RUNNING", "RUNNING")
+    saved = metrics(job.logdir)
+    frames = saved[-1]["frames"]
+    assert frames < _FRAMES
+
+    def is_over() -> bool:
+        job.hurry()
+        return not job.slurm.run("squeue", "--noheader")
+
+    wait_until(is_over)
+    assert job.states() == ["COMPLETED"] * 4
+    assert job.show("ExitCode") == ["0:0"] * 4
+    assert job.show("Restarts") == ["1", "0", "0", "0"]
+    after = metrics(job.logdir)
+    assert after[: len(saved)] == saved
+    assert after[-1]["frames"] >= _FRAMES
+    evaluations = (job.logdir / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(evaluations[-1])["frames"] == after[-1]["frames"]
+    log = (job.directory / f"duel-{job.jobs[0]}-learner.log").read_text()
+    assert f"saved at {frames:,} frames" in log
+    assert (job.logdir / "learner.json").read_text() != address  # Another port, which was found.
+    assert job.has_its_logs()

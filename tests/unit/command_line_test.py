@@ -1,7 +1,9 @@
 """The command line: what is refused, in one line, before anything is written or loaded."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -39,6 +41,23 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
     assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert "absl.flags" in imported, "imports are to be seen at all"
     assert not {"tensorflow", "sonnet"} & imported
+
+
+def test_a_process_that_loads_ends_at_sigterm_though_what_started_it_ignores_that(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "experiment.py", "--job_name=evaluator"]
+    command += [f"--logdir={tmp_path / 'run'}"]  # It waits for a run there.
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    process = subprocess.Popen(command, cwd=_ROOT)
+    signal.signal(signal.SIGTERM, before)
+    with process:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            process.terminate()
+            time.sleep(0.1)
+        process.kill()
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
