@@ -41,6 +41,14 @@ _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.002, 0.1
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
 
+def prepare_keys(config: Config) -> keys.Keys:
+    """Returns the learner's keys, after making them if there are none; see `keys.load`."""
+    place = _keys_directory(config)
+    if not place.exists():
+        keys.make(place)
+    return keys.load(place, keys.LEARNER)
+
+
 class RemoteActors(Actors):
     """Actor jobs as the learner sees them; weights are shown to them on entering."""
 
@@ -52,9 +60,6 @@ class RemoteActors(Actors):
         self._total_frames = config.total_environment_frames
         self._has_others = bool(config.learner_address)  # Actor jobs not started here.
         self._directory = RunDirectory(config.logdir)
-        place = Path(config.keys_dir) if config.keys_dir else self._directory.keys
-        if not place.exists():
-            keys.make(place)
         handshake = _handshake(config, learner.agent, spec) | {"--precision": config.precision}
         queue = RolloutQueue(spec, config.batch_size)
         self._port = LearnerPort(
@@ -63,7 +68,7 @@ class RemoteActors(Actors):
             len(config.suite.tasks),
             queue,
             handshake,
-            keys.load(place, keys.LEARNER),
+            prepare_keys(config),
         )
         self._jobs = ActorJobs(config, self._port.address)
         super().__init__(queue, config.batch_size, Publisher(self._port, learner))
@@ -145,7 +150,6 @@ def run_actor_job(config: Config) -> int | None:
     agent = factory.make_agent(config, spec)
     handshake, name = _handshake(config, agent, spec), f"actor job {config.task}"
     directory, over = RunDirectory(config.logdir), threading.Event()
-    place = Path(config.keys_dir) if config.keys_dir else directory.keys
 
     def locate() -> tuple[str, keys.Keys]:
         address = config.learner_address
@@ -153,7 +157,7 @@ def run_actor_job(config: Config) -> int | None:
             address, finished = directory.read_learner()
             if finished:  # It is gone, or soon will be.
                 over.set()
-        return address, keys.load(place, keys.ACTOR)
+        return address, keys.load(_keys_directory(config), keys.ACTOR)
 
     may_differ = {"--precision": config.precision}  # Is only logged.
     link = LearnerLink(locate, handshake, name, may_differ)
@@ -265,6 +269,10 @@ class RemoteQueue:
         """Waits, longer each time in a row, so that many who wait do not ask too often."""
         self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
         self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
+
+
+def _keys_directory(config: Config) -> Path:
+    return Path(config.keys_dir) if config.keys_dir else RunDirectory(config.logdir).keys
 
 
 def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:

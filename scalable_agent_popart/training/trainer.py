@@ -23,7 +23,7 @@ from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal, show_saved
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
-from scalable_agent_popart.training.remote_actors import RemoteActors
+from scalable_agent_popart.training.remote_actors import RemoteActors, prepare_keys
 
 
 class Tuner:
@@ -82,9 +82,9 @@ def train(
 
     Returns None at the end or where the tuner stops, or the number of the signal that asked to
     stop. Raises UserError if the run directory is another run's, damaged or without its
-    checkpoints, before anything is written; if another process trains there; or if the learner's
-    port is taken. Raises DivergenceError if the loss is no longer finite, as it was at the newest
-    checkpoint.
+    checkpoints, or if others can read its keys, before anything is written; if another process
+    trains there; or if the learner's port is taken. Raises DivergenceError if the loss is no
+    longer finite, as it was at the newest checkpoint.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
@@ -94,6 +94,8 @@ def train(
         stack.callback(directory.close)
         directory.lock()
         directory.check(config)  # Again: from here on no other process moves the run on.
+        if config.uses_port:
+            prepare_keys(config)  # Before more is written, as they may be refused.
         previous = directory.read_config()
         if previous is not None and config.precision == "auto":
             config = replace(config, precision=previous.precision)

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs import keys
 from scalable_agent_popart.training import remote_actors, trainer
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, is_alive, metrics, wait_until
 
@@ -68,3 +70,12 @@ def children(process: int) -> list[int]:
     """Returns the processes that one has started."""
     listed = Path(f"/proc/{process}/task").glob("*/children")
     return [int(child) for path in listed for child in path.read_text().split()]
+
+
+def test_keys_that_others_can_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    keys.make(tmp_path / "keys")
+    (tmp_path / "keys" / "learner.key").chmod(0o644)
+    flags = {"level_name": "catch5", "logdir": str(tmp_path), "learner_address": "localhost:0"}
+    with pytest.raises(UserError, match="open to other users"):
+        trainer.train(Config.from_flags(flags))
+    assert {path.name for path in tmp_path.iterdir()} == {"keys", "lock"}
