@@ -1,5 +1,6 @@
 """What one cluster job consists of, and what is wrong with it."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,9 @@ ROLES = ("learner", "actor", "evaluator")
 
 # Their numbers have two digits.
 _MOST_MEMBERS = 100
+
+# Of a Slurm job, in seconds: it needs three minutes to end, and some to begin.
+_SHORTEST_LIMIT = 600
 
 # What the manifests tell each process themselves.
 _SET_BY_MANIFESTS = (
@@ -139,6 +143,8 @@ class Job:
             value = getattr(self, name)
             if not value or any(character.isspace() for character in value):
                 raise JobError(f"--{name}={value!r} must not be empty and must hold no spaces")
+        if _seconds(self.slurm_time) < _SHORTEST_LIMIT:
+            raise JobError(f"--slurm_time={self.slurm_time} must be ten minutes or more")
         if self.num_actor_jobs < 1:
             raise JobError(f"--actor_jobs must be 1 or above, got {self.num_actor_jobs}")
         if not 1024 <= self.port < 2**16:
@@ -164,3 +170,18 @@ class Job:
         for option in (*self.slurm_options, *self.slurm_learner_options):
             if not re.match(r"--?[a-zA-Z]", option) or not option.isprintable():
                 raise JobError(f"{option!r} is not an option of sbatch; write --name=value")
+
+
+def _seconds(limit: str) -> float:
+    """Reads a time limit as Slurm does."""
+    if limit.upper() in ("UNLIMITED", "INFINITE"):
+        return math.inf
+    days, dash, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    numbers = [days, *parts] if dash else parts
+    if not all(number.isdecimal() for number in numbers) or len(parts) > len(units):
+        raise JobError(f"--slurm_time={limit} is no time limit; write DAYS-HOURS:MINUTES:SECONDS")
+    return 86400 * int(days or 0) + sum(
+        unit * int(part) for unit, part in zip(units, parts, strict=False)
+    )

@@ -186,3 +186,18 @@ def test_an_impossible_job_is_answered_in_one_line(
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "out").exists()
+
+
+def test_time_limits_are_read_as_slurm_does(
+    make: _Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for limit in ("10", "10:00", "0:10:00", "0-1", "0-0:10", "1-00:00:00", "UNLIMITED"):
+        make("--level_name=pong", slurm_time=limit)
+    for limit in ("9:59", "0:09:59", "0-0:9"):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            make("--level_name=pong", slurm_time=limit)
+        assert "must be ten minutes or more" in capsys.readouterr().err
+    for limit in ("day", "1:2:3:4", "1-", "-10", "1-2-3"):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            make("--level_name=pong", slurm_time=limit)
+        assert "is no time limit" in capsys.readouterr().err
