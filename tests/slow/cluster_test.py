@@ -1,7 +1,6 @@
 """Actor jobs and learners of one run are killed at random: it ends and loses little."""
 
 import random
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +74,5 @@ def test_killed_jobs_cost_no_more_than_is_trained_between_checkpoints(jobs: Jobs
         assert lost <= _CHECKPOINT_SECONDS + _SAVING_SECONDS
     assert learner.wait(DEADLINE_SECONDS) == 0
     for actor in actors:
-        if actor.poll() is None:  # One that was too late for the learner's farewell.
-            actor.terminate()
-        assert actor.wait(DEADLINE_SECONDS) in (0, 128 + signal.SIGTERM)
+        assert actor.wait(DEADLINE_SECONDS) == 0
     assert jobs.frames() >= _FRAMES
