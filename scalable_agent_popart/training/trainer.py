@@ -13,7 +13,7 @@ from environments import EnvironmentLostError
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.errors import DivergenceError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
@@ -149,14 +149,19 @@ def _learn(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
-    """Learns and records until frames are used up, it is stopped, or an environment is lost."""
+    """Learns and records until frames are used up or it is stopped.
+
+    If actors fail for good, as by losing an environment, it saves what was learned and raises that.
+    """
+    failure: Exception | None = None
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
-        except EnvironmentLostError:
-            break  # What was learned is saved first; leaving the actors raises it again.
+        except (EnvironmentLostError, UserError) as error:
+            failure = error
+            break
         if batch is None:
             if metrics is None:
                 log.show_start(actors.describe_start())
@@ -190,6 +195,8 @@ def _learn(
     if metrics is not None:  # Before the threads are waited for, and still safe from signals.
         _record(config, learner, actors, log, metrics)
         checkpoints.save()
+    if failure is not None:
+        raise failure
 
 
 def _record(

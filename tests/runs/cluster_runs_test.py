@@ -32,22 +32,24 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     monkeypatch.setattr(remote_actors, "StopOnSignal", NoSignal)
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
-    actor = Config.from_flags({**where, "job_name": "actor", "task": 3, "precision": "bfloat16"})
     ended: list[int | None] = []
-    job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))
-    job.start()
-    learner = {"learner_address": "localhost:0", "total_environment_frames": 2000}
-    learner |= {"log_seconds": 0.1}
-    trainer.train(Config.from_flags({**where, **learner, "precision": "float32"}))
-    job.join(DEADLINE_SECONDS)
-    assert ended == [None]
+    for frames in (2000, 2400):  # What finished the first time goes on with more frames.
+        where["total_environment_frames"] = frames
+        role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
+        actor = Config.from_flags({**where, **role})
+        job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))  # noqa: B023
+        job.start()
+        role = {"learner_address": "localhost:0", "log_seconds": 0.1, "precision": "float32"}
+        trainer.train(Config.from_flags({**where, **role}))
+        job.join(DEADLINE_SECONDS)
+    assert ended == [None, None]
     assert remote_actors.run_actor_job(actor) is None, "one that comes too late ends as well"
     lines = metrics(tmp_path)
-    assert lines[-1]["frames"] == 2000
+    assert lines[-1]["frames"] == 2400
     assert {line["precision"] for line in lines} == {"float32"}
     assert all(line["policy_lag"] < 100 for line in lines)
     difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
-    assert sum(difference in record.getMessage() for record in caplog.records) == 2, "both sides"
+    assert sum(difference in record.getMessage() for record in caplog.records) == 4, "both sides"
 
 
 def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path) -> None:
