@@ -165,6 +165,8 @@ def _learn(
         if batch is None:
             if metrics is None:
                 log.show_start(actors.describe_start())
+            else:
+                _check(learner, metrics)  # Actors cannot play with what is not finite.
             continue
         if metrics is None:
             log.show_start("compiling the update")
@@ -208,14 +210,9 @@ def _record(
     gradients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Logs an update and the state of the actors; raises DivergenceError if it is not finite."""
+    _check(learner, metrics)
     frames = int(learner.frames)
     values = {name: float(tensor) for name, tensor in metrics.items()}
-    if not np.isfinite(values["total_loss"] + values["gradient_norm"]):
-        raise DivergenceError(
-            f"training diverged at {frames:,} frames: total_loss is {values['total_loss']}, "
-            f"gradient_norm {values['gradient_norm']}; "
-            "lower --learning_rate or --max_grad_norm and give another --logdir"
-        )
     restarts = actors.restarts()
     by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
     if config.use_popart:
@@ -225,3 +222,14 @@ def _record(
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())
     log.record_metrics(frames, {**values, **actors.load()}, by_task)
+
+
+def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:
+    """Raises DivergenceError if an update is not finite."""
+    loss, norm = float(metrics["total_loss"]), float(metrics["gradient_norm"])
+    if not np.isfinite(loss + norm):
+        raise DivergenceError(
+            f"training diverged at {int(learner.frames):,} frames: total_loss is {loss}, "
+            f"gradient_norm {norm}; "
+            "lower --learning_rate or --max_grad_norm and give another --logdir"
+        )

@@ -309,7 +309,11 @@ class LearnerPort:
         return json.dumps(answer).encode()
 
     def _put(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Takes as many of the rollouts as the queue has capacity for."""
+        """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
+
+        Of many who send at that time only some can wait, and others are to ask before they send
+        again.
+        """
         self._admit(request, context)
         if len(request) < _PUT.size:
             self._drop(context, f"put {len(request)} bytes")
@@ -326,7 +330,13 @@ class LearnerPort:
             leaves = self._reader.read(memoryview(request)[_PUT.size :], count)
         except ValueError as error:
             self._drop(context, f"put rollouts that cannot be: {error}")
-        if num_taken := self._queue.reserve(count, 0.0):
+        num_taken = self._queue.reserve(count, 0.0)
+        if not num_taken and not self._finished and self._may_wait.acquire(blocking=False):
+            try:
+                num_taken = self._queue.reserve(count, _WAIT_SECONDS)
+            finally:
+                self._may_wait.release()
+        if num_taken:
             try:
                 self._queue.put_leaves([leaf[:num_taken] for leaf in leaves])
             except BaseException as error:

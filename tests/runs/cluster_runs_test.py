@@ -68,6 +68,18 @@ def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path)
     assert metrics(tmp_path)[-1]["frames"] >= 3000
 
 
+def test_a_learner_whose_actors_cannot_play_notices_that_it_diverged(tmp_path: Path) -> None:
+    programs = Programs()
+    flags = ["--level_name=catch5", "--actor_jobs=1", f"--logdir={tmp_path}", "--log_seconds=1000"]
+    learner = programs.run(*flags, "--learning_rate=1e30", "--max_grad_norm=0")
+    try:
+        assert learner.wait(DEADLINE_SECONDS) == 2
+        assert learner.stderr is not None
+        assert "error: training diverged" in learner.stderr.read()
+    finally:
+        programs.close()
+
+
 def children(process: int) -> list[int]:
     """Returns the processes that one has started."""
     listed = Path(f"/proc/{process}/task").glob("*/children")
