@@ -299,6 +299,6 @@ def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     return {
         **{f"--{flag}": value for flag, value in config.shared.items()},
         "--pbt_member": config.pbt_member,
-        "--dataset_path=dummy": config.dataset_path == "dummy",
+        "--dataset_path given": config.has_images,
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import factory
@@ -121,6 +122,8 @@ def train(
         if not finished:
             # With the configuration that trains it from now on.
             directory.record(config, int(learner.frames), device)
+            if remarks := config.remarks():
+                logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
         stack.callback(tuner.close)
         stack.callback(log.close)
         log.open(int(learner.frames), config.total_environment_frames, show_progress)

@@ -93,6 +93,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(wire: Wire) -> None:
     for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
         assert leaf.shape == (8, *own.shape)
         assert leaf.dtype == own.dtype
+    assert wire.queue.fill() == 0
     port.finish()
     assert link.status() == LearnerStatus(8, 4, True)
 
