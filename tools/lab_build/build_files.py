@@ -1,8 +1,8 @@
 """Reads what DeepMind Lab's own BUILD files say of its targets, without Bazel.
 
 Their language is a dialect of Python, so they are run as Python, with rules that only record what
-they are given. Labels are Bazel's: `//folder:name`, `//folder` for `//folder:folder`, `:name` within
-a folder, and `@archive//folder:name` for what comes from outside of the checkout.
+they are given. Labels are Bazel's: `//folder:name`, `//folder` for `//folder:folder`, `:name`
+within a folder, and `@archive//folder:name` for what comes from outside of the checkout.
 """
 
 import re
@@ -83,7 +83,8 @@ class BuildFiles:
                 targets[name] = Target(folder, name, arguments)
 
             text = (self._checkout / folder / "BUILD").read_text()
-            variables: dict[str, Any] = dict.fromkeys(re.findall(r"^ *\[?(\w+)\(", text, re.M), record)
+            rules = re.findall(r"^ *\[?(\w+)\(", text, re.MULTILINE)
+            variables: dict[str, Any] = dict.fromkeys(rules, record)
             variables["select"] = lambda choices: choices["//conditions:default"]
             variables["glob"] = lambda include, exclude=(): _glob(
                 self._checkout / folder, include, exclude

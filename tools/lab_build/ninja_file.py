@@ -7,22 +7,22 @@ BUILD files. What is made lies in the folder `out` beside them.
 import functools
 import shlex
 import subprocess
-import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from lab_build.build_files import BuildFiles, Target
+from .build_files import BuildFiles, Target
 
 OUT = "out"
 LIBRARIES = {"osmesa": "//:libdmlab_headless_sw.so", "egl": "//:libdmlab_headless_hw.so"}
-MODULE = "//:deepmind_lab.so"
-MAP_COMPILERS = ("//:bspc", "//q3map2")
+_MODULE = "//:deepmind_lab.so"
+_MAP_COMPILERS = ("//:bspc", "//q3map2")
 _SCRIPT_COMPILERS = ("//:lburg", "//:q3asm", "//:q3cpp", "//:q3lcc", "//:q3rcc")
 _SCRIPTS = {"cgame": "CGAME_QVM_ASMS", "qagame": "QAGAME_QVM_ASMS", "ui": "Q3UI_QVM_ASMS"}
 PACKS = ("assets_pk3", "assets_oa_pk3", "assets_bots_pk3")
+PLAIN_FILES = ("game_script_assets", "built_maps", "non_pk3_assets")
+_GENERATED = "//:lcc_dagcheck"
 _CODE = "engine/code"
+_LOGGING = {"absl_check", "absl_log"}
 _HEADERS = Path(__file__).resolve().parent / "include"
 
 # The names by which pkg-config knows the BUILD files' archives.
@@ -58,14 +58,27 @@ rule run
 """
 
 
-def write(folder: Path, checkout: Path, build_files: BuildFiles, renderer: str) -> None:
-    """Makes the folder ready for Ninja; `renderer` is one of `LIBRARIES`."""
+def sources(build_files: BuildFiles, renderer: str) -> list[str]:
+    """Returns all files of the checkout that go into a build; `renderer` is one of `LIBRARIES`."""
+    rules = [build_files.target(f"//:{name}") for name in (*PACKS, *PLAIN_FILES)]
+    targets = [target for label in _labels(renderer) for target in build_files.needed(label)[0]]
+    names = [name for rule in rules for name in rule.files("srcs")]
+    for kind in ("srcs", "hdrs", "textual_hdrs"):
+        names += [name for target in targets for name in target.files(kind)]
+    generated = build_files.target(_GENERATED).files("outs")
+    return [name for name in dict.fromkeys(names) if name not in generated]
+
+
+def write(
+    folder: Path, checkout: Path, build_files: BuildFiles, renderer: str, headers: Iterable[Path]
+) -> None:
+    """Makes a folder ready for Ninja; `headers` are the folders of Python's and NumPy's."""
     for path in checkout.iterdir():
         link = folder / path.name
         if not path.name.startswith(".") and not link.is_symlink():
             link.symlink_to(path)
-    ninja = _NinjaFile(folder, build_files)
-    for label in (*_SCRIPT_COMPILERS, *MAP_COMPILERS, LIBRARIES[renderer], MODULE):
+    ninja = _NinjaFile(folder, build_files, headers)
+    for label in _labels(renderer):
         ninja.link(label)
     ninja.compile_scripts()
     for name in PACKS:
@@ -74,15 +87,20 @@ def write(folder: Path, checkout: Path, build_files: BuildFiles, renderer: str) 
     ninja.write()
 
 
+def _labels(renderer: str) -> list[str]:
+    return [*_SCRIPT_COMPILERS, *_MAP_COMPILERS, LIBRARIES[renderer], _MODULE]
+
+
 class _NinjaFile:
     """The text of a `build.ninja` as it grows."""
 
-    def __init__(self, folder: Path, build_files: BuildFiles):
+    def __init__(self, folder: Path, build_files: BuildFiles, headers: Iterable[Path]):
         self._folder = folder
         self._build_files = build_files
+        self._python_flags = [f"-isystem{path}" for path in headers]
         self._text = [_RULES]
         self._objects: dict[str, list[str]] = {}
-        self._generated = build_files.target("//:lcc_dagcheck").files("outs")
+        [self._generated] = build_files.target(_GENERATED).files("outs")
 
     def write(self) -> None:
         """Writes the file."""
@@ -103,11 +121,10 @@ class _NinjaFile:
 
     def compile_scripts(self) -> None:
         """Adds the game's own scripts, which its virtual machine runs."""
-        [source], [output] = (
-            self._build_files.target("//:lcc_dagcheck").files(kind) for kind in ("srcs", "outs")
-        )
         lburg, q3asm, q3cpp, q3lcc, q3rcc = (f"{OUT}/{label[3:]}" for label in _SCRIPT_COMPILERS)
-        self._run(f"{OUT}/{output}", [source], f"{lburg} {source} > {OUT}/{output}", [lburg])
+        [source] = self._build_files.target(_GENERATED).files("srcs")
+        output = f"{OUT}/{self._generated}"
+        self._run(output, [source], f"{lburg} {source} > {output}", [lburg])
         compiled = {}
         for name in self._build_files.variable("ASM_SOURCES"):
             compiled[name] = f"{OUT}/{_CODE}/{name}.asm"
@@ -130,7 +147,9 @@ class _NinjaFile:
             names.write_text(text)
         self._edge("pack", f"{OUT}/{output}", files, [f"{OUT}/{output}.list"], folder=folder)
 
-    def _run(self, output: str, inputs: Sequence[str], command: str, programs: Sequence[str]) -> None:
+    def _run(
+        self, output: str, inputs: Sequence[str], command: str, programs: Sequence[str]
+    ) -> None:
         self._edge("run", output, inputs, programs, command=command)
 
     def _compile(self, target: Target) -> list[str]:
@@ -139,7 +158,7 @@ class _NinjaFile:
         if label not in self._objects:
             flags = self._flags(label)
             sources = [name for name in target.files("srcs") if name.endswith((".c", ".cc"))]
-            sources = [f"{OUT}/{name}" if name in self._generated else name for name in sources]
+            sources = [f"{OUT}/{name}" if name == self._generated else name for name in sources]
             self._objects[label] = [
                 f"{OUT}/objects/{target.path(target.name)}/{name}.o" for name in sources
             ]
@@ -156,6 +175,8 @@ class _NinjaFile:
             flags += [f"-isystem{target.path(name)}" for name in target.words("includes")]
         if targets[0].folder == "q3map2":  # Its own type `bool` is at odds with stdbool.h.
             flags += ["-include", str(_HEADERS / "qboolean.h")]
+        if any(label.startswith("@python_system//") for label in archives):
+            flags += self._python_flags
         return f"{shlex.join(flags)} {_pkg_config('--cflags', archives)}"
 
     def _edge(
@@ -167,8 +188,8 @@ class _NinjaFile:
         self._text += [f"  {name} = {value.replace('$', '$$')}" for name, value in given.items()]
 
 
-def pkg_config_names(archives: Iterable[str]) -> list[str]:
-    """Returns the names by which pkg-config knows archives of the BUILD files."""
+def _pkg_config(option: str, archives: Iterable[str]) -> str:
+    """Returns the flags of compiling (`--cflags`) or linking (`--libs`) with archives."""
     names = []
     for label in archives:
         archive, _, name = label.removeprefix("@").partition("//")
@@ -176,28 +197,17 @@ def pkg_config_names(archives: Iterable[str]) -> list[str]:
             names.append(f"absl_{name.rpartition('/')[2].rpartition(':')[2]}")
         else:
             names += _PKG_CONFIG_NAMES.get(archive, [])
-    return names
-
-
-def _pkg_config(option: str, archives: Iterable[str]) -> str:
-    """Returns the flags of compiling (`--cflags`) or linking (`--libs`) with archives."""
-    archives = list(archives)
-    names = pkg_config_names(archives)
-    own = []
-    if not _has_logging() and {"absl_log", "absl_check"} & set(names):
-        # Abseil before 2023 has no `absl/log`; headers of this folder take its place.
-        names = [name for name in names if name not in ("absl_log", "absl_check")]
-        own += [_HEADERS]
-    if any(label.startswith("@python_system//") for label in archives):
-        own += [sysconfig.get_path("include"), np.get_include()]
-    flags = [f"-isystem{path}" for path in own] if option == "--cflags" else []
-    return f"{shlex.join(flags)} {_ask_pkg_config(option, *names) if names else ''}".strip()
+    flags = ""
+    if not _has_logging() and not _LOGGING.isdisjoint(names):
+        # Abseil before 2023 has no `absl/log`; the headers beside this module take its place.
+        names = [name for name in names if name not in _LOGGING]
+        flags = f"-isystem{shlex.quote(str(_HEADERS))} " if option == "--cflags" else ""
+    return flags + (_ask_pkg_config(option, *names) if names else "")
 
 
 @functools.cache
 def _ask_pkg_config(*arguments: str) -> str:
-    result = subprocess.run(["pkg-config", *arguments], stdout=subprocess.PIPE, text=True, check=True)
-    return result.stdout.strip()
+    return subprocess.check_output(["pkg-config", *arguments], text=True).strip()
 
 
 @functools.cache
