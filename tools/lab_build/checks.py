@@ -89,8 +89,9 @@ def checkout_problems(checkout: Path, names: Iterable[str]) -> list[str]:
 
 
 def _has_library(name: str) -> bool:
-    program = shutil.which("pkg-config")
-    return bool(program) and subprocess.run([program, "--exists", name]).returncode == 0
+    if not shutil.which("pkg-config"):
+        return False
+    return subprocess.run(["pkg-config", "--exists", name]).returncode == 0
 
 
 def _listed_by_git(checkout: Path) -> list[str]:
