@@ -1,6 +1,6 @@
 """Builds DeepMind Lab for the Python that runs this, from a checkout of its source.
 
-  python tools/build_deepmind_lab.py --source=lab --output=wheels
+  python tools/build_deepmind_lab.py --source=lab --output=wheels --install
 
 Takes packages of Debian or Ubuntu and this Python's headers and NumPy, no Bazel and no network.
 What is missing is said first, and nothing is written then. The wheel is there once a level of it
@@ -39,9 +39,12 @@ def main() -> int:
         default="osmesa",
         help="what draws: the processor (osmesa), or what EGL finds",
     )
+    parser.add_argument("--install", action="store_true", help="install it into this Python, too")
     given = parser.parse_args()
     try:
-        return _build(given.source, given.output, given.renderer)
+        return _build(given.source, given.output, given.renderer) or (
+            _install(given.output) if given.install else 0
+        )
     except KeyboardInterrupt:
         return _complain([_STOPPED], 130)
 
@@ -77,8 +80,17 @@ def _build(source: Path, output: Path, renderer: str) -> int:
             return _complain(["the module was built, but does not play a level: see above"])
     (folder / wheel.NAME).replace(output / wheel.NAME)
     shutil.rmtree(folder)
-    print(f"Install it: {sys.executable} -m pip install {output / wheel.NAME}")
-    print(f"To run it, a machine needs: sudo apt-get install {' '.join(packages)}")
+    print(f"Made {output / wheel.NAME}")
+    print(f"Machines that run it need: sudo apt-get install {' '.join(packages)}", flush=True)
+    return 0
+
+
+def _install(output: Path) -> int:
+    # The first takes the place of an earlier build, the second adds what the wheel asks for.
+    for options in (["--force-reinstall", "--no-deps"], []):
+        command = [sys.executable, "-m", "pip", "install", *options, str(output / wheel.NAME)]
+        if code := subprocess.run(command).returncode:
+            return code
     return 0
 
 
