@@ -52,7 +52,10 @@ def machine_problems(renderer: str) -> list[str]:
         else:
             problems.append(f"the headers of this Python are missing: {python} has no Python.h")
     if not (numpy / "numpy/arrayobject.h").is_file():
-        problems.append(f"NumPy 2 is missing: {sys.executable} -m pip install 'numpy>=2'")
+        problems.append(
+            f"{sys.executable} has no NumPy 2: use .venv/bin/python, which make install makes, "
+            "or install numpy>=2 for it"
+        )
     if packages:
         names = " ".join(sorted(packages))
         problems.insert(0, f"packages are missing: sudo apt-get install {names}")
