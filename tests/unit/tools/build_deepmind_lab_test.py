@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,7 @@ def test_absent_files_and_pointers_are_named(checkout: Path) -> None:
     assert "such as assets/a b.tga, are pointers of Git LFS" in pointers
 
 
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 def test_git_knows_which_files_are_absent(checkout: Path) -> None:
     for command in (["init", "--quiet"], ["add", "."]):
         subprocess.run(["git", "-C", str(checkout), *command], check=True)
