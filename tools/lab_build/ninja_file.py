@@ -36,10 +36,12 @@ _PKG_CONFIG_NAMES = {
     "sdl_system": ["sdl2"],
     "zlib_archive": ["zlib"],
 }
+# What `lenient` lists are errors from GCC 14 on.
 _RULES = """\
 optimise = -O2 -DNDEBUG -fPIC -fcommon -w
+lenient = -Wno-implicit-function-declaration -Wno-incompatible-pointer-types -Wno-int-conversion
 rule c
-  command = gcc -std=gnu99 $optimise -iquote . $flags -MMD -MF $out.d -c $in -o $out
+  command = gcc -std=gnu99 $optimise $lenient -iquote . $flags -MMD -MF $out.d -c $in -o $out
   depfile = $out.d
   description = Compiling $in
 rule cc
