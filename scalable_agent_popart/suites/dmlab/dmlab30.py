@@ -30,7 +30,7 @@ from scalable_agent_popart.system.supervisor import last_words
 _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
-_BUILD = "build it: https://github.com/google-deepmind/lab/blob/master/docs/users/build.md"
+_BUILD = "build it as docs/dmlab.md describes"
 
 
 def _action_set(looks: Sequence[int], downs: Sequence[int]) -> np.ndarray:
