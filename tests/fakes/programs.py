@@ -60,6 +60,13 @@ def is_alive(process: int) -> bool:
     return state not in "ZX"
 
 
+def children(process: int) -> list[int]:
+    """Returns the living processes that one has started."""
+    listed = Path(f"/proc/{process}/task").glob("*/children")
+    started = [int(child) for path in listed for child in path.read_text().split()]
+    return list(filter(is_alive, started))
+
+
 def metrics(logdir: Path) -> list[dict[str, Any]]:
     """The complete lines of the learner's log."""
     path = logdir / "metrics.jsonl"
