@@ -38,16 +38,16 @@ def test_killed_levels_come_back_and_a_killed_run_goes_on(
             wait_until(lambda n=kills: metrics(logdir)[-1]["environment_restarts"] == n, program)
         wait_until(lambda: len(children(program.pid)) == 4, program)
         frames = metrics(logdir)[-1]["frames"]
-        wait_until(lambda: saved(logdir)[0] > frames + 10 * engine.room_frames, program)
+        wait_until(lambda: saved(logdir)[0] > frames + 5 * engine.room_frames, program)
         levels = children(program.pid)
         program.kill()
         wait_until(lambda: not any(map(is_alive, levels)))
         assert not list(temporary.glob("environment_processes_*")), "nothing is left behind"
         frames = saved(logdir)[0]
-        program = programs.run(**flags, total_environment_frames=frames + 10 * engine.room_frames)
+        program = programs.run(**flags, total_environment_frames=frames + 5 * engine.room_frames)
         assert program.wait(DEADLINE_SECONDS) == 0, program.communicate()[1]
     assert not list(temporary.iterdir())
-    assert saved(logdir)[0] >= frames + 10 * engine.room_frames
+    assert saved(logdir)[0] >= frames + 5 * engine.room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
     episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
