@@ -63,7 +63,7 @@ class Engine(NamedTuple):
     """What is imported as `deepmind_lab`."""
 
     is_real: bool
-    room_frames: int  # Environment frames of an episode of the `rooms_*_train` levels.
+    room_frames: int  # Environment frames of the longest episodes of the `rooms_*_train` levels.
 
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])

@@ -26,7 +26,7 @@ _HELD_OUT = tuple(SUITE.test_versions.values())
 _SUITE_LEVELS = (*SUITE.tasks, *_HELD_OUT)
 _READ_IMAGES = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
 _OTHER_LEVELS = ("seekavoid_arena_01", "lt_chasm")
-_GENERATED = ("explore_", "rooms_", "skymaze_", "natlab_varying", "lasertag_")
+_GENERATED = ("explore_", "rooms_keys_", "skymaze_", "language_", "lasertag_")
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
 # Sums of these are exact, in any order.
 ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)

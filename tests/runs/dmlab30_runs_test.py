@@ -12,7 +12,7 @@ from scalable_agent_popart import scores, suites
 from scalable_agent_popart.suites import process_pool
 from tests.conftest import Engine
 from tests.fakes.main_program import run
-from tests.fakes.programs import metrics
+from tests.fakes.programs import left_in, metrics
 from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -24,9 +24,7 @@ StandIn = Callable[..., None]
 def _quick_restarts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
-    left = [path.name for path in temporary.iterdir()]
-    others = [name for name in left if not name.startswith("__autograph")]  # TensorFlow's.
-    assert not others, "processes and engines leave nothing behind"
+    assert not left_in(temporary), "processes and engines leave nothing behind"
 
 
 def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) -> None:
@@ -34,7 +32,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     levels = [*suite.test_versions, other]
     logdir = tmp_path / "run"
     settings = {**SMALL, "level_name": ",".join(levels), "logdir": str(logdir)}
-    settings |= {"level_cache_dir": str(tmp_path / "cache"), "num_actors": 4, "use_popart": True}
+    settings |= {"num_actors": 4, "use_popart": True}
     for part in (1, 2):  # The second time it goes on.
         run(**settings, total_environment_frames=part * 5 * engine.room_frames)
     last = metrics(logdir)[-1]
@@ -42,9 +40,8 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     assert list(last["shift"]) == list(last["scale"]) == levels
     assert (last["environment_restarts"], last["tasks_scored"]) == (0, 2)
     episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
-    frames = {line["episode_frames"] for line in episodes if line["task"] != other}
-    assert frames == {engine.room_frames}
-    assert list((tmp_path / "cache").iterdir())
+    frames = [line["episode_frames"] for line in episodes if line["task"] != other]
+    assert max(frames) == engine.room_frames
 
     run(mode="test", logdir=str(logdir), test_num_episodes=2, record_video=True)
     result = json.loads((logdir / "evaluation.json").read_text())

@@ -13,6 +13,7 @@ from tests.fakes.programs import (
     Programs,
     children,
     is_alive,
+    left_in,
     metrics,
     wait_until,
 )
@@ -42,15 +43,15 @@ def test_killed_levels_come_back_and_a_killed_run_goes_on(
         levels = children(program.pid)
         program.kill()
         wait_until(lambda: not any(map(is_alive, levels)))
-        assert not list(temporary.glob("environment_processes_*")), "nothing is left behind"
+        assert not left_in(temporary)
         frames = saved(logdir)[0]
         program = programs.run(**flags, total_environment_frames=frames + 5 * engine.room_frames)
         assert program.wait(DEADLINE_SECONDS) == 0, program.communicate()[1]
-    assert not list(temporary.iterdir())
+    assert not left_in(temporary)
     assert saved(logdir)[0] >= frames + 5 * engine.room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
     episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
-    assert {(e["task"], e["episode_frames"]) for e in episodes} == {
-        (level, engine.room_frames) for level in _LEVELS
-    }
+    frames = {line["task"]: line["episode_frames"] for line in episodes}
+    assert frames.keys() == set(_LEVELS)
+    assert max(frames.values()) <= engine.room_frames

@@ -54,7 +54,7 @@ def _play(
 def test_levels_are_the_modules_own_over_the_end_of_an_episode(
     engine: Engine, tmp_path: Path, levels: Sequence[str], config: dict[str, str]
 ) -> None:
-    """Also where maps come from the cache."""
+    """Also where maps are compiled, and where they come from the cache."""
     # Left is the cross that begins psychlab's trials, in which images are shown.
     actions = np.random.default_rng(0).integers(15, size=_MAX_STEPS)
     actions[:20] = [_LEFT] + 19 * [_FIRE]
@@ -73,6 +73,7 @@ def test_levels_are_the_modules_own_over_the_end_of_an_episode(
     assert any(np.any(each["reward"]) for each in raw)
     assert any(map(any, (each["words"] for each in raw))) == (not config)
 
+    assert (tmp_path / "cache").exists() == (not config)
     again = _play(levels, actions, [6] * len(levels), options)
     for expected, (_, _, _, observation) in zip(raw, again, strict=True):
         np.testing.assert_array_equal(observation.image, expected["image"][:6])
