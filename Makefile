@@ -21,9 +21,9 @@ demo: install
 test: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20
 
-# What kills processes again and again, or takes minutes.
+# What kills processes again and again, or takes minutes; and DmLab's tests with the real engine.
 test-slow: install
-	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow tests/slow
+	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir=build/site

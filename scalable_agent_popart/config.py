@@ -151,6 +151,14 @@ class Config:
         modes=_RUNS,
     )
     level_cache_dir: str = setting("", "Where to keep compiled DmLab levels.", PROCESS, modes=_RUNS)
+    level_cache_gib: float = setting(
+        10.0,
+        "GiB of compiled levels to keep, at most; those not used for longest go first.",
+        PROCESS,
+        above=0,
+        modes=_RUNS,
+        needs="level_cache_dir",
+    )
     network: str = setting(
         ..., "Network of IMPALA's paper.", CHECKPOINT, choices=("deep", "shallow"), shared=True
     )

@@ -1,11 +1,12 @@
 """What all tests share."""
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,7 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this process and those that it starts leave their temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def stand_in(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
     """Makes the stand-in importable as `deepmind_lab`, also in processes that are started.
 
     The fixture is a function that sets how levels behave: `stand_in(lt_chasm={...}, **{"*": ...})`.
@@ -34,9 +47,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     folder.mkdir()
     (folder / "deepmind_lab.py").write_text("from tests.fakes.fake_deepmind_lab import *\n")
     monkeypatch.syspath_prepend(str(folder))
-    # Where engines leave their files, and processes that start others find the stand-in.
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(_ROOT)]))
     dmlab30.complaint.cache_clear()
 
@@ -47,3 +57,21 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     yield behave
     dmlab30.complaint.cache_clear()
     sys.modules.pop("deepmind_lab", None)
+
+
+class Engine(NamedTuple):
+    """What is imported as `deepmind_lab`."""
+
+    is_real: bool
+    room_frames: int  # Environment frames of the longest episodes of the `rooms_*_train` levels.
+
+
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
+def engine(request: pytest.FixtureRequest, temporary: Path) -> Engine:
+    """The stand-in for `deepmind_lab`, and where it is installed the real one, which is slow."""
+    if request.param == "stand-in":
+        request.getfixturevalue("stand_in")(**{"*": {"episode_frames": 40}})
+        return Engine(is_real=False, room_frames=40)
+    if importlib.util.find_spec("deepmind_lab") is None:
+        pytest.skip("deepmind_lab is not installed")
+    return Engine(is_real=True, room_frames=3600)

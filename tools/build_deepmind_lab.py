@@ -88,7 +88,8 @@ def _build(source: Path, output: Path, renderer: str) -> int:
 def _install(output: Path) -> int:
     # The first takes the place of an earlier build, the second adds what the wheel asks for.
     for options in (["--force-reinstall", "--no-deps"], []):
-        command = [sys.executable, "-m", "pip", "install", "--quiet", *options, str(output / wheel.NAME)]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", *options]
+        command.append(str(output / wheel.NAME))
         if code := subprocess.run(command).returncode:
             return code
     return 0

@@ -48,6 +48,7 @@ class EnvironmentOptions:
     training: bool = True
     dataset_path: str = ""  # directory of the images that some levels show
     level_cache_dir: str = ""  # directory of compiled levels
+    level_cache_gib: float = 10.0  # their size at most, all together
     human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
 
 

@@ -24,8 +24,9 @@ from scalable_agent_popart.suites.dmlab.dmlab30 import SUITE
 _FOLDER = "contributed/dmlab30/"
 _HELD_OUT = tuple(SUITE.test_versions.values())
 _SUITE_LEVELS = (*SUITE.tasks, *_HELD_OUT)
+_READ_IMAGES = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
 _OTHER_LEVELS = ("seekavoid_arena_01", "lt_chasm")
-_GENERATED = ("explore_", "rooms_", "skymaze_", "natlab_varying", "lasertag_")
+_GENERATED = ("explore_", "rooms_keys_", "skymaze_", "language_", "lasertag_")
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
 # Sums of these are exact, in any order.
 ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)
@@ -70,6 +71,9 @@ class Lab:
         self._status = "uninitialised"
 
     def reset(self, episode: int = -1, seed: int | None = None) -> bool:
+        images = self._config.get("datasetPath", "")
+        if self._level in _READ_IMAGES and images != "dummy" and not os.path.isdir(images):
+            raise RuntimeError('Failed to start environment - "Cannot open dataset"')
         mixer = int(self._config.get("mixerSeed", 0))
         found = self._level.startswith(_GENERATED) and self._make_map(f"{self._level}_{mixer}")
         # The real module computes all this time and never releases the interpreter's lock.

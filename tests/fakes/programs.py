@@ -60,6 +60,19 @@ def is_alive(process: int) -> bool:
     return state not in "ZX"
 
 
+def children(process: int) -> list[int]:
+    """Returns the living processes that one has started."""
+    listed = Path(f"/proc/{process}/task").glob("*/children")
+    started = [int(child) for path in listed for child in path.read_text().split()]
+    return list(filter(is_alive, started))
+
+
+def left_in(directory: Path) -> list[str]:
+    """Returns the names of what is in a temporary directory and not TensorFlow's own."""
+    names = [path.name for path in directory.iterdir()]
+    return [name for name in names if not name.startswith("__autograph_generated_file")]
+
+
 def metrics(logdir: Path) -> list[dict[str, Any]]:
     """The complete lines of the learner's log."""
     path = logdir / "metrics.jsonl"

@@ -10,7 +10,14 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs import keys
 from scalable_agent_popart.training import remote_actors, trainer
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, is_alive, metrics, wait_until
+from tests.fakes.programs import (
+    DEADLINE_SECONDS,
+    Programs,
+    children,
+    is_alive,
+    metrics,
+    wait_until,
+)
 
 
 class NoSignal(SimpleNamespace):
@@ -78,12 +85,6 @@ def test_a_learner_whose_actors_cannot_play_notices_that_it_diverged(tmp_path: P
         assert "error: training diverged" in learner.stderr.read()
     finally:
         programs.close()
-
-
-def children(process: int) -> list[int]:
-    """Returns the processes that one has started."""
-    listed = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for path in listed for child in path.read_text().split()]
 
 
 def test_keys_that_others_can_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:

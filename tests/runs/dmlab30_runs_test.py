@@ -1,16 +1,18 @@
-"""Whole runs on DeepMind Lab's levels, each a process that plays the stand-in."""
+"""Whole runs on DeepMind Lab's levels, each a process."""
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.suites import process_pool
+from tests.conftest import Engine
 from tests.fakes.main_program import run
-from tests.fakes.programs import metrics
+from tests.fakes.programs import left_in, metrics
 from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -19,40 +21,48 @@ StandIn = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
-def _quick_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _quick_restarts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
-    left = list((tmp_path / "temporary").glob("environment_processes_*"))
-    assert not left, "processes and engines leave nothing behind"
+    assert not left_in(temporary), "processes and engines leave nothing behind"
 
 
-def test_levels_are_trained_and_tested(stand_in: StandIn, tmp_path: Path) -> None:
-    held_out_task, other = "rooms_collect_good_objects_train", "lt_chasm"
-    stand_in(**{"*": {"episode_frames": 40}})  # Games of 10 agent steps.
+def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) -> None:
+    suite, other = suites.resolve("dmlab30"), "seekavoid_arena_01"
+    levels = [*suite.test_versions, other]
     logdir = tmp_path / "run"
-    settings = {**SMALL, "level_name": f"{held_out_task},{other}", "logdir": str(logdir)}
-    settings |= {"level_cache_dir": str(tmp_path / "cache"), "num_actors": 4, "use_popart": True}
-    run(**settings, total_environment_frames=600)
+    settings = {**SMALL, "level_name": ",".join(levels), "logdir": str(logdir)}
+    settings |= {"num_actors": 4, "use_popart": True}
+    for part in (1, 2):  # The second time it goes on.
+        run(**settings, total_environment_frames=part * 5 * engine.room_frames)
     last = metrics(logdir)[-1]
-    assert tuple(last["shift"]) == tuple(last["scale"]) == (held_out_task, other)
-    assert (last["environment_restarts"], last["tasks_scored"]) == (0, 1)
-    episodes = (logdir / "episodes.jsonl").read_text().splitlines()
-    assert {json.loads(line)["episode_frames"] for line in episodes} == {40}
-    assert list((tmp_path / "cache").iterdir())
+    assert last["frames"] >= 10 * engine.room_frames
+    assert list(last["shift"]) == list(last["scale"]) == levels
+    assert (last["environment_restarts"], last["tasks_scored"]) == (0, 2)
+    episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
+    frames = [line["episode_frames"] for line in episodes if line["task"] != other]
+    assert max(frames) == engine.room_frames
 
-    run(mode="test", logdir=str(logdir), test_num_episodes=2)
+    run(mode="test", logdir=str(logdir), test_num_episodes=2, record_video=True)
     result = json.loads((logdir / "evaluation.json").read_text())
-    suite = suites.resolve("dmlab30")
-    held_out = suite.test_versions[held_out_task]
-    assert list(result["tasks"]) == [held_out, other]
-    assert list(result["train"]["tasks"]) == [held_out_task]
+    assert list(result["tasks"]) == [*suite.test_versions.values(), other]
+    assert list(result["train"]["tasks"]) == list(suite.test_versions)
     assert result["tasks"][other]["normalised"] is None
-    for level, column in ((held_out, result), (held_out_task, result["train"])):
-        played = column["tasks"][level]
-        assert played["episodes"] == len(played["returns"]) == 2
-        score = scores.normalise(np.mean(played["returns"]), suite.reference_scores[held_out_task])
-        assert played["normalised"] == pytest.approx(score)
-        assert column["aggregate"]["mean_capped"] == pytest.approx(min(100.0, score))
+    for column, tested in ((result, suite.test_version), (result["train"], str)):
+        capped = []
+        for task in suite.test_versions:
+            played = column["tasks"][tested(task)]
+            assert played["episodes"] == len(played["returns"]) == 2
+            score = scores.normalise(np.mean(played["returns"]), suite.reference_scores[task])
+            assert played["normalised"] == pytest.approx(score)
+            capped.append(min(100.0, score))
+        assert column["aggregate"]["mean_capped"] == pytest.approx(np.mean(capped))
+    films = sorted((logdir / "videos").iterdir())
+    assert [film.stem for film in films] == sorted([*levels, *suite.test_versions.values()])
+    for film in films:
+        with av.open(str(film)) as container:
+            num_frames = sum(1 for _ in container.decode(video=0))
+        assert num_frames >= min(900, 2 * engine.room_frames // 4)
 
 
 def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(

@@ -10,7 +10,14 @@ import pytest
 
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.checkpoints import frames_of, newest_checkpoint
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, is_alive, metrics, wait_until
+from tests.fakes.programs import (
+    DEADLINE_SECONDS,
+    Programs,
+    children,
+    is_alive,
+    metrics,
+    wait_until,
+)
 
 _TINY = {
     "mode": "pbt",
@@ -50,16 +57,10 @@ def population(tmp_path: Path) -> Iterator[_Population]:
         yield population
 
 
-def _workers(parent: int) -> list[int]:
-    """Lists the processes that train for another one."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(child) for child in children if is_alive(int(child))]
-
-
 def test_a_worker_that_is_killed_is_started_again(population: _Population) -> None:
     program = population.run(**_TINY, logdir=population.root, pbt_places=2)
     wait_until(lambda: min(population.frames(n) for n in range(2)) > 0, program)
-    killed = _workers(program.pid)
+    killed = children(program.pid)
     assert len(killed) == 2
     for process in killed:
         os.kill(process, signal.SIGKILL)
@@ -76,7 +77,7 @@ def test_workers_save_and_end_with_the_process_that_started_them(
     endless = {**_TINY, "total_environment_frames": 10**9, "pbt_episodes": 10**9}
     program = population.run(**endless, logdir=population.root)
     wait_until(lambda: population.frames(0) > 0, program)
-    (worker,) = _workers(program.pid)
+    (worker,) = children(program.pid)
     program.send_signal(number)
     _, output = program.communicate(timeout=DEADLINE_SECONDS)
     wait_until(lambda: not is_alive(worker))

@@ -98,7 +98,10 @@ def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (record[: len(record) // 2], [path])
 
 
-def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(tmp_path: Path) -> None:
+def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # Where it is installed, too.
     (tmp_path / "population.json").touch()
     level = ["--level_name=dmlab30", "--dataset_path=dummy", f"--logdir={tmp_path}"]
     assert "needs the module deepmind_lab" in _refusal(*level)

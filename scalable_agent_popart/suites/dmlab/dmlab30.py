@@ -84,7 +84,9 @@ class DmLabLevel:
         config["datasetPath"] = options.dataset_path or _DUMMY_DATASET
         if not options.training:
             config |= {"allowHoldOutLevels": "true", "mixerSeed": str(_TEST_MIXER_SEED)}
-        cache = LevelCache(options.level_cache_dir) if options.level_cache_dir else None
+        cache = None
+        if options.level_cache_dir:
+            cache = LevelCache(options.level_cache_dir, options.level_cache_gib * 2**30)
         given = {"config": config, "level_cache": cache, "temp_folder": str(directory)}
         self._actions = ACTION_SETS[options.action_set]
         self._num_action_repeats = options.num_action_repeats

@@ -1,11 +1,22 @@
 """Cache of DeepMind Lab's compiled maps in a directory that many processes share."""
 
+import contextlib
 import hashlib
+import os
+import random
+import time
 import urllib.parse
 import uuid
 from pathlib import Path
 
 from absl import logging
+
+# Names of entries and of the folder where they are written; all else is the user's.
+_SUFFIX, _UNFINISHED = ".dmlab_map", ".unfinished_dmlab_maps"
+_MAX_WRITE_SECONDS = 3600.0  # What is unfinished for longer is of a writer that was killed.
+# All writers together look for entries to remove once in so much of the limit, on average, and
+# remove so much more than they must. Thus the directory is rarely listed, and rarely too large.
+_INTERVAL, _MARGIN = 0.01, 0.05
 
 
 class LevelCache:
@@ -13,39 +24,72 @@ class LevelCache:
 
     An entry is a file: a digest of key and compiled map, then the map. It is ignored if its digest
     does not fit, since the engine ends its process if `fetch` returns True without a proper map.
+    Any process may remove any entry at any time; those that were used least recently go first.
     """
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, max_bytes: float):
         self._directory = Path(directory)  # Made at the first `write`.
+        self._max_bytes = max_bytes
 
     def fetch(self, key: str, pk3_path: str) -> bool:
         """Copies the map of a key to `pk3_path`; returns False if there is none."""
+        path = self._path(key)
         try:
-            entry = self._path(key).read_bytes()
+            entry = path.read_bytes()
             compiled = entry[hashlib.sha256().digest_size :]
             if entry != _entry(key, compiled):
                 return False
             Path(pk3_path).write_bytes(compiled)
         except OSError:
             return False
+        with contextlib.suppress(OSError):  # It was removed just now, or is another user's.
+            os.utime(path)
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
         """Keeps the map at `pk3_path`; a failure is logged, and the map compiled again later."""
         try:
-            compiled = Path(pk3_path).read_bytes()
-            self._directory.mkdir(parents=True, exist_ok=True)
-            temporary = self._directory / f".new_{uuid.uuid4().hex}"
+            entry = _entry(key, Path(pk3_path).read_bytes())
+            unfinished = self._directory / _UNFINISHED
+            unfinished.mkdir(parents=True, exist_ok=True)
+            _remove_older(unfinished, time.time() - _MAX_WRITE_SECONDS)
+            temporary = unfinished / uuid.uuid4().hex
             try:
-                temporary.write_bytes(_entry(key, compiled))
+                temporary.write_bytes(entry)
                 temporary.replace(self._path(key))
             finally:
                 temporary.unlink(missing_ok=True)
+            if random.random() * self._max_bytes * _INTERVAL < len(entry):
+                self._make_room()
         except OSError as error:
             logging.warning("the map %s could not be kept: %s", key, error)
 
+    def _make_room(self) -> None:
+        """Removes the entries that were used least recently if all together are too large."""
+        entries = []
+        for file in os.scandir(self._directory):
+            if file.name.endswith(_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    entries.append((file.stat().st_mtime, file.stat().st_size, file.path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self._max_bytes:
+            return
+        for _, size, path in sorted(entries):
+            if total <= self._max_bytes * (1 - _MARGIN):
+                break
+            Path(path).unlink(missing_ok=True)
+            total -= size
+
     def _path(self, key: str) -> Path:
-        return self._directory / f"{urllib.parse.quote(key, safe='')}.map"
+        return self._directory / f"{urllib.parse.quote(key, safe='')}{_SUFFIX}"
+
+
+def _remove_older(folder: Path, end: float) -> None:
+    """Removes the files that were last written to before a time."""
+    for file in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime < end:
+                os.unlink(file.path)
 
 
 def _entry(key: str, compiled: bytes) -> bytes:

@@ -1,10 +1,17 @@
-"""Compiled maps are kept whole or not at all."""
+"""Compiled maps are kept whole or not at all, and no more of them than is allowed."""
 
+import math
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from scalable_agent_popart.suites.dmlab import level_cache
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
+from tests.fakes.programs import ROOT
 
 _MAP = bytes(range(0, 256, 3)) + b"a map"
 
@@ -19,20 +26,25 @@ def _fetch(cache: LevelCache, folder: Path, key: str) -> bytes | None:
     return pk3.read_bytes() if cache.fetch(key, str(pk3)) else None
 
 
+def _files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
 def test_keys_keep_their_maps_apart_and_within_the_directory(tmp_path: Path) -> None:
-    cache = LevelCache(str(tmp_path / "deep" / "cache"))
+    cache = LevelCache(str(tmp_path / "deep" / "cache"), math.inf)
     keys = ["../../x", "", "a/b", "a%2Fb", "\0"]
     for key in keys:
         assert _fetch(cache, tmp_path, key) is None
         _write(cache, tmp_path, key, key.encode())
     assert [_fetch(cache, tmp_path, key) for key in keys] == [key.encode() for key in keys]
-    assert len(list((tmp_path / "deep" / "cache").iterdir())) == len(keys)
+    assert len(_files(tmp_path)) == len(keys) + 2
+    assert len(_files(tmp_path / "deep" / "cache")) == len(keys)
 
 
 def test_a_damaged_entry_is_a_miss_and_is_mended(tmp_path: Path) -> None:
-    cache = LevelCache(str(tmp_path / "cache"))
+    cache = LevelCache(str(tmp_path / "cache"), math.inf)
     _write(cache, tmp_path, "level")
-    (entry,) = (tmp_path / "cache").iterdir()
+    (entry,) = _files(tmp_path / "cache")
     entry.write_bytes(entry.read_bytes()[:40])
     assert _fetch(cache, tmp_path, "level") is None
     _write(cache, tmp_path, "level")
@@ -42,7 +54,7 @@ def test_a_damaged_entry_is_a_miss_and_is_mended(tmp_path: Path) -> None:
 def test_a_write_that_fails_half_way_leaves_the_old_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = LevelCache(str(tmp_path / "cache"))
+    cache = LevelCache(str(tmp_path / "cache"), math.inf)
     _write(cache, tmp_path, "level")
 
     def fail(path: Path, target: Path) -> None:
@@ -51,4 +63,64 @@ def test_a_write_that_fails_half_way_leaves_the_old_entry(
     monkeypatch.setattr(Path, "replace", fail)
     _write(cache, tmp_path, "level", b"another map")
     assert _fetch(cache, tmp_path, "level") == _MAP
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(_files(tmp_path / "cache")) == 1
+
+
+def test_the_maps_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    """Files of others are left alone, however old."""
+    directory = tmp_path / "cache"
+    cache = LevelCache(str(directory), max_bytes=3.5 * 1000)
+    for age, key in enumerate("abc"):
+        _write(cache, tmp_path, key, bytes(968))
+        os.utime(directory / f"{key}.dmlab_map", (age, age))
+    (directory / "of_mine.map").write_bytes(bytes(5000))
+    os.utime(directory / "of_mine.map", (0, 0))
+    assert _fetch(cache, tmp_path, "a")
+    _write(cache, tmp_path, "d", bytes(968))
+    assert sorted(path.stem for path in _files(directory)) == ["a", "c", "d", "of_mine"]
+
+
+_WRITER = """
+import itertools, sys
+from pathlib import Path
+from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
+
+cache, pk3 = LevelCache(sys.argv[1], float(sys.argv[2])), Path(sys.argv[3])
+for i in itertools.count():
+    key = str(i % 50)
+    if cache.fetch(key, str(pk3)):
+        assert pk3.read_bytes() == key.encode() * 50_000
+    pk3.write_bytes(key.encode() * 50_000)
+    cache.write(key, str(pk3))
+    print(i, flush=True)
+"""
+
+
+def test_writers_may_be_killed_while_others_go_on(tmp_path: Path) -> None:
+    directory, max_bytes = tmp_path / "cache", 1_000_000
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, directory, str(max_bytes), tmp_path / f"pk3_{i}"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdout
+        for _ in range(100):
+            assert writer.stdout.readline(), writer.communicate()[1]
+        writer.kill()
+    for writer in writers:
+        assert not writer.communicate()[1]
+    unfinished = directory / level_cache._UNFINISHED
+    (unfinished / "of_one_killed").touch()
+    long_ago = time.time() - 2 * level_cache._MAX_WRITE_SECONDS
+    for path in unfinished.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    (unfinished / "of_one_at_work").touch()
+    _write(LevelCache(str(directory), max_bytes), tmp_path, "last")
+    assert [path.name for path in unfinished.iterdir()] == ["of_one_at_work"]
+    assert sum(path.stat().st_size for path in _files(directory)) <= max_bytes
