@@ -116,7 +116,7 @@ def test_sources_that_the_build_makes_need_not_be_there(checkout: Path) -> None:
 def test_ninja_compiles_as_the_build_files_say(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ninja_file, "_ask_pkg_config", lambda option, *names: f"{option}={names}")
+    monkeypatch.setattr(ninja_file, "_ask_pkg_config", lambda option, name: f"{option}={name}")
     monkeypatch.setattr(ninja_file, "_has_logging", lambda: False)
     folder = tmp_path / "build"
     folder.mkdir()
@@ -131,11 +131,11 @@ def test_ninja_compiles_as_the_build_files_say(
         "  flags = '-DARCH=\"x86\"' ",
     )
     assert edges["out/objects/engine/engine/code/engine.c.o"][1] == (
-        "  flags = -DBOTLIB -isystemlua/. --cflags=('zlib',)"
+        "  flags = -DBOTLIB -isystemlua/. --cflags=zlib"
     )
     library = edges["out/libdmlab_headless_hw.so"]
     assert library[0].startswith("link out/objects/engine/engine/code/engine.c.o out/objects/lua/")
-    assert library[1:] == ("  flags = -shared", "  libraries = -lrt --libs=('zlib',)")
+    assert library[1:] == ("  flags = -shared", "  libraries = -lrt --libs=zlib")
     assert edges["out/vm/cgame.qvm"][0].startswith(
         "run out/engine/code/game/main.asm engine/code/game/calls.asm | out/q3asm"
     )
