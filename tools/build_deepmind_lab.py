@@ -42,11 +42,12 @@ def main() -> int:
     parser.add_argument("--install", action="store_true", help="install it into this Python, too")
     given = parser.parse_args()
     try:
-        return _build(given.source, given.output, given.renderer) or (
-            _install(given.output) if given.install else 0
-        )
+        code = _build(given.source, given.output, given.renderer)
+        if code == 0 and given.install:
+            code = _install(given.output / wheel.NAME)
     except KeyboardInterrupt:
         return _complain([_STOPPED], 130)
+    return code
 
 
 def _build(source: Path, output: Path, renderer: str) -> int:
@@ -60,7 +61,7 @@ def _build(source: Path, output: Path, renderer: str) -> int:
         problems = [f"the BUILD files of {source} are not those of a whole DeepMind Lab: {error}"]
     if problems:
         return _complain(problems)
-    folder = output.resolve() / "build"
+    folder = output.resolve() / "deepmind_lab_build"
     if folder.exists() and (folder / "BUILD").resolve() != source.resolve() / "BUILD":
         shutil.rmtree(folder)  # Of another checkout.
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +86,11 @@ def _build(source: Path, output: Path, renderer: str) -> int:
     return 0
 
 
-def _install(output: Path) -> int:
+def _install(path: Path) -> int:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", str(path)]
     # The first takes the place of an earlier build, the second adds what the wheel asks for.
     for options in (["--force-reinstall", "--no-deps"], []):
-        command = [sys.executable, "-m", "pip", "install", "--quiet", *options]
-        command.append(str(output / wheel.NAME))
-        if code := subprocess.run(command).returncode:
+        if code := subprocess.run([*command, *options]).returncode:
             return code
     return 0
 

@@ -204,12 +204,13 @@ def _pkg_config(option: str, archives: Iterable[str]) -> str:
         # Abseil before 2023 has no `absl/log`; the headers beside this module take its place.
         names = [name for name in names if name not in _LOGGING]
         flags = f"-isystem{shlex.quote(str(_HEADERS))} " if option == "--cflags" else ""
-    return flags + (_ask_pkg_config(option, *names) if names else "")
+    return flags + " ".join(dict.fromkeys(_ask_pkg_config(option, name) for name in names))
 
 
+# By the name, since pkg-config takes a second for some of Abseil's together.
 @functools.cache
-def _ask_pkg_config(*arguments: str) -> str:
-    return subprocess.check_output(["pkg-config", *arguments], text=True).strip()
+def _ask_pkg_config(option: str, name: str) -> str:
+    return subprocess.check_output(["pkg-config", option, name], text=True).strip()
 
 
 @functools.cache

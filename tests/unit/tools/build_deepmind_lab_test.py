@@ -116,7 +116,7 @@ def test_sources_that_the_build_makes_need_not_be_there(checkout: Path) -> None:
 def test_ninja_compiles_as_the_build_files_say(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ninja_file, "_ask_pkg_config", lambda option, *names: f"{option}={names}")
+    monkeypatch.setattr(ninja_file, "_ask_pkg_config", lambda option, name: f"{option}={name}")
     monkeypatch.setattr(ninja_file, "_has_logging", lambda: False)
     folder = tmp_path / "build"
     folder.mkdir()
@@ -131,11 +131,11 @@ def test_ninja_compiles_as_the_build_files_say(
         "  flags = '-DARCH=\"x86\"' ",
     )
     assert edges["out/objects/engine/engine/code/engine.c.o"][1] == (
-        "  flags = -DBOTLIB -isystemlua/. --cflags=('zlib',)"
+        "  flags = -DBOTLIB -isystemlua/. --cflags=zlib"
     )
     library = edges["out/libdmlab_headless_hw.so"]
     assert library[0].startswith("link out/objects/engine/engine/code/engine.c.o out/objects/lua/")
-    assert library[1:] == ("  flags = -shared", "  libraries = -lrt --libs=('zlib',)")
+    assert library[1:] == ("  flags = -shared", "  libraries = -lrt --libs=zlib")
     assert edges["out/vm/cgame.qvm"][0].startswith(
         "run out/engine/code/game/main.asm engine/code/game/calls.asm | out/q3asm"
     )
@@ -144,17 +144,29 @@ def test_ninja_compiles_as_the_build_files_say(
     assert (folder / "engine/code/engine.c").is_file()
 
 
-def test_what_a_machine_lacks_is_one_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "base_prefix", "/usr")
-    nowhere = (Path("/nowhere"), Path("/nowhere"))
-    monkeypatch.setattr(checks, "header_folders", lambda: nowhere)
+    monkeypatch.setattr(checks, "header_folders", lambda: (Path("/nowhere"), Path("/nowhere")))
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_what_a_machine_lacks_is_one_line_each() -> None:
     packages, numpy = checks.machine_problems("egl")
     assert packages.startswith("packages are missing: sudo apt-get install g++ gcc libabsl-dev ")
     assert {"libegl-dev", "ninja-build", "zip"} <= set(packages.split())
     assert f"python3.{sys.version_info.minor}-dev" in packages.split()
     assert "libosmesa6-dev" not in packages.split()
     assert numpy.startswith(f"{sys.executable} has no NumPy 2: ")
+
+
+@pytest.mark.usefixtures("bare_machine")
+@pytest.mark.parametrize("name", ["docs/dmlab.md", "Dockerfile"])
+def test_all_packages_are_named_where_they_are_installed(name: str) -> None:
+    packages = checks.machine_problems("osmesa")[0].partition("install ")[2].split()
+    packages = [name.replace(f"python3.{sys.version_info.minor}", "python3") for name in packages]
+    assert set(packages) <= set((ROOT / name).read_text().replace(";", " ").split())
 
 
 def test_absent_files_and_pointers_are_named(checkout: Path) -> None:
