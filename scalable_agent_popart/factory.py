@@ -22,8 +22,8 @@ from scalable_agent_popart.system import hardware
 
 # Images in a part of a batch on the processor, so few that the next layer finds them in the cache.
 _IMAGES_PER_PART = 64
-# Pixels in a microbatch of the deep network on the processor, whose memory holds 2.3 MiB of
-# activations for each image of 72x96 pixels. Larger ones are no faster.
+# Pixels in a microbatch of the deep network on the processor. It holds 2.3 MiB of activations for
+# each image of 72x96 pixels.
 _MAX_MICROBATCH_PIXELS = 2**23
 # Min number of environments a thread: a call of the policy costs as much as some images more.
 _MIN_ACTORS_PER_THREAD = 8
@@ -125,12 +125,11 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
 
 
 def _num_microbatches(config: Config) -> int:
-    """Returns into how many equal parts a batch is split so that each is small enough."""
+    """Returns into how many parts a batch is split to hold the activations of one at a time."""
     if config.network == "shallow" or hardware.has_gpu():
         return 1
-    rollout = config.unroll_length * config.height * config.width
-    size = max(1, _MAX_MICROBATCH_PIXELS // rollout)
-    return next(n for n in range(1, config.batch_size + 1) if config.batch_size <= n * size and config.batch_size % n == 0)
+    pixels = config.unroll_length * config.height * config.width  # Of a rollout.
+    return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))
 
 
 def make_q_head(config: Config) -> QHead:

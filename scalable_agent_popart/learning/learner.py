@@ -82,9 +82,9 @@ class Learner(snt.Module):
 
         The value head has one head for all tasks, or one a task; `spec` is one environment's;
         `q_head` learns pixel control on the side; `xla` compiles the update. The gradient of a
-        batch is the sum of those of its `num_microbatches` equal parts, which are computed in turn
-        so that memory need hold the activations of only one. It is computed at once where
-        statistics go first, since they need the targets of the whole batch.
+        batch is the sum of those of `num_microbatches`, each of some of its rollouts, which are
+        computed one after the other so that memory holds the activations of only one. If
+        statistics go first, they need all targets, and the batch stays whole.
         """
         super().__init__()
         self.agent = agent
@@ -194,38 +194,24 @@ class Learner(snt.Module):
         }
 
     def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
-        """Computes `_losses` of an update, and the gradient of the total loss to each parameter."""
+        """Computes `_losses` of an update, and the gradient of the total to each parameter."""
         statistics_first = self._settings.popart_order == "statistics_first"
         with tf.GradientTape() as tape:
             parts, targets = self._losses(batch, statistics_first)
         return parts, targets, tape.gradient(parts["total_loss"], self._parameters)
 
     def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
-        """Computes what `_differentiate` does, one microbatch after the other."""
-        batch_size = batch.task_id.shape[0]
-        ids = tf.reshape(tf.range(batch_size), [self._num_microbatches, -1])
-        scalar = tf.TensorSpec([], tf.float32)
-        steps = batch.env_outputs.reward.shape[0] - 1
-        parts, targets, gradients = tf.map_fn(
-            lambda own: self._differentiate(rollouts.select(batch, own)),
-            ids,
-            fn_output_signature=(
-                dict.fromkeys(self._loss_names(), scalar),
-                tf.TensorSpec([steps, ids.shape[1]]),
-                [tf.TensorSpec(each.shape) for each in self._parameters],
-            ),
-            parallel_iterations=1,
+        """Computes the same, of one microbatch after the other."""
+        results: list[tuple] = []
+        for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
+            with tf.control_dependencies(tf.nest.flatten(results[-1:])):
+                own = rollouts.select(batch, ids)
+            results.append(self._differentiate(own))
+        parts, targets, gradients = zip(*results, strict=True)
+        parts, gradients = (
+            tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
         )
-        parts, gradients = tf.nest.map_structure(
-            lambda stacked: tf.reduce_sum(stacked, axis=0), (parts, gradients)
-        )
-        # [num_microbatches, T, M] -> [T, B]
-        targets = tf.reshape(tf.transpose(targets, [1, 0, 2]), [steps, batch_size])
-        return parts, targets, gradients
-
-    def _loss_names(self) -> tuple[str, ...]:
-        pixel_control_loss = ("pixel_control_loss",) * (self.q_head is not None)
-        return ("total_loss", "policy_gradient_loss", "value_loss", "entropy_loss", *pixel_control_loss)
+        return parts, tf.concat(targets, axis=1), gradients
 
     def _losses(self, batch: Rollout, update_statistics: bool) -> tuple[dict, tf.Tensor]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
