@@ -66,7 +66,7 @@ def _unroll(
         new_cell = f * cell + i * g
         new_hidden = o * tf.tanh(new_cell)
         values = (tf.concat([i, f, g, o], axis=1), cell, new_cell, new_hidden)
-        seen = [each.write(t, value) for each, value in zip(seen, values, strict=True)]
+        seen = tuple(each.write(t, value) for each, value in zip(seen, values, strict=True))
         return t + 1, new_hidden, new_cell, *seen
 
     arrays = map(array, (4 * size, size, size, size))

@@ -80,7 +80,7 @@ def test_a_run_has_parts_for_all_cores_of_a_processor_and_the_precision_that_was
     ("level_name", "flags", "num_microbatches"),
     [
         ("atari57", {}, 1),
-        ("dmlab30", {}, 3),
+        ("dmlab30", {}, 4),
         ("dmlab30", {"batch_size": 13}, 2),
         ("dmlab30", {"batch_size": 3, "unroll_length": 5000}, 3),
         ("dmlab30", {"network": "shallow"}, 1),
