@@ -1,7 +1,7 @@
 """PopArt-IMPALA: trains and tests one agent on many tasks, and compares agents.
 
   python experiment.py --level_name=atari57 --use_popart --logdir=/tmp/atari57
-  python experiment.py --level_name=dmlab30 --use_popart --dataset_path=dummy --logdir=/tmp/dmlab30
+  python experiment.py --level_name=dmlab30 --use_popart --logdir=/tmp/dmlab30
   python experiment.py --mode=pbt --population_size=24 --level_name=atari57 --logdir=/tmp/population
   python experiment.py --mode=test --logdir=/tmp/atari57
   python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report

@@ -45,7 +45,7 @@ flags.DEFINE_integer("repeats", 3, "Times that rates are measured.")
 flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
 flags.DEFINE_float("reset_seconds", 0.03, "How long a level takes to reset; slow: 100 times that.")
 flags.DEFINE_integer("steps_to_death", 300, "Agent steps, on average.")
-flags.DEFINE_integer("deaths", 100, "How many to go through.")
+flags.DEFINE_integer("deaths", 100, "How many to go through.", lower_bound=1)
 flags.DEFINE_string("json", None, "File to write the results to.")
 
 _STOLEN = 7  # Field of /proc/stat: time that a virtual machine's host gave to others.
@@ -95,14 +95,16 @@ def measure_deaths(config: Config) -> dict[str, float]:
     behave(**{dying: {"exit_after_steps": FLAGS.steps_to_death}})
     with rates.training(config) as running:
         running.rollouts_of.clear()
-        start, updates = time.perf_counter(), 0
-        while running.actors.restarts().get(dying, 0) < FLAGS.deaths:
+        earlier = running.actors.restarts().get(dying, 0)  # While it warmed up.
+        start, updates, restarts = time.perf_counter(), 0, 0
+        while restarts < FLAGS.deaths:
             running.update()
             updates += 1
+            restarts = running.actors.restarts().get(dying, 0) - earlier
         seconds = time.perf_counter() - start
         mean = running.rollouts_of.total() / len(config.suite.tasks)
         return {
-            "restarts": running.actors.restarts()[dying],
+            "restarts": restarts,
             "updates": updates,
             "seconds": seconds,
             "agent_steps_per_second": updates * running.steps_per_update / seconds,

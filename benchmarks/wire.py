@@ -202,8 +202,9 @@ def act(num_jobs: int) -> float:
 
 
 def follow(address: str, directory: Path, num_jobs: int) -> None:
-    """Fetches weights, in a process of its own, as so many actor jobs do; prints how often."""
+    """Fetches weights as so many actor jobs do, in a process of its own; prints how often."""
     fetched = [0] * num_jobs
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     def ask(i: int) -> None:
         link, known = _link(address, directory), -1
@@ -223,7 +224,8 @@ def follow(address: str, directory: Path, num_jobs: int) -> None:
 def update(num_jobs: int) -> tuple[float, float]:
     """Measures updates per second while so many jobs fetch all weights; and fetches per update.
 
-    What the jobs themselves compute is not to count, so their process has the lowest priority.
+    What the jobs themselves compute is not to count, so their process runs only where the learner
+    leaves a core idle.
     """
     config = factory.settle(_config())
     spec = factory.make_rollout_spec(config)
@@ -234,7 +236,7 @@ def update(num_jobs: int) -> tuple[float, float]:
     with _port(config, b"") as (port, _, directory):
         publisher = Publisher(port, learner)
         publisher.start()
-        command = ["nice", "-n", "19", sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+        command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
         command += [f"--address={port.address}", f"--keys_dir={directory}", f"--jobs={num_jobs}"]
         jobs = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True)
         try:

@@ -146,7 +146,9 @@ class Config:
         ..., "Set of actions; for DmLab-30 popart or impala.", CHECKPOINT, shared=True
     )
     dataset_path: str = setting(
-        "", "Images for two psychlab levels of DmLab-30, or dummy.", modes=_RUNS
+        "",
+        "Images for two psychlab levels of DmLab-30; dummy, its default, for squares.",
+        modes=_RUNS,
     )
     level_cache_dir: str = setting("", "Where to keep compiled DmLab levels.", PROCESS, modes=_RUNS)
     level_cache_gib: float = setting(
@@ -402,7 +404,19 @@ class Config:
             if declared.belongs_to in (EXPERIMENT, CHECKPOINT) and name not in self.tuned
             if declared.modes != ("pbt",) or self.population_size
         }
-        return {**flags, "dataset_path": self.dataset_path == "dummy"}
+        return {**flags, "dataset_path": self.has_images}
+
+    @property
+    def has_images(self) -> bool:
+        """Tells whether levels that show images were given them; see `--dataset_path`."""
+        return self.dataset_path not in ("", "dummy")
+
+    def remarks(self) -> dict[str, str]:
+        """Says, by level in play or its test version, what it lacks with these flags."""
+        suite = self.suite
+        levels = {*suite.tasks, *map(suite.test_version, suite.tasks)}
+        every = suite.remarks(self.environment_options(training=True))
+        return {level: text for level, text in every.items() if level in levels}
 
     @property
     def tuned(self) -> tuple[str, ...]:

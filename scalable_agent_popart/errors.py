@@ -4,6 +4,8 @@ import errno
 
 from environments import EnvironmentLostError
 
+FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
+
 
 class UserError(Exception):
     """Shown as one line, without a traceback: what is wrong and what to do about it."""
@@ -29,8 +31,9 @@ def explain(error: BaseException) -> str | None:
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Returns 2 for what would fail again, which a cluster need not try; otherwise 1.
+    """Returns `FAILS_AGAIN` for what would, so that a cluster need not try; otherwise 1.
 
     A lock of a process on a lost node, a full disk and a lost environment may be mended meanwhile.
     """
-    return 2 if isinstance(error, UserError) and not isinstance(error, InUseError) else 1
+    fails_again = isinstance(error, UserError) and not isinstance(error, InUseError)
+    return FAILS_AGAIN if fails_again else 1

@@ -22,6 +22,9 @@ from scalable_agent_popart.system import hardware
 
 # Images in a part of a batch on the processor, so few that the next layer finds them in the cache.
 _IMAGES_PER_PART = 64
+# Pixels in a microbatch of the deep network on the processor. It holds 2.3 MiB of activations for
+# each image of 72x96 pixels. Eight rollouts of DmLab-30 took 3.5% longer than 32 at once, four 10%.
+_MAX_MICROBATCH_PIXELS = 6_000_000
 # Min number of environments a thread: a call of the policy costs as much as some images more.
 _MIN_ACTORS_PER_THREAD = 8
 # Images that the types of convolutions are compared with on a processor.
@@ -83,6 +86,7 @@ def _bare_agent(config: Config) -> Agent:
     # On a processor a multiple of the cores, for which each has work. The agent splits whole steps,
     # and so into no more parts than a rollout has steps.
     images, cores = config.unroll_length * config.batch_size, hardware.num_cores()
+    images //= _num_microbatches(config)
     num_parts = 1 if hardware.has_gpu() else cores * math.ceil(images / (_IMAGES_PER_PART * cores))
     return Agent(
         config.num_actions,
@@ -108,7 +112,24 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
     settings = LearnerSettings(*(getattr(config, field.name) for field in fields(LearnerSettings)))
     q_head = make_q_head(config) if config.pixel_control else None
     agent = _bare_agent(config)
-    return Learner(agent, head, settings, spec, config.batch_size, q_head, config.xla)
+    return Learner(
+        agent,
+        head,
+        settings,
+        spec,
+        config.batch_size,
+        q_head,
+        config.xla,
+        _num_microbatches(config),
+    )
+
+
+def _num_microbatches(config: Config) -> int:
+    """Returns into how many parts a batch is split to hold the activations of one at a time."""
+    if config.network == "shallow" or hardware.has_gpu():
+        return 1
+    pixels = config.unroll_length * config.height * config.width  # Of a rollout.
+    return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))
 
 
 def make_q_head(config: Config) -> QHead:

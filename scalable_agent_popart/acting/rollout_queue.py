@@ -67,9 +67,10 @@ class RolloutQueue:
         with self._changed:
             return self._reserved
 
-    def free(self) -> int:
-        """Counts the rollouts that `reserve` would grant now."""
+    def free(self, seconds: float = 0.0) -> int:
+        """Counts the rollouts that `reserve` would grant, after waiting so long for one."""
         with self._changed:
+            self._changed.wait_for(lambda: self._reserved < self._capacity or self.closed, seconds)
             return 0 if self.closed else max(0, self._capacity - self._reserved)
 
     def fill(self) -> float:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from environments import ArraySpec, StepOutput, image_of
 from scalable_agent_popart.agent import frame_stack, networks
+from scalable_agent_popart.agent.lstm import ResettingLSTM
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
 
 # Tensors [B, ...]: the LSTM's two if there is one, then the frame stack if frames are stacked.
@@ -24,26 +25,6 @@ class Unroll(NamedTuple):
     features: tf.Tensor  # [T, B, D], the input of every head
     policy_logits: tf.Tensor  # [T, B, num_actions]
     state: AgentState  # after the last step
-
-
-class _ResettingCore(snt.RNNCore):
-    """An LSTM whose state starts again at zero wherever an episode has ended."""
-
-    def __init__(self) -> None:
-        super().__init__(name="core")
-        self._lstm = snt.LSTM(256)
-
-    def initial_state(self, batch_size: int) -> snt.LSTMState:
-        return self._lstm.initial_state(batch_size)
-
-    def __call__(
-        self, inputs: tuple[tf.Tensor, tf.Tensor], state: snt.LSTMState
-    ) -> tuple[tf.Tensor, snt.LSTMState]:
-        features, done = inputs  # [B, D], [B]
-        state = tf.nest.map_structure(
-            lambda tensor: tf.where(done[:, tf.newaxis], tf.zeros_like(tensor), tensor), state
-        )
-        return self._lstm(features, state)
 
 
 class Agent(snt.Module):
@@ -72,7 +53,7 @@ class Agent(snt.Module):
         super().__init__()
         self.num_actions = num_actions
         self._torso = networks.TORSOS[network](dtype)
-        self._core = _ResettingCore() if use_lstm else None
+        self._core = ResettingLSTM(256, name="core") if use_lstm else None
         self._stacked_frame = stacked_frame
         self._encoder = networks.InstructionEncoder() if reads_instructions else None
         self._num_parts = num_parts
@@ -135,9 +116,7 @@ class Agent(snt.Module):
             inputs.append(snt.BatchApply(self._encoder)(env_outputs.observation.instruction))
         features = tf.concat(inputs, axis=-1)  # [T, B, D]
         if self._core is not None:
-            features, lstm_state = snt.dynamic_unroll(
-                self._core, (features, env_outputs.done), snt.LSTMState(*state[:2])
-            )
+            features, lstm_state = self._core(features, env_outputs.done, snt.LSTMState(*state[:2]))
             new_state = (*lstm_state, *new_state)
         return Unroll(features, snt.BatchApply(self._policy_head)(features), new_state)
 

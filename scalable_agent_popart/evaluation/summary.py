@@ -18,7 +18,7 @@ def summarise(
     what the record has. What cannot be normalised is None, and so are intervals of one episode.
     """
     suite = config.suite
-    references = suite.references(config.starts)
+    references, remarks = suite.references(config.starts), config.remarks()
     unknown = dict.fromkeys(scores.Aggregate._fields)
 
     def result(level: str) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def summarise(
             "mean_return": mean,
             "mean_return_interval": scores.interval_of_mean(own),
             "normalised": None if reference is None else scores.normalise(mean, reference),
+            **({"remark": remarks[level]} if level in remarks else {}),
             "returns": own,
         }
 
@@ -67,7 +68,7 @@ def show(summary: Mapping[str, Any], unit: str) -> None:
         interval = _interval(result["mean_return_interval"], ",.4g")
         score = _score(result["normalised"], unit)
         print(f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}", end="")
-        print(f"{interval:>24}{score:>12}")
+        print(f"{interval:>24}{score:>12}  {result.get('remark', '')}".rstrip())
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
         found = []

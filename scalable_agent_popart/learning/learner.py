@@ -76,17 +76,23 @@ class Learner(snt.Module):
         batch_size: int,
         q_head: pixel_control.QHead | None = None,
         xla: bool = False,
+        num_microbatches: int = 1,
     ):
         """Creates every variable, so that they can be restored before the first update.
 
         The value head has one head for all tasks, or one a task; `spec` is one environment's;
-        `q_head` learns pixel control on the side; `xla` compiles the update.
+        `q_head` learns pixel control on the side; `xla` compiles the update. The gradient of a
+        batch is the sum of those of `num_microbatches`, each of some of its rollouts, which are
+        computed one after the other so that memory holds the activations of only one. If
+        statistics go first, they need all targets, and the batch stays whole.
         """
         super().__init__()
         self.agent = agent
         self.head = head
         self.q_head = q_head
         self._settings = settings
+        whole = settings.popart_order == "statistics_first"
+        self._num_microbatches = 1 if whole else num_microbatches
         self.hyperparameters = Hyperparameters(
             *(
                 tf.Variable(getattr(settings, name), trainable=False, dtype=tf.float32, name=name)
@@ -159,10 +165,10 @@ class Learner(snt.Module):
 
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings, hyperparameters = self._settings, self.hyperparameters
-        statistics_first = settings.popart_order == "statistics_first"
-        with tf.GradientTape() as tape:
-            parts, targets = self._losses(batch, statistics_first)
-        gradients = tape.gradient(parts["total_loss"], self._parameters)
+        if self._num_microbatches > 1:
+            parts, targets, gradients = self._differentiate_in_turn(batch)
+        else:
+            parts, targets, gradients = self._differentiate(batch)
         gradient_norm = tf.linalg.global_norm(gradients)
         if settings.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
@@ -173,7 +179,7 @@ class Learner(snt.Module):
             progress = tf.cast(self.frames / settings.total_environment_frames, tf.float32)
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
-        if not statistics_first:
+        if settings.popart_order == "gradient_first":
             self.head.update(targets, self._head_ids(batch))
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
@@ -186,6 +192,26 @@ class Learner(snt.Module):
             "learning_rate": learning_rate,
             "policy_lag": lag,
         }
+
+    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
+        """Computes `_losses` of an update, and the gradient of the total to each parameter."""
+        statistics_first = self._settings.popart_order == "statistics_first"
+        with tf.GradientTape() as tape:
+            parts, targets = self._losses(batch, statistics_first)
+        return parts, targets, tape.gradient(parts["total_loss"], self._parameters)
+
+    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
+        """Computes the same, of one microbatch after the other."""
+        results: list[tuple] = []
+        for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
+            with tf.control_dependencies(tf.nest.flatten(results[-1:])):
+                own = rollouts.select(batch, ids)
+            results.append(self._differentiate(own))
+        parts, targets, gradients = zip(*results, strict=True)
+        parts, gradients = (
+            tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
+        )
+        return parts, tf.concat(targets, axis=1), gradients
 
     def _losses(self, batch: Rollout, update_statistics: bool) -> tuple[dict, tf.Tensor]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.

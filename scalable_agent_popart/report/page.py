@@ -293,12 +293,15 @@ class _Section:
         if table["normalised"].isna().all():  # Nothing final yet, or no reference scores.
             return []
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
+        runs = [run.config for _, run in self._comparison.runs]
+        remarks = {level: text for own in runs for level, text in own.remarks().items()}
         rows: dict[str, dict[str, str]] = {}
         for entry in table.dropna(subset="normalised").itertuples():
             cell = f"{entry.normalised:.1f}{self._suite.unit}"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
-            rows.setdefault(entry.level, {"Level": entry.level})[entry.agent] = cell
+            named = f"{entry.level} ({text})" if (text := remarks.get(entry.level)) else entry.level
+            rows.setdefault(entry.level, {"Level": named})[entry.agent] = cell
         return [
             f"### Scores by level, {final.column.title}",
             self._figure(figure, name, "Human-normalised scores"),

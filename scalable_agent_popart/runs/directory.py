@@ -189,15 +189,15 @@ class RunDirectory:
         }
         write_atomically(self._config_path, record)
 
-    def record_learner(self, address: str, finished: bool = False) -> None:
-        """Writes where actor jobs find the learner, or that nothing is left to learn."""
-        write_atomically(self.learner, {"address": address, "finished": finished})
+    def record_learner(self, address: str, finished_frames: int = 0) -> None:
+        """Writes where actor jobs find the learner, and the frames of a run that it finished."""
+        write_atomically(self.learner, {"address": address, "finished_frames": finished_frames})
 
-    def read_learner(self) -> tuple[str, bool]:
+    def read_learner(self) -> tuple[str, int]:
         """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
         try:
             record = json.loads(self.learner.read_text())
-            return str(record["address"]), bool(record["finished"])
+            return str(record["address"]), int(record.get("finished_frames", 0))
         except DAMAGE as error:
             raise UserError(f"{self.learner} is damaged: start the learner again") from error
 

@@ -38,7 +38,8 @@ class Keys(NamedTuple):
 def make(directory: Path) -> None:
     """Makes a new run's keys, in a directory that only this user can enter.
 
-    All of its files appear at once. Raises UserError if it exists or cannot be written.
+    All of its files appear at once. Raises UserError if there are files in it already or if it
+    cannot be written.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -58,26 +59,42 @@ def load(directory: Path, role: str) -> Keys:
     """Reads the keys of the learner or of actor jobs.
 
     Raises FileNotFoundError if there is no such directory, and UserError if it lacks one of them,
-    if another user may have read or written them, or if they cannot be read.
+    if another user can have read the private one or have written any, or if they cannot be read.
+    A group may read what belongs to root, as where Kubernetes mounts a Secret.
     """
-    paths = [directory / name for name in (_AUTHORITY, f"{role}.crt", f"{role}.key")]
     try:
-        for path in (directory, *paths):
-            status = path.stat()
-            if status.st_uid not in (0, os.geteuid()):
-                raise UserError(f"{path} belongs to another user; give --keys_dir of your own")
-        if stat.S_IMODE(status.st_mode) & 0o007:
+        found = Keys(
+            authority=_read(directory / _AUTHORITY, 0o022),
+            certificate=_read(directory / f"{role}.crt", 0o022),
+            private_key=_read(directory / f"{role}.key", 0o077),
+        )
+        x509.load_pem_x509_certificate(found.authority)
+        x509.load_pem_x509_certificate(found.certificate)
+        serialization.load_pem_private_key(found.private_key, None)
+    except FileNotFoundError as error:
+        if not directory.exists():
+            raise
+        raise UserError(f"{error.filename} is missing: give the {role} its --keys_dir") from error
+    except OSError as error:
+        raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"the keys in {directory} are damaged: make new ones") from error
+    return found
+
+
+def _read(path: Path, forbidden_mode: int) -> bytes:
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (0, os.geteuid()):
+            raise UserError(f"{path} belongs to another user; give --keys_dir of your own")
+        if status.st_uid == 0:
+            forbidden_mode &= ~0o050
+        if stat.S_IMODE(status.st_mode) & forbidden_mode:
             raise UserError(
                 f"{path} is open to other users, so its run is: make new keys in another "
                 "--keys_dir or delete these, and keep them at mode 0600"
             )
-        return Keys(*(path.read_bytes() for path in paths))
-    except FileNotFoundError as error:
-        if not directory.is_dir():
-            raise
-        raise UserError(f"{error.filename} is missing: give the {role} its --keys_dir") from error
-    except PermissionError as error:
-        raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
+        return file.read()
 
 
 def _write(directory: Path) -> None:

@@ -86,6 +86,8 @@ class Suite:
     other_tasks: Callable[[str], str | None] = lambda name: None
     # Returns an explanation why a name is no task, or an empty string.
     why_unknown: Callable[[str], str] = lambda name: ""
+    # Returns, by level, what it lacks with these options, as its scores should say.
+    remarks: Callable[[EnvironmentOptions], Mapping[str, str]] = lambda options: {}
     # Raises UserError if tasks cannot be played with these options.
     check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
     # Modules that play the tasks, each with the command that installs it.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scalable_agent_popart.errors import explain
+from scalable_agent_popart.errors import exit_code, explain
 from scalable_agent_popart.system import supervisor, tensorflow_import
 
 
@@ -15,7 +15,7 @@ def run(work: Callable[[Any], Iterable[int | None]]) -> None:
     """Does the work that its parent's payload describes, until it ends or the parent is gone.
 
     `work` takes the payload and yields numbers of signals that asked it to stop, or None. A user's
-    error goes to the parent as a message.
+    error goes to the parent as a message, and decides on the exit code.
     """
     connection, payload = supervisor.begin()
 
@@ -36,4 +36,4 @@ def run(work: Callable[[Any], Iterable[int | None]]) -> None:
         if (line := explain(error)) is None:
             raise
         connection.sendall(line.encode())
-        sys.exit(1)
+        sys.exit(exit_code(error))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from absl import logging
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
@@ -84,9 +84,11 @@ class _Job:
             return
         if (code := self.child.wait(0)) is None:
             return
-        if self.child.message:
-            raise UserError(self.child.message)
-        how = supervisor.describe_exit(code)
+        message, how = self.child.message, supervisor.describe_exit(code)
+        if message and code == FAILS_AGAIN:
+            raise UserError(message)
+        if message:
+            how = f"has failed ({message})"
         pause = self._restarts.pause(time.monotonic() - self.child.began >= _HEALTHY_SECONDS)
         if pause is None:
             raise UserError(

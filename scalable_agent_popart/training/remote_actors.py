@@ -21,6 +21,7 @@ from scalable_agent_popart.acting.policy import Weights, WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import keys
@@ -45,7 +46,11 @@ def prepare_keys(config: Config) -> keys.Keys:
     """Returns the learner's keys, after making them if there are none; see `keys.load`."""
     place = _keys_directory(config)
     if not place.exists():
-        keys.make(place)
+        try:
+            keys.make(place)
+        except UserError:
+            if not place.exists():  # Another learner was not quicker, either.
+                raise
     return keys.load(place, keys.LEARNER)
 
 
@@ -60,15 +65,15 @@ class RemoteActors(Actors):
         self._total_frames = config.total_environment_frames
         self._has_others = bool(config.learner_address)  # Actor jobs not started here.
         self._directory = RunDirectory(config.logdir)
-        handshake = _handshake(config, learner.agent, spec) | {"--precision": config.precision}
         queue = RolloutQueue(spec, config.batch_size)
         self._port = LearnerPort(
             config.learner_address or _ANY_LOOPBACK_PORT,
             spec,
             len(config.suite.tasks),
             queue,
-            handshake,
+            _handshake(config, learner.agent, spec),
             prepare_keys(config),
+            {"--precision": config.precision},
         )
         self._jobs = ActorJobs(config, self._port.address)
         super().__init__(queue, config.batch_size, Publisher(self._port, learner))
@@ -81,19 +86,21 @@ class RemoteActors(Actors):
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         finished = exception_type is None and self._learner.frames >= self._total_frames
-        self.threads.close()  # Once it has shown the newest.
-        if finished:
-            self._port.finish()
-            self._directory.record_learner(self._port.address, finished=True)
-        self._jobs.close(finished)
-        if finished and self._has_others:
-            self.feed.close()
-            time.sleep(_FAREWELL_SECONDS)
-        self._port.close()
-        super().__exit__(exception_type)
+        with contextlib.ExitStack() as stack:  # The last is the first.
+            stack.callback(super().__exit__, exception_type)
+            stack.callback(self._port.close)
+            if finished and self._has_others:
+                stack.callback(time.sleep, _FAREWELL_SECONDS)
+                stack.callback(self.feed.close)
+            stack.callback(self._jobs.close, finished)
+            self.threads.close()  # Once it has shown the newest.
+            if finished:
+                self._port.finish()
+                self._directory.record_learner(self._port.address, int(self._learner.frames))
 
     def next_batch(self) -> Rollout | None:
         self._jobs.attend()
+        self._port.raise_error()
         return super().next_batch()
 
     def describe_start(self) -> str:
@@ -136,7 +143,10 @@ class Publisher(Threads):
 
     def _show_newest(self) -> None:
         version, tensors = self._store.latest()
-        self._port.publish(version, b"".join(tensor.numpy().tobytes() for tensor in tensors))
+        arrays = [tensor.numpy() for tensor in tensors]
+        # No actor can act with others. They go on with the last, until the learner has noticed.
+        if all(np.isfinite(array).all() for array in arrays):
+            self._port.publish(version, b"".join(array.tobytes() for array in arrays))
 
 
 def run_actor_job(config: Config) -> int | None:
@@ -154,14 +164,15 @@ def run_actor_job(config: Config) -> int | None:
     def locate() -> tuple[str, keys.Keys]:
         address = config.learner_address
         if not address:
-            address, finished = directory.read_learner()
-            if finished:  # It is gone, or soon will be.
+            address, finished_frames = directory.read_learner()
+            # The learner is gone, or soon will be, unless it is to go on with more frames.
+            if finished_frames >= config.total_environment_frames:
                 over.set()
         return address, keys.load(_keys_directory(config), keys.ACTOR)
 
     may_differ = {"--precision": config.precision}  # Is only logged.
     link = LearnerLink(locate, handshake, name, may_differ)
-    weights = RemoteWeights(link, agent.trainable_variables, over)
+    weights = RemoteWeights(link, agent.trainable_variables)
     with StopOnSignal() as stop, contextlib.closing(link):
         while weights.newest is None and not over.is_set() and stop.signal_number is None:
             weights.refresh()
@@ -185,12 +196,11 @@ def run_actor_job(config: Config) -> int | None:
 class RemoteWeights:
     """The learner's newest weights, fetched once for all threads of an actor job."""
 
-    def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable], over: threading.Event):
+    def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable]):
         """Connects nowhere yet; weights have the variables' shapes and types."""
         self.newest: Weights | None = None  # Received last.
         self._link = link
         self._variables = variables
-        self._over = over
         self._lock = threading.Lock()
 
     def latest(self) -> Weights:
@@ -241,34 +251,40 @@ class RemoteQueue:
         del behind  # Actor jobs do not know the environments of others.
         if self._flows and seconds:
             return min(count, self._max_per_call)
-        status = self._link.status()
-        if status is not None and status.finished:
-            self.close()
-        elif status is not None and status.free:
-            self._wait_seconds = _FIRST_WAIT_SECONDS
-            return min(count, status.free, self._max_per_call)
-        self._wait(seconds)
-        return 0
+        return min(count, self._ask(seconds) or 0, self._max_per_call)
 
     def put(self, rollouts: Rollout) -> None:
-        """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`."""
-        while len(rollouts.task_id) and not self.closed:
+        """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`.
+
+        Without a learner they are lost.
+        """
+        while not self.closed:
             answer = self._link.put(rollouts)
-            self._flows = answer is not None and answer[0] == len(rollouts.task_id)
             if answer is None:
+                self._flows = False
                 return
             taken, status = answer
             if status.finished:
                 self.close()
+            self._flows = taken == len(rollouts.task_id)
+            if self._flows:
+                return
             rollouts = tf.nest.map_structure(lambda leaf, taken=taken: leaf[taken:], rollouts)
-            if not taken:
-                self._wait(_MAX_WAIT_SECONDS)
-        self._wait_seconds = _FIRST_WAIT_SECONDS
+            while not self.closed and self._ask(_MAX_WAIT_SECONDS) == 0:
+                pass
 
-    def _wait(self, seconds: float) -> None:
-        """Waits, longer each time in a row, so that many who wait do not ask too often."""
+    def _ask(self, seconds: float) -> int | None:
+        """Returns what the learner has free, at once or after a while; None without a learner."""
+        status = self._link.status(waits=seconds > 0)
+        if status is not None and status.finished:
+            self.close()
+        if status is not None and status.free:
+            self._wait_seconds = _FIRST_WAIT_SECONDS
+            return status.free
+        # Longer each time in a row, so that many who wait do not ask too often.
         self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
         self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
+        return None if status is None else 0
 
 
 def _keys_directory(config: Config) -> Path:
@@ -283,6 +299,6 @@ def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     return {
         **{f"--{flag}": value for flag, value in config.shared.items()},
         "--pbt_member": config.pbt_member,
-        "--dataset_path=dummy": config.dataset_path == "dummy",
+        "--dataset_path given": config.has_images,
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }

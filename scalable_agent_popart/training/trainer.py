@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.errors import DivergenceError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
@@ -121,6 +122,8 @@ def train(
         if not finished:
             # With the configuration that trains it from now on.
             directory.record(config, int(learner.frames), device)
+            if remarks := config.remarks():
+                logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
         stack.callback(tuner.close)
         stack.callback(log.close)
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
@@ -149,17 +152,24 @@ def _learn(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
-    """Learns and records until frames are used up, it is stopped, or an environment is lost."""
+    """Learns and records until frames are used up or it is stopped.
+
+    If actors fail for good, as by losing an environment, it saves what was learned and raises that.
+    """
+    failure: Exception | None = None
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
-        except EnvironmentLostError:
-            break  # What was learned is saved first; leaving the actors raises it again.
+        except (EnvironmentLostError, UserError) as error:
+            failure = error
+            break
         if batch is None:
             if metrics is None:
                 log.show_start(actors.describe_start())
+            else:
+                _check(learner, metrics)  # Actors cannot play with what is not finite.
             continue
         if metrics is None:
             log.show_start("compiling the update")
@@ -190,6 +200,8 @@ def _learn(
     if metrics is not None:  # Before the threads are waited for, and still safe from signals.
         _record(config, learner, actors, log, metrics)
         checkpoints.save()
+    if failure is not None:
+        raise failure
 
 
 def _record(
@@ -201,14 +213,9 @@ def _record(
     gradients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Logs an update and the state of the actors; raises DivergenceError if it is not finite."""
+    _check(learner, metrics)
     frames = int(learner.frames)
     values = {name: float(tensor) for name, tensor in metrics.items()}
-    if not np.isfinite(values["total_loss"] + values["gradient_norm"]):
-        raise DivergenceError(
-            f"training diverged at {frames:,} frames: total_loss is {values['total_loss']}, "
-            f"gradient_norm {values['gradient_norm']}; "
-            "lower --learning_rate or --max_grad_norm and give another --logdir"
-        )
     restarts = actors.restarts()
     by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
     if config.use_popart:
@@ -218,3 +225,14 @@ def _record(
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())
     log.record_metrics(frames, {**values, **actors.load()}, by_task)
+
+
+def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:
+    """Raises DivergenceError if an update is not finite."""
+    loss, norm = float(metrics["total_loss"]), float(metrics["gradient_norm"])
+    if not np.isfinite(loss + norm):
+        raise DivergenceError(
+            f"training diverged at {int(learner.frames):,} frames: total_loss is {loss}, "
+            f"gradient_norm {norm}; "
+            "lower --learning_rate or --max_grad_norm and give another --logdir"
+        )

@@ -9,9 +9,12 @@ A rollout arrives whole or not at all. A call whose answer is lost is not repeat
 that is sent twice is refused, so that no rollout is learned from twice.
 """
 
+import contextlib
+import ipaddress
 import json
 import os
 import random
+import resource
 import secrets
 import struct
 import threading
@@ -43,17 +46,22 @@ _SECONDS_BETWEEN_WARNINGS = 60.0
 # Threads that answer calls, and how many of them may wait for the queue at a time, and how long.
 _NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
 _HANDSHAKE_MILLISECONDS = 10_000
+# Answers with weights that are on their way at a time; each has a copy of them.
+_MAX_WEIGHTS_ON_THEIR_WAY = 16
+_MAX_OPEN_FILES = 2**16
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
-_MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**16, 500
+_MAX_HANDSHAKE_BYTES, _MAX_NAME, _MAX_LINE = 2**16, 100, 500
 # How many sessions and dropped clients are remembered; the oldest are forgotten.
 _MAX_REMEMBERED = 2**16
 
+_SESSION_BYTES = 16  # All requests but the handshake begin with their session.
+_ASK = struct.Struct("<16sB")  # session, whether to wait a moment for free capacity
+_FETCH = struct.Struct("<16sq")  # session, version that is known
 _PUT = struct.Struct("<16sQI")  # session, number of the request in it, rollouts that follow
 _STATUS = struct.Struct("<IIqB")  # rollouts taken, and a LearnerStatus
 _VERSION = struct.Struct("<q")
 _MAX_VERSION = 2**48
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class LearnerStatus(NamedTuple):
@@ -137,19 +145,23 @@ class LearnerPort:
         queue: RolloutQueue,
         handshake: Mapping[str, Any],
         keys: Keys,
+        may_differ: Mapping[str, Any] | None = None,
     ):
         """Takes the port, but lets nobody in before the first `publish`.
 
         A port 0 of the address is any that is free; `address` then has it. An address of the
         loopback interface is reached from this machine only. Actor jobs must have the handshake's
-        settings. Raises UserError if the port is taken.
+        settings; those that may differ are logged where they do. Raises UserError if the port is
+        taken.
         """
         self._queue = queue
         self._reader = _Reader(spec, num_tasks)
         self._max_rollouts = max_rollouts_per_call(spec)
-        self._handshake = dict(handshake)
+        self._handshake, self._may_differ = dict(handshake), dict(may_differ or {})
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
+        self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
         self._dropped: OrderedDict[str, None] = OrderedDict()  # Clients, by their connection.
         self._weights = b""
@@ -165,6 +177,8 @@ class LearnerPort:
                 ("grpc.max_receive_message_length", 2 * limit),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+                # Strangers who only knock must leave files for the learner's own work.
+                ("grpc.max_allowed_incoming_connections", _allow_open_files() // 2),
             ],
         )
         methods = {
@@ -188,9 +202,12 @@ class LearnerPort:
 
     def _bind(self, host: str, port: str, credentials: grpc.ServerCredentials) -> int:
         # Where IPv6 is switched off, all interfaces are those of IPv4.
-        interfaces = [host.replace("localhost", "127.0.0.1")]
-        if host not in _LOOPBACK:
-            interfaces = ["[::]", "0.0.0.0"]
+        interfaces = ["[::]", "0.0.0.0"]
+        with contextlib.suppress(ValueError):  # It is a name.
+            if ipaddress.ip_address(host.strip("[]")).is_loopback:
+                interfaces = [host]
+        if host == "localhost":
+            interfaces = ["127.0.0.1"]
         for interface in interfaces:
             try:
                 bound = self._server.add_secure_port(f"{interface}:{port}", credentials)
@@ -220,22 +237,45 @@ class LearnerPort:
         self._server.stop(grace=0).wait()
         self._pool.shutdown()
 
+    def raise_error(self) -> None:
+        """Raises what a thread that put rollouts into the queue has raised, if one has."""
+        if self._error is not None:
+            raise self._error
+
     def _status(self, num_taken: int = 0) -> bytes:
         return _STATUS.pack(num_taken, self._queue.free(), self._version, self._finished)
 
     def _answer_status(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._admit(context)
-        if request:
-            self._drop(context, "asked for the status with a message")
+        """Answers with the status, if asked to once there is capacity, or a moment later.
+
+        So the next batch is here soon after one was taken.
+        """
+        self._admit(request, context)
+        if len(request) != _ASK.size:
+            self._drop(context, f"asked for the status with {len(request)} bytes")
+        _, waits = _ASK.unpack(request)
+        if waits and not self._finished and self._may_wait.acquire(blocking=False):
+            try:
+                self._queue.free(_WAIT_SECONDS)
+            finally:
+                self._may_wait.release()
         return self._status()
 
     def _answer_weights(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answers with the newest weights behind their version, if that is not the client's."""
-        self._admit(context)
-        if len(request) != _VERSION.size:
+        """Answers with the newest weights behind their version, if that is not the client's.
+
+        If many answers are on their way, the client goes on with what it has, for now.
+        """
+        self._admit(request, context)
+        if len(request) != _FETCH.size:
             self._drop(context, f"asked for weights with {len(request)} bytes")
+        _, known = _FETCH.unpack(request)
         weights = self._weights
-        return b"" if weights[: _VERSION.size] == request else weights
+        if _VERSION.unpack_from(weights)[0] == known or not self._may_send.acquire(blocking=False):
+            return b""
+        if not context.add_callback(self._may_send.release):  # The client is gone already.
+            self._may_send.release()
+        return weights
 
     def _shake_hands(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers with this side's settings, and a session if the client's are the same."""
@@ -246,9 +286,10 @@ class LearnerPort:
             name, settings, noted = (told[part] for part in ("name", "settings", "noted"))
             if not isinstance(name, str) or {type(settings), type(noted)} != {dict}:
                 raise ValueError("parts of other types")
-            noticed, refused = (
-                differences(own, self._handshake, name) for own in (noted, settings)
-            )
+            if len(name) > _MAX_NAME:
+                raise ValueError("a long name")
+            noticed = differences(noted, self._may_differ, name)
+            refused = differences(settings, self._handshake, name)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._drop(context, f"shook hands with {type(error).__name__}: {error}")
         with self._lock:  # It may be another client, by a connection from the same port.
@@ -259,30 +300,28 @@ class LearnerPort:
         if refused:
             logging.warning("%s refused: %s", _one_line(name), _one_line(refused))
         else:
-            session = secrets.token_bytes(16)
+            session = secrets.token_bytes(_SESSION_BYTES)
             with self._lock:
                 self._sessions[session] = 0
                 if len(self._sessions) > _MAX_REMEMBERED:
                     self._sessions.popitem(last=False)
-        return json.dumps({"session": session.hex(), "settings": self._handshake}).encode()
+        answer = {"settings": self._handshake, "noted": self._may_differ, "session": session.hex()}
+        return json.dumps(answer).encode()
 
     def _put(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Takes as many of the rollouts as the queue has capacity for.
+        """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
 
-        Without capacity it waits a moment, so that the next batch is here when one was taken. Of
-        many who send at that time only some can, and others are to come again.
+        Of many who send at that time only some can wait, and others are to ask before they send
+        again.
         """
-        self._admit(context)
+        self._admit(request, context)
         if len(request) < _PUT.size:
             self._drop(context, f"put {len(request)} bytes")
         session, number, count = _PUT.unpack_from(request)
         with self._lock:
-            last = self._sessions.get(session)
-            if last is not None and number > last:
-                self._sessions[session] = number
-                self._sessions.move_to_end(session)
-        if last is None:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
+            last = self._sessions.get(session, number)
+            self._sessions[session] = max(number, last)
+            self._sessions.move_to_end(session)
         if number <= last:
             self._drop(context, f"sent request {number} again")
         if not 1 <= count <= self._max_rollouts:
@@ -298,14 +337,22 @@ class LearnerPort:
             finally:
                 self._may_wait.release()
         if num_taken:
-            self._queue.put_leaves([leaf[:num_taken] for leaf in leaves])
+            try:
+                self._queue.put_leaves([leaf[:num_taken] for leaf in leaves])
+            except BaseException as error:
+                self._error = error
+                raise
         return self._status(num_taken)
 
-    def _admit(self, context: grpc.ServicerContext) -> None:
+    def _admit(self, request: bytes, context: grpc.ServicerContext) -> None:
+        """Lets only clients pass that have shaken hands and were not dropped since."""
         with self._lock:
-            known = context.peer() in self._dropped
-        if known:
+            dropped = context.peer() in self._dropped
+            known = request[:_SESSION_BYTES] in self._sessions
+        if dropped:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "dropped")
+        if not known:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
 
     def _drop(self, context: grpc.ServicerContext, why: str) -> None:
         """Answers this client no more until it shakes hands again; says so once."""
@@ -351,15 +398,18 @@ class LearnerLink:
         self._next_try = 0.0
         self._next_warning = 0.0
 
-    def status(self) -> LearnerStatus | None:
-        """Asks for the learner's status; returns None if there is no learner."""
-        answer = self._call("Status", lambda connection: b"")
+    def status(self, waits: bool = False) -> LearnerStatus | None:
+        """Asks for the learner's status; returns None if there is no learner.
+
+        One that waits is answered once there is capacity, or a moment later.
+        """
+        answer = self._call("Status", lambda connection: _ASK.pack(connection.session, waits))
         return None if answer is None else LearnerStatus(*_STATUS.unpack(answer)[1:])
 
     def put(self, rollouts: Rollout) -> tuple[int, LearnerStatus] | None:
         """Sends rollouts `[M, T + 1, ...]`; returns how many, the first ones, were taken.
 
-        Returns None if the learner is lost, and then all of them are.
+        Returns None if the learner is lost; whether it took some of them is not known.
         """
         count = len(rollouts.task_id)
         with self._putting:  # Numbers must arrive in their order.
@@ -374,7 +424,7 @@ class LearnerLink:
 
         Returns None if there is no learner or if `known` is their version.
         """
-        answer = self._call("Weights", lambda connection: _VERSION.pack(known))
+        answer = self._call("Weights", lambda connection: _FETCH.pack(connection.session, known))
         if not answer:
             return None
         return _VERSION.unpack_from(answer)[0], memoryview(answer)[_VERSION.size :]
@@ -391,8 +441,9 @@ class LearnerLink:
         connection = self._connection or self._connect()
         if connection is None:
             return None
+        message = request(connection)
         try:
-            return connection.call(method, request(connection))
+            return connection.call(method, message)
         except grpc.RpcError as error:
             code = error.code()
             if code == grpc.StatusCode.PERMISSION_DENIED:
@@ -418,16 +469,18 @@ class LearnerLink:
             return None
         address, channel = "", None
         try:
+            if self._connection is not None:  # Another thread was quicker.
+                return self._connection
             address, keys = self._locate()
             channel = _open_channel(address, keys)
             connection = _Connection(channel, address)
             grpc.channel_ready_future(channel).result(_PROBE_SECONDS)
             told = {"name": self._name, "settings": self._handshake, "noted": self._may_differ}
             answer = json.loads(connection.call("Handshake", json.dumps(told).encode()))
-            theirs, connection.session = answer["settings"], bytes.fromhex(answer["session"])
-            if noted := differences(self._may_differ, theirs, self._name):
+            connection.session = bytes.fromhex(answer["session"])
+            if noted := differences(self._may_differ, answer["noted"], self._name):
                 logging.warning("%s", noted)
-            if refused := differences(self._handshake, theirs, self._name):
+            if refused := differences(self._handshake, answer["settings"], self._name):
                 raise UserError(
                     f"the learner at {address} has another configuration: {refused}; give both "
                     "the same flags"
@@ -439,7 +492,9 @@ class LearnerLink:
         except (FileNotFoundError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             if time.monotonic() > self._next_warning:
                 self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-                where = f"at {address}" if address else f"that has no {error.filename} yet"  # type: ignore[union-attr]
+                where = f"that has no {getattr(error, 'filename', '')} yet"
+                if address:
+                    where = f"at {address}, if that has the same keys"
                 logging.warning("waiting for the learner %s", where)
             self._try_later()
             return None
@@ -485,10 +540,18 @@ def _open_channel(address: str, keys: Keys) -> grpc.Channel:
 def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
     """Says which of an actor job's settings are others than the learner's."""
     return "; ".join(
-        f"{setting} is {theirs.get(setting)} at the learner and {value} at {name}"
-        for setting, value in own.items()
-        if theirs.get(setting) != value
+        f"{setting} is {theirs.get(setting)} at the learner and {own.get(setting)} at {name}"
+        for setting in {**own, **theirs}
+        if theirs.get(setting) != own.get(setting)
     )
+
+
+def _allow_open_files() -> int:
+    """Raises this process's limit of open files, of which a connection is one; returns it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    return limit
 
 
 def _one_line(text: str) -> str:

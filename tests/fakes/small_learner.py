@@ -67,6 +67,7 @@ def _build(
     use_lstm: bool = False,
     controls_pixels: bool = False,
     xla: bool = False,
+    num_microbatches: int = 1,
     **settings: Any,
 ) -> tuple[Learner, list[np.ndarray], dict[str, float]]:
     tf.random.set_seed(0)
@@ -78,7 +79,7 @@ def _build(
     head = popart.ValueHead(num_tasks, normalise=normalise, step_size=0.1)
     q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
     chosen = dataclasses.replace(SETTINGS, **settings)
-    learner = Learner(agent, head, chosen, spec, BATCH_SIZE, q_head, xla)
+    learner = Learner(agent, head, chosen, spec, BATCH_SIZE, q_head, xla, num_microbatches)
     rng = np.random.default_rng(0)
     head.weights.assign(rng.normal(scale=0.1, size=head.weights.shape))
     head.bias.assign(rng.normal(size=num_tasks))

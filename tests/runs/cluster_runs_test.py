@@ -39,22 +39,24 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     monkeypatch.setattr(remote_actors, "StopOnSignal", NoSignal)
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
-    actor = Config.from_flags({**where, "job_name": "actor", "task": 3, "precision": "bfloat16"})
     ended: list[int | None] = []
-    job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))
-    job.start()
-    learner = {"learner_address": "localhost:0", "total_environment_frames": 2000}
-    learner |= {"log_seconds": 0.1}
-    trainer.train(Config.from_flags({**where, **learner, "precision": "float32"}))
-    job.join(DEADLINE_SECONDS)
-    assert ended == [None]
+    for frames in (2000, 2400):  # What finished the first time goes on with more frames.
+        where["total_environment_frames"] = frames
+        role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
+        actor = Config.from_flags({**where, **role})
+        job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))  # noqa: B023
+        job.start()
+        role = {"learner_address": "localhost:0", "log_seconds": 0.1, "precision": "float32"}
+        trainer.train(Config.from_flags({**where, **role}))
+        job.join(DEADLINE_SECONDS)
+    assert ended == [None, None]
     assert remote_actors.run_actor_job(actor) is None, "one that comes too late ends as well"
     lines = metrics(tmp_path)
-    assert lines[-1]["frames"] == 2000
+    assert lines[-1]["frames"] == 2400
     assert {line["precision"] for line in lines} == {"float32"}
     assert all(line["policy_lag"] < 100 for line in lines)
     difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
-    assert sum(difference in record.getMessage() for record in caplog.records) == 2, "both sides"
+    assert sum(difference in record.getMessage() for record in caplog.records) == 4, "both sides"
 
 
 def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path) -> None:
@@ -71,6 +73,18 @@ def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path)
         programs.close()
     wait_until(lambda: not any(map(is_alive, jobs)))
     assert metrics(tmp_path)[-1]["frames"] >= 3000
+
+
+def test_a_learner_whose_actors_cannot_play_notices_that_it_diverged(tmp_path: Path) -> None:
+    programs = Programs()
+    flags = ["--level_name=catch5", "--actor_jobs=1", f"--logdir={tmp_path}", "--log_seconds=1000"]
+    learner = programs.run(*flags, "--learning_rate=1e30", "--max_grad_norm=0")
+    try:
+        assert learner.wait(DEADLINE_SECONDS) == 2
+        assert learner.stderr is not None
+        assert "error: training diverged" in learner.stderr.read()
+    finally:
+        programs.close()
 
 
 def test_keys_that_others_can_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:

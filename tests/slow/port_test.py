@@ -24,7 +24,7 @@ from scalable_agent_popart.training import remote_actors, transport
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, metrics, wait_until
 
 _NOBODY = 65534
-_NUM_MESSAGES, _MESSAGES_PER_CLIENT = 10_000, 10
+_NUM_MESSAGES, _MESSAGES_PER_CONNECTION = 10_000, 10
 _FLAGS = {"level_name": "catch5", "use_popart": True, "num_actors": 10, "precision": "float32"}
 _NUM_CLIENTS, _ROLLOUT_SECONDS, _RESTART_SECONDS = 1000, 10.0, 60.0
 
@@ -122,34 +122,38 @@ class Fuzzer:
     def handshake(self) -> bytes:
         return json.dumps(self._told).encode()
 
-    def message(self, session: bytes) -> tuple[str, bytes]:
-        """Returns a method and a request that a learner must refuse."""
+    def message(self, session: bytes) -> tuple[str, bytes, bytes]:
+        """Returns a method, what to call it with first, if anything, and what it must refuse."""
         kind = self._random.choice(
             ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "handshake")
         )
         whole = transport._PUT.pack(session, 1 + self._random.randrange(2**40), 1) + self._payload
         noise = self._random.randbytes(self._random.randrange(3 * len(self._payload)))
         if kind == "noise":
-            return self._random.choice(("Put", "Weights", "Handshake")), noise + b"9 bytes!!"
+            return (
+                self._random.choice(("Status", "Put", "Weights", "Handshake")),
+                b"",
+                session + noise,
+            )
         if kind == "cut":
-            return "Put", whole[: self._random.randrange(len(whole))]
+            return "Put", b"", whole[: self._random.randrange(len(whole))]
         if kind == "long":
-            return "Put", whole + noise + b"x"
+            return "Put", b"", whole + noise + b"x"
         if kind == "count":
             count = self._random.choice((0, 2, 9, 2**32 - 1))
-            return "Put", transport._PUT.pack(session, 2**50, count) + self._payload
+            return "Put", b"", transport._PUT.pack(session, 2**50, count) + self._payload
         if kind == "field":  # The task.
             task = self._random.choice((5, -1, 2**31 - 1)).to_bytes(4, "little", signed=True)
             start = transport._PUT.size
-            return "Put", whole[:start] + task + whole[start + 4 :]
+            return "Put", b"", whole[:start] + task + whole[start + 4 :]
         if kind == "replay":
-            return "Put", transport._PUT.pack(session, 0, 1) + self._payload
+            return "Put", whole, whole
         if kind == "stranger":
-            return "Put", self._random.randbytes(16) + whole[16:]
+            return "Put", b"", self._random.randbytes(16) + whole[16:]
         if kind == "huge":
-            return "Put", whole + self._too_much
+            return "Put", b"", whole + self._too_much
         told = self._random.choice(({"name": 1}, [], "x", {**self._told, "settings": 3}))
-        return "Handshake", json.dumps(told).encode()
+        return "Handshake", b"", json.dumps(told).encode()
 
 
 def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
@@ -158,29 +162,37 @@ def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
     wait_until(lambda: run.frames() > 0)
     fuzzer, own = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
-    num_dropped, warm = 0, 0.0
-    for client in range(_NUM_MESSAGES // _MESSAGES_PER_CLIENT):
-        dropped = False
-        with transport._open_channel(run.address, own) as channel:
+    num_dropped, warm, dropped = 0, 0.0, False
+    channel = transport._open_channel(run.address, own)
+    for message in range(_NUM_MESSAGES):
+        if message % _MESSAGES_PER_CONNECTION == 0:
+            channel.close()
+            channel = transport._open_channel(run.address, own)
+            dropped = False
+        # Each message is another client's, but for some of those that were dropped already.
+        if message % 3 or not dropped:
             answer = channel.unary_unary("/Learner/Handshake")(fuzzer.handshake(), timeout=60)
-            session = bytes.fromhex(json.loads(answer)["session"])
-            for _ in range(_MESSAGES_PER_CLIENT):
-                method, request = fuzzer.message(session)
-                with pytest.raises(grpc.RpcError) as refused:
-                    channel.unary_unary(f"/Learner/{method}")(request, timeout=60)
-                code = refused.value.code().name
-                codes[code] += 1
-                dropped |= code == "PERMISSION_DENIED"
-        num_dropped += dropped
-        if client == 100:
-            warm, before = memory_mib(learner.pid), run.frames()
+            session, dropped = bytes.fromhex(json.loads(answer)["session"]), False
+        method, before, request = fuzzer.message(session)
+        call = channel.unary_unary(f"/Learner/{method}")
+        if before and not dropped:
+            call(before, timeout=60)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(request, timeout=60)
+        code = refused.value.code().name
+        codes[code] += 1
+        num_dropped += code == "PERMISSION_DENIED" and not dropped
+        dropped |= code == "PERMISSION_DENIED"
+        if message == _NUM_MESSAGES // 10:
+            warm, frames = memory_mib(learner.pid), run.frames()
+    channel.close()
     grown = memory_mib(learner.pid) - warm
     print(f"{codes}, {num_dropped} clients dropped, memory {warm:.0f} MiB and {grown:+.1f}")
     assert sum(codes.values()) == _NUM_MESSAGES
     assert all(codes.values())
     assert len(re.findall("dropped a client at", run.log.read_text())) == num_dropped
     assert grown < 0.02 * warm
-    wait_until(lambda: run.frames() > before)
+    wait_until(lambda: run.frames() > frames)
     assert learner.poll() is None
 
 

@@ -76,6 +76,25 @@ def test_a_run_has_parts_for_all_cores_of_a_processor_and_the_precision_that_was
     assert convolutions(config, 3, True) == [precision] * layers * (min(2, num_parts) + 1)
 
 
+@pytest.mark.parametrize(
+    ("level_name", "flags", "num_microbatches"),
+    [
+        ("atari57", {}, 1),
+        ("dmlab30", {}, 4),
+        ("dmlab30", {"batch_size": 13}, 2),
+        ("dmlab30", {"batch_size": 3, "unroll_length": 5000}, 3),
+        ("dmlab30", {"network": "shallow"}, 1),
+    ],
+)
+def test_a_batch_is_split_into_microbatches_where_the_deep_network_sees_many_pixels(
+    monkeypatch: pytest.MonkeyPatch, level_name: str, flags: dict, num_microbatches: int
+) -> None:
+    config = make_config(level_name, **{"network": "deep", **flags})
+    assert factory._num_microbatches(config) == num_microbatches
+    monkeypatch.setattr(hardware, "has_gpu", lambda: True)
+    assert factory._num_microbatches(config) == 1
+
+
 def test_auto_is_measured_with_the_images_and_the_network_of_the_run_and_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,9 +25,7 @@ def _given(name: str) -> dict[str, Any]:
     """The flags that a file sets, as `experiment.py` understands them."""
     with flagsaver.flagsaver():
         assert flags.FLAGS(["experiment.py", f"--flagfile={_FILES[name]}"]) == ["experiment.py"]
-        given = experiment.given_flags()
-    # What everyone has elsewhere.
-    return given | ({"dataset_path": "dummy"} if given["level_name"] == "dmlab30" else {})
+        return experiment.given_flags()
 
 
 def _config(name: str) -> Config:

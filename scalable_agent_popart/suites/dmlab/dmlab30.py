@@ -30,7 +30,7 @@ from scalable_agent_popart.system.supervisor import last_words
 _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
-_BUILD = "build it: https://github.com/google-deepmind/lab/blob/master/docs/users/build.md"
+_BUILD = "build it as docs/dmlab.md describes"
 
 
 def _action_set(looks: Sequence[int], downs: Sequence[int]) -> np.ndarray:
@@ -60,7 +60,7 @@ _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
 """
-_DUMMY_DATASET = "dummy"  # As `--dataset_path`: coloured squares that levels make themselves.
+_DUMMY_DATASET = "dummy"  # Coloured squares that the levels make themselves.
 
 
 def word_buckets(instruction: str) -> np.ndarray:
@@ -81,8 +81,7 @@ class DmLabLevel:
         import deepmind_lab  # noqa: PLC0415 - it may end the process.
 
         config = {"width": str(options.width), "height": str(options.height), "logLevel": "warn"}
-        if options.dataset_path:
-            config["datasetPath"] = options.dataset_path
+        config["datasetPath"] = options.dataset_path or _DUMMY_DATASET
         if not options.training:
             config |= {"allowHoldOutLevels": "true", "mixerSeed": str(_TEST_MIXER_SEED)}
         cache = None
@@ -165,7 +164,7 @@ def complaint(level: str) -> str | None:
 
 def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
     path = options.dataset_path
-    if path and path != _DUMMY_DATASET and not os.path.isdir(path):
+    if _has_images(options) and not os.path.isdir(path):
         raise UserError(f"--dataset_path={path} is no directory")
     if options.level_cache_dir:
         cache = Path(options.level_cache_dir).absolute()
@@ -173,18 +172,27 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     needy = " and ".join(level for level in levels if level in _NEED_DATASET)
-    if needy and path != _DUMMY_DATASET:
-        missing = [name for name in _IMAGES if not path or not os.path.isfile(f"{path}/{name}")]
+    if needy and _has_images(options):
+        missing = [name for name in _IMAGES if not os.path.isfile(f"{path}/{name}")]
         if missing:
-            lacks = f"={path} has no {' and no '.join(missing)}" if path else " is missing"
             raise UserError(
-                f"--dataset_path{lacks}: {needy} need(s) the images that DeepMind Lab's "
-                "data/brady_konkle_oliva2008/README.md tells how to get; give --dataset_path, the "
-                f"folder that holds them, or '{_DUMMY_DATASET}' for coloured squares"
+                f"--dataset_path={path} has no {' and no '.join(missing)}: {needy} need(s) the "
+                "images that DeepMind Lab's data/brady_konkle_oliva2008/README.md tells how to "
+                "get; give the folder that holds them, or leave it out for coloured squares"
             )
     reason = complaint(_path(levels[0]))
     if reason is not None:
         raise UserError(f"deepmind_lab cannot load {levels[0]}: {reason}")
+
+
+def _has_images(options: EnvironmentOptions) -> bool:
+    return options.dataset_path not in ("", _DUMMY_DATASET)
+
+
+def _remarks(options: EnvironmentOptions) -> dict[str, str]:
+    if _has_images(options):
+        return {}
+    return dict.fromkeys(_NEED_DATASET, "coloured squares in place of images")
 
 
 SUITE = Suite(
@@ -202,6 +210,7 @@ SUITE = Suite(
     own_flags=("dataset_path", "level_cache_dir"),
     defaults={
         "test_num_episodes": 500,
+        "dataset_path": _DUMMY_DATASET,
         "unroll_length": 100,
         "num_action_repeats": 4,
         "height": 72,
@@ -219,6 +228,7 @@ SUITE = Suite(
     environment_factory=_make_environments,
     other_tasks=_task,
     why_unknown=_why_unknown,
+    remarks=_remarks,
     check_tasks=_check,
     requires={"deepmind_lab": _BUILD},
 )

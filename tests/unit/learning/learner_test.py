@@ -31,6 +31,7 @@ _IMPALA = {"num_tasks": 1, "normalise": False}
 _MULTI_HEAD = {"normalise": False, "use_lstm": True}
 _STATISTICS_FIRST = {"popart_order": "statistics_first"}
 _PIXEL_CONTROL = {"controls_pixels": True}
+_IN_TURN = {"num_microbatches": 3}  # Of two, one and one rollouts.
 _CLIPPED = {
     "max_grad_norm": 1000.0,
     "reward_clipping": "abs_one",
@@ -41,8 +42,16 @@ _TUNED = {"learning_rate": 0.003, "entropy_cost": 0.2, "epsilon": 0.7, "max_grad
 
 @pytest.mark.parametrize(
     "kind",
-    [_IMPALA, _MULTI_HEAD, {}, _STATISTICS_FIRST, _PIXEL_CONTROL],
-    ids=["impala", "multi_head", "popart", "statistics_first", "pixel_control"],
+    [
+        _IMPALA,
+        _MULTI_HEAD,
+        {},
+        _STATISTICS_FIRST,
+        _PIXEL_CONTROL,
+        _MULTI_HEAD | _PIXEL_CONTROL | _IN_TURN,
+        _STATISTICS_FIRST | _IN_TURN,
+    ],
+    ids=str,
 )
 def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) -> None:
     """Ties together alignment in time, V-trace, all losses, and the order of gradient and PopArt.
@@ -51,9 +60,9 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     through the bootstrap step.
     """
     learner = make_learner(**kind)
-    head, statistics_first = learner.head, kind == _STATISTICS_FIRST
+    head, statistics_first = learner.head, kind.items() >= _STATISTICS_FIRST.items()
     shape = PIXEL_CONTROL_SHAPE if learner.q_head else SMALL
-    batch = make_batch(use_lstm=kind == _MULTI_HEAD, shape=shape)
+    batch = make_batch(use_lstm="use_lstm" in kind, shape=shape)
     before, old_scale = snapshot(learner.variables), head.scale.numpy()
     if statistics_first:
         head.update(tf.constant(expected_losses(learner, batch)[1], tf.float32), batch.task_id)
@@ -78,6 +87,31 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     for variable, value in zip(learned, expected, strict=True):
         scale = 1e-5 * max(1.0, np.abs(value).max())
         np.testing.assert_allclose(variable, value, rtol=0, atol=scale, err_msg=variable.name)
+
+
+def ancestors(operation: tf.Operation) -> set[tf.Operation]:
+    """Finds all that is computed before an operation of a graph."""
+    found, left = set(), [operation]
+    while left:
+        op = left.pop()
+        before = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
+        left += before - found
+        found |= before
+    return found
+
+
+def test_microbatches_are_differentiated_one_after_the_other() -> None:
+    learner = make_learner(**_IN_TURN)
+    learner.update(make_batch())
+    operations = learner._compiled_update.get_concrete_function().graph.get_operations()
+    gradients = {op for op in operations if op.type == "Conv2DBackpropFilter"}
+    inputs = [op for op in operations if op.type == "Placeholder"]
+    cuts = [op for op in operations if op.type == "GatherV2" and op.inputs[0].op in inputs]
+    num_leaves = len(tf.nest.flatten(make_batch()))
+    assert [cut.inputs[1].shape[0] for cut in cuts] == np.repeat([2, 1, 1], num_leaves).tolist()
+    before = [len(gradients & ancestors(cut)) for cut in cuts]
+    assert before == np.repeat([0, 2, 4], num_leaves).tolist()
+    assert len(gradients) == 6
 
 
 def test_an_update_counts_frames_versions_and_lag_and_is_traced_once() -> None:
@@ -196,7 +230,9 @@ def test_task_ids_change_values_but_not_the_policy() -> None:
 
 
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
-    plain, by_xla = make_learner(**_PIXEL_CONTROL), make_learner(**_PIXEL_CONTROL, xla=True)
+    plain, by_xla = (
+        make_learner(**_PIXEL_CONTROL, **how) for how in ({}, _IN_TURN | {"xla": True})
+    )
     metrics = [each.update(make_batch(shape=PIXEL_CONTROL_SHAPE)) for each in (plain, by_xla)]
     assert metrics[0].keys() == metrics[1].keys()
     for name, value in metrics[0].items():

@@ -31,10 +31,25 @@ def test_keys_are_made_once(tmp_path: Path) -> None:
 
 def test_keys_that_others_can_read_or_have_written_are_refused(tmp_path: Path) -> None:
     keys.make(place := tmp_path / "keys")
-    (place / "actor.key").chmod(0o604)
-    with pytest.raises(UserError, match="open to other users"):
-        keys.load(place, keys.ACTOR)
+    for name, mode in (("actor.key", 0o604), ("actor.key", 0o620), ("authority.crt", 0o620)):
+        (place / name).chmod(mode)
+        with pytest.raises(UserError, match=f"{name} is open to other users"):
+            keys.load(place, keys.ACTOR)
+        (place / name).chmod(0o600)
+    keys.load(place, keys.ACTOR)
     if os.geteuid() == 0:
         os.chown(place / "learner.crt", 12345, 12345)
         with pytest.raises(UserError, match="belongs to another user"):
             keys.load(place, keys.LEARNER)
+        os.chown(place / "actor.key", os.geteuid(), 12345)
+        (place / "actor.key").chmod(0o640)
+        keys.load(place, keys.ACTOR)  # As in a Secret that Kubernetes has mounted.
+
+
+def test_what_are_no_keys_is_said(tmp_path: Path) -> None:
+    keys.make(place := tmp_path / "keys")
+    (place / "actor.key").write_text("")
+    with pytest.raises(UserError, match="are damaged"):
+        keys.load(place, keys.ACTOR)
+    with pytest.raises(UserError, match="cannot be read: Not a directory"):
+        keys.load(place / "actor.key", keys.ACTOR)

@@ -60,8 +60,13 @@ def test_a_job_that_dies_is_started_again_and_at_last_given_up(
 
 
 def test_a_jobs_own_error_is_the_learners(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"no such game"); sys.exit(1)')
+    monkeypatch.setattr(actor_jobs, "_MAX_RESTARTS_IN_A_ROW", 1)
+    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"no such game"); sys.exit(2)')
     with pytest.raises(UserError, match="no such game"):
+        wait_until(lambda: jobs.attend() is not None)
+    jobs.close(finished=False)
+    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"disk full"); sys.exit(1)')
+    with pytest.raises(UserError, match=r"has failed \(disk full\), 2 times in a row"):
         wait_until(lambda: jobs.attend() is not None)
     jobs.close(finished=False)
 

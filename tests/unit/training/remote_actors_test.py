@@ -60,6 +60,9 @@ class FakePort:
     def finish(self) -> None:
         self.finished_after = len(self.shown)
 
+    def raise_error(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -105,6 +108,18 @@ def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
     assert port.finished_after == len(port.shown), "actors are sent away with the newest"
 
 
+def test_actors_never_see_weights_that_are_not_finite(learner_side: LearnerSide) -> None:
+    learner, port, actors = learner_side
+    with actors:
+        for version, number in ((1, np.nan), (2, 1.0)):
+            learner.agent.trainable_variables[0].assign_add(
+                tf.fill(learner.agent.trainable_variables[0].shape, number)
+            )
+            actors.publish(version)
+        actors.threads.stop()
+    assert {version for version, _ in port.shown} == {0}
+
+
 def test_an_error_while_weights_are_shown_reaches_the_learner(
     learner_side: LearnerSide,
 ) -> None:
@@ -125,7 +140,7 @@ class FakeLink:
         self.max_taken = 2
         self.taken: list[int] = []
 
-    def status(self) -> LearnerStatus | None:
+    def status(self, waits: bool = False) -> LearnerStatus | None:
         return self.answer
 
     def weights(self, known: int) -> tuple[int, bytes] | None:
@@ -146,7 +161,7 @@ class FakeLink:
 def actor_side() -> tuple[FakeLink, remote_actors.RemoteWeights, remote_actors.RemoteQueue]:
     link, over = FakeLink(), threading.Event()
     variables = [tf.Variable([0.0]), tf.Variable([[0.0, 0.0]])]
-    weights = remote_actors.RemoteWeights(link, variables, over)  # type: ignore[arg-type]
+    weights = remote_actors.RemoteWeights(link, variables)  # type: ignore[arg-type]
     return link, weights, remote_actors.RemoteQueue(link, over, 8)  # type: ignore[arg-type]
 
 

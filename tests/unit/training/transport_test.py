@@ -43,10 +43,12 @@ class Wire:
         self.ports: list[LearnerPort] = []
         self.links: list[LearnerLink] = []
 
-    def open(self, address: str = "127.0.0.1:0") -> LearnerPort:
+    def open(
+        self, address: str = "127.0.0.1:0", handshake: dict[str, str] = HANDSHAKE
+    ) -> LearnerPort:
         self.queue = RolloutQueue(SPEC, 8)
         own = keys.load(self.keys, keys.LEARNER)
-        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, HANDSHAKE, own))
+        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, handshake, own))
         return self.ports[-1]
 
     def link(self, name: str = "actor job 0", **settings: Any) -> LearnerLink:
@@ -91,6 +93,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(wire: Wire) -> None:
     for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
         assert leaf.shape == (8, *own.shape)
         assert leaf.dtype == own.dtype
+    assert wire.queue.fill() == 0
     port.finish()
     assert link.status() == LearnerStatus(8, 4, True)
 
@@ -117,6 +120,48 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(wire: Wi
     wait_until(lambda: link.weights() == (2, b"second"))
     assert link.put(marked(1, 1)) == (1, LearnerStatus(7, 2, False))
     assert wire.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
+
+
+def test_a_learner_of_another_kind_at_the_same_address_is_noticed(wire: Wire) -> None:
+    link = wire.link()
+    first = wire.open()
+    first.publish(1, b"first")
+    wait_until(lambda: link.status() is not None)
+    first.close()
+    wire.open(first.address, {"--network": "deep", "--new_flag": "1"}).publish(2, b"other shapes")
+    with pytest.raises(UserError, match=r"--network is deep .* --new_flag is 1 at the learner and"):
+        wait_until(lambda: link.weights() is not None)
+
+
+def test_a_link_that_waits_hears_of_capacity_at_once(wire: Wire) -> None:
+    wire.open().publish(0, b"")
+    link = wire.link()
+    wait_until(lambda: link.put(marked(8, 1)) is not None)
+    assert link.status(waits=True) == LearnerStatus(0, 0, False)
+    answers: list[LearnerStatus | None] = []
+
+    def ask() -> None:
+        while not answers or not answers[-1] or not answers[-1].free:
+            answers.append(link.status(waits=True))
+
+    asks = threading.Thread(target=ask)
+    asks.start()
+    wire.queue.get(8)
+    asks.join()
+    assert answers[-1] == LearnerStatus(8, 0, False)
+
+
+def test_an_error_of_the_queue_reaches_the_learner(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, link = wire.open(), wire.link()
+    port.publish(0, b"")
+    monkeypatch.setattr(wire.queue, "put_leaves", lambda leaves: 1 / 0)
+    wait_until(lambda: link.status() is not None)
+    port.raise_error()
+    assert link.put(marked(1, 1)) is None
+    with pytest.raises(ZeroDivisionError):
+        port.raise_error()
 
 
 def test_differences_are_logged_or_refused_on_both_sides(
@@ -151,7 +196,7 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
             own = keys.load(wire.keys, keys.LEARNER)
         channel = transport._open_channel(port.address, own._replace(authority=run_keys.authority))
     with pytest.raises(grpc.RpcError) as refused:
-        wire.call(channel, "Weights", transport._VERSION.pack(-1))
+        wire.call(channel, "Weights", transport._FETCH.pack(bytes(16), -1))
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -161,6 +206,18 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(wire: Wire) -> Non
     wire.ports.append(port)
     port.publish(0, b"weights of a stranger")
     assert wire.link().weights() is None
+    wire.open().publish(0, b"weights")
+    assert wire.link().weights() == (0, b"weights")
+
+
+@pytest.mark.parametrize("method", ["Status", "Weights", "Put"])
+def test_nothing_is_answered_before_a_handshake(wire: Wire, method: str) -> None:
+    port = wire.open()
+    port.publish(0, b"")
+    channel = transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
+    with pytest.raises(grpc.RpcError) as refused:
+        wire.call(channel, method, bytes(100))
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def session(wire: Wire, channel: grpc.Channel) -> bytes:
@@ -246,7 +303,9 @@ def test_a_port_that_is_taken_is_refused(wire: Wire) -> None:
             wire.open(f"127.0.0.1:{other.getsockname()[1]}")
 
 
-@pytest.mark.parametrize(("host", "reached"), [("127.0.0.1", False), ("learner-7", True)])
+@pytest.mark.parametrize(
+    ("host", "reached"), [("127.0.0.1", False), ("127.0.0.3", False), ("learner-7", True)]
+)
 def test_a_loopback_address_is_open_to_its_own_machine_only(
     wire: Wire, host: str, reached: bool
 ) -> None:

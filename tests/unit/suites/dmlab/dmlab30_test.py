@@ -38,8 +38,6 @@ def _level(directory: Path, level: str = "lt_chasm", seed: int = 1, **options: o
 
 
 def _config(level_name: str = "dmlab30", **given: object) -> Config:
-    if level_name == "dmlab30":
-        given = {"dataset_path": "dummy", **given}
     config = Config.from_flags({"level_name": level_name, **given})
     config.check_playable()
     return config
@@ -63,12 +61,15 @@ def test_actions_are_the_tables_of_the_appendix_and_are_repeated(
     np.testing.assert_array_equal(rewards, 4 * actions @ fake_deepmind_lab.ACTION_WORTH)
 
 
-def test_datasets_are_asked_for_before_training(stand_in: StandIn, tmp_path: Path) -> None:
-    assert "give --dataset_path" in _refusal()
+def test_images_are_replaced_or_must_be_there(stand_in: StandIn, tmp_path: Path) -> None:
+    squares = dict.fromkeys(dmlab30._NEED_DATASET, "coloured squares in place of images")
+    assert _config().dataset_path == "dummy"
+    assert _config().remarks() == _config(dataset_path="").remarks() == squares
+    assert _config("lt_chasm").remarks() == {}
     assert "has no 0001.png and no 2400.png: psych" in _refusal(dataset_path=str(tmp_path))
     for name in ("0001.png", "2400.png"):
         (tmp_path / name).touch()
-    assert _config(dataset_path=str(tmp_path))
+    assert _config(dataset_path=str(tmp_path)).remarks() == {}
     cache = str(tmp_path / "0001.png" / "cache")
     assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=cache)
 

@@ -1,0 +1,235 @@
+"""The build of DeepMind Lab, on a checkout of a few lines; nothing is compiled."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.programs import ROOT
+from tools.lab_build import checks, ninja_file, wheel
+from tools.lab_build.build_files import BuildFiles
+
+_BUILD = """
+load("@//:python_system.bzl", "python_repo")
+
+licenses(["restricted"])
+
+CODE = "engine/code"
+
+ARCH = "-DARCH=\\\\\\"x86\\\\\\""
+
+ASM_SOURCES = ["game/main"]
+
+CGAME_QVM_ASMS = ASM_SOURCES + ["game/calls"]
+
+QAGAME_QVM_ASMS = ASM_SOURCES
+
+Q3UI_QVM_ASMS = ASM_SOURCES
+
+genrule(name = "lcc_dagcheck", srcs = [CODE + "/dag.md"], outs = [CODE + "/dag.c"])
+
+[cc_binary(name = name, srcs = [CODE + "/" + name + ".c"], copts = [ARCH]) for name in [
+    "lburg",
+    "q3asm",
+    "q3cpp",
+    "q3lcc",
+    "bspc",
+]]
+
+cc_binary(name = "q3rcc", srcs = [CODE + "/dag.c"])
+
+cc_library(
+    name = "engine",
+    srcs = glob([CODE + "/**/*.c", CODE + "/*.h"], exclude = [CODE + "/game/*.c"]),
+    defines = ["BOTLIB"],
+    linkopts = ["-lrt"],
+    deps = ["//lua", "@zlib_archive//:zlib"],
+)
+
+[cc_binary(name = name, linkshared = 1, deps = select({
+    "dmlab_graphics_sdl": [":sdl"],
+    "//conditions:default": [":engine", ":dmlab.lds"],
+})) for name in [
+    "libdmlab_headless_sw.so",
+    "libdmlab_headless_hw.so",
+    "deepmind_lab.so",
+]]
+
+[genrule(name = name, srcs = ["assets/a b.tga"], outs = ["baselab/" + name]) for name in [
+    "assets_pk3",
+    "assets_oa_pk3",
+    "assets_bots_pk3",
+    "built_maps",
+    "non_pk3_assets",
+]]
+
+SCRIPTS = glob(["scripts/**/*.lua"])
+
+genrule(name = "game_script_assets", srcs = SCRIPTS, outs = ["baselab/" + f for f in SCRIPTS])
+"""
+_FILES = {
+    "BUILD": _BUILD,
+    "LICENSE": "Free.",
+    "assets/a b.tga": "texture",
+    "deepmind/level_generation/compile_map.sh": "zip",
+    "dmlab.lds": "",
+    "engine/code/engine.c": "",
+    "engine/code/engine.h": "",
+    "engine/code/game/main.c": "",
+    "lua/BUILD": 'cc_library(name = "lua", srcs = ["vm.cc"], includes = ["."])',
+    "lua/vm.cc": "",
+    "python/dmenv_module.py": "",
+    "python/dmlab_module.c": "",
+    "q3map2/BUILD": 'cc_binary(name = "q3map2", srcs = ["main.c"])',
+    "q3map2/main.c": "",
+    "scripts/levels/lt_chasm.lua": "",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name, text in _FILES.items():
+        path = tmp_path / "lab" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "lab"
+
+
+def test_targets_come_with_what_they_depend_on(checkout: Path) -> None:
+    targets, archives = BuildFiles(checkout).needed("//:libdmlab_headless_sw.so")
+    assert [target.name for target in targets] == ["libdmlab_headless_sw.so", "engine", "lua"]
+    assert archives == ["@zlib_archive//:zlib"]
+    assert targets[1].files("srcs") == ["engine/code/engine.c", "engine/code/engine.h"]
+    assert targets[2].files("srcs") == ["lua/vm.cc"]
+
+
+def test_sources_that_the_build_makes_need_not_be_there(checkout: Path) -> None:
+    names = ninja_file.sources(BuildFiles(checkout), "osmesa")
+    assert {"engine/code/engine.h", "lua/vm.cc", "assets/a b.tga"} <= set(names)
+    assert "engine/code/dag.c" not in names
+
+
+def test_ninja_compiles_as_the_build_files_say(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ninja_file, "_ask_pkg_config", lambda option, name: f"{option}={name}")
+    monkeypatch.setattr(ninja_file, "_has_logging", lambda: False)
+    folder = tmp_path / "build"
+    folder.mkdir()
+    ninja_file.write(folder, checkout, BuildFiles(checkout), "egl", [])
+    edges = {}
+    for edge in (folder / "build.ninja").read_text().split("\nbuild ")[1:]:
+        head, *given = edge.splitlines()
+        output, _, rest = head.partition(": ")
+        edges[output] = (rest, *given)
+    assert edges["out/objects/bspc/engine/code/bspc.c.o"] == (
+        "c engine/code/bspc.c | ",
+        "  flags = '-DARCH=\"x86\"' ",
+    )
+    assert edges["out/objects/engine/engine/code/engine.c.o"][1] == (
+        "  flags = -DBOTLIB -isystemlua/. --cflags=zlib"
+    )
+    library = edges["out/libdmlab_headless_hw.so"]
+    assert library[0].startswith("link out/objects/engine/engine/code/engine.c.o out/objects/lua/")
+    assert library[1:] == ("  flags = -shared", "  libraries = -lrt --libs=zlib")
+    assert edges["out/vm/cgame.qvm"][0].startswith(
+        "run out/engine/code/game/main.asm engine/code/game/calls.asm | out/q3asm"
+    )
+    assert edges["out/baselab/assets_pk3"][0].startswith("pack assets/a$ b.tga")
+    assert (folder / "out/baselab/assets_pk3.list").read_text() == "a b.tga\n"
+    assert (folder / "engine/code/engine.c").is_file()
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(checks, "header_folders", lambda: (Path("/nowhere"), Path("/nowhere")))
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_what_a_machine_lacks_is_one_line_each() -> None:
+    packages, numpy = checks.machine_problems("egl")
+    assert packages.startswith("packages are missing: sudo apt-get install g++ gcc libabsl-dev ")
+    assert {"libegl-dev", "ninja-build", "zip"} <= set(packages.split())
+    assert f"python3.{sys.version_info.minor}-dev" in packages.split()
+    assert "libosmesa6-dev" not in packages.split()
+    assert numpy.startswith(f"{sys.executable} has no NumPy 2: ")
+
+
+@pytest.mark.usefixtures("bare_machine")
+@pytest.mark.parametrize("name", ["docs/dmlab.md", "Dockerfile"])
+def test_all_packages_are_named_where_they_are_installed(name: str) -> None:
+    packages = checks.machine_problems("osmesa")[0].partition("install ")[2].split()
+    packages = [name.replace(f"python3.{sys.version_info.minor}", "python3") for name in packages]
+    assert set(packages) <= set((ROOT / name).read_text().replace(";", " ").split())
+
+
+def test_absent_files_and_pointers_are_named(checkout: Path) -> None:
+    (checkout / "assets/a b.tga").write_text("version https://git-lfs.github.com/spec/v1\n")
+    names = ["assets/a b.tga", "engine/code/engine.c", "engine/code/lost.c"]
+    absent, pointers = checks.checkout_problems(checkout, names)
+    assert "lacks 1 of its files, such as engine/code/lost.c" in absent
+    assert "1 files" in pointers
+    assert "such as assets/a b.tga, are pointers of Git LFS" in pointers
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_git_knows_which_files_are_absent(checkout: Path) -> None:
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", "-C", str(checkout), *command], check=True)
+    assert checks.checkout_problems(checkout, ["unused"]) == []
+    (checkout / "lua/vm.cc").unlink()
+    [absent] = checks.checkout_problems(checkout, ["unused"])
+    assert "lua/vm.cc" in absent
+
+
+def test_the_wheel_is_one_that_installers_read(checkout: Path, tmp_path: Path) -> None:
+    build_files = BuildFiles(checkout)
+    for name in ("deepmind_lab.so", "bspc", "q3map2", "libdmlab_headless_hw.so", "baselab/vm.pk3"):
+        path = checkout / "out" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        path.chmod(0o755)
+    for name in ninja_file.PACKS:
+        (checkout / "out/baselab" / name).write_text(name)
+    files = wheel.contents(checkout, build_files, "egl")
+    wheel.write(tmp_path / wheel.NAME, files, checkout / "LICENSE", ["zip"])
+    wheel.unpack(tmp_path / wheel.NAME, tmp_path / "site")
+
+    package = tmp_path / "site/deepmind_lab"
+    assert (package / "baselab/scripts/levels/lt_chasm.lua").is_file()
+    assert (package / "libdmlab_headless_sw.so").read_text() == "libdmlab_headless_hw.so"
+    for program in ("bspc", "q3map2/q3map2", "deepmind/level_generation/compile_map.sh"):
+        assert os.access(package / program, os.X_OK)
+    [installed] = importlib.metadata.distributions(path=[str(tmp_path / "site")])
+    assert (installed.name, installed.version) == ("deepmind-lab", "1.0")
+    assert installed.requires == ["numpy>=2,<3", "dm-env", "six"]
+    assert installed.metadata.get_all("Requires-External") == ["zip"]
+    recorded = {str(file): file for file in installed.files or ()}
+    present = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
+    assert recorded.keys() == {str(path.relative_to(tmp_path / "site")) for path in present}
+    assert recorded["deepmind_lab/bspc"].size == len("bspc")
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [("python/dmlab_module.c", "is no checkout of DeepMind Lab"), ("lua/BUILD", "lua/BUILD'")],
+)
+def test_without_a_whole_checkout_nothing_is_written(
+    checkout: Path, lost: str, message: str
+) -> None:
+    (checkout / lost).unlink()
+    output = checkout.parent / "wheels"
+    command = [sys.executable, str(ROOT / "tools/build_deepmind_lab.py")]
+    command += [f"--source={checkout}", f"--output={output}"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("build_deepmind_lab: ")
+    assert message in line
+    assert not output.exists()

@@ -1,0 +1,105 @@
+"""Builds DeepMind Lab for the Python that runs this, from a checkout of its source.
+
+  python tools/build_deepmind_lab.py --source=lab --output=wheels --install
+
+Takes packages of Debian or Ubuntu and this Python's headers and NumPy, no Bazel and no network.
+What is missing is said first, and nothing is written then. The wheel is there once a level of it
+has been played. A build that was stopped goes on with the same command. Levels are rendered on the
+processor (`--renderer=osmesa`) or by EGL, on a GPU where there is one (`--renderer=egl`).
+
+The checkout's BUILD files say what is compiled from what, and Ninja compiles it.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lab_build import checks, ninja_file, wheel
+from lab_build.build_files import BuildFiles
+
+_PLAY = Path(__file__).resolve().parent / "lab_build/play.py"
+_STOPPED = "the build has stopped; the same command goes on from there"
+_CLONE = "git clone https://github.com/google-deepmind/lab"
+
+
+def main() -> int:
+    """Builds the wheel; returns the exit code, 1 after a line on each thing that is missing."""
+    parser = argparse.ArgumentParser(
+        description="Builds DeepMind Lab for the Python that runs this."
+    )
+    parser.add_argument("--source", type=Path, default=Path("lab"), help=f"its source: {_CLONE}")
+    parser.add_argument("--output", type=Path, default=Path("wheels"), help="folder of the wheel")
+    parser.add_argument(
+        "--renderer",
+        choices=ninja_file.LIBRARIES,
+        default="osmesa",
+        help="what draws: the processor (osmesa), or what EGL finds",
+    )
+    parser.add_argument("--install", action="store_true", help="install it into this Python, too")
+    given = parser.parse_args()
+    try:
+        code = _build(given.source, given.output, given.renderer)
+        if code == 0 and given.install:
+            code = _install(given.output / wheel.NAME)
+    except KeyboardInterrupt:
+        return _complain([_STOPPED], 130)
+    return code
+
+
+def _build(source: Path, output: Path, renderer: str) -> int:
+    if not (source / "python/dmlab_module.c").is_file():
+        return _complain([f"{source} is no checkout of DeepMind Lab: {_CLONE}"])
+    build_files = BuildFiles(source.resolve())
+    try:
+        problems = checks.machine_problems(renderer)
+        problems += checks.checkout_problems(source, ninja_file.sources(build_files, renderer))
+    except (OSError, KeyError) as error:
+        problems = [f"the BUILD files of {source} are not those of a whole DeepMind Lab: {error}"]
+    if problems:
+        return _complain(problems)
+    folder = output.resolve() / "deepmind_lab_build"
+    if folder.exists() and (folder / "BUILD").resolve() != source.resolve() / "BUILD":
+        shutil.rmtree(folder)  # Of another checkout.
+    folder.mkdir(parents=True, exist_ok=True)
+    ninja_file.write(folder, source.resolve(), build_files, renderer, checks.header_folders())
+    if subprocess.run(["ninja", "-C", str(folder)]).returncode:
+        return _complain([_STOPPED])
+    print(f"Writing {wheel.NAME}", flush=True)
+    files = wheel.contents(folder, build_files, renderer)
+    packages = wheel.debian_packages(files.values())
+    wheel.write(folder / wheel.NAME, files, source / "LICENSE", packages)
+    with tempfile.TemporaryDirectory(dir=folder) as site:
+        print("Playing a level", flush=True)
+        wheel.unpack(folder / wheel.NAME, Path(site))
+        path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, str(_PLAY)]
+        if subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, cwd=site).returncode:
+            return _complain(["the module was built, but does not play a level: see above"])
+    (folder / wheel.NAME).replace(output / wheel.NAME)
+    shutil.rmtree(folder)
+    print(f"Made {output / wheel.NAME}")
+    print(f"Machines that run it need: sudo apt-get install {' '.join(packages)}", flush=True)
+    return 0
+
+
+def _install(path: Path) -> int:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", str(path)]
+    # The first takes the place of an earlier build, the second adds what the wheel asks for.
+    for options in (["--force-reinstall", "--no-deps"], []):
+        if code := subprocess.run([*command, *options]).returncode:
+            return code
+    return 0
+
+
+def _complain(problems: list[str], code: int = 1) -> int:
+    for problem in problems:
+        print(f"build_deepmind_lab: {problem}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
