@@ -71,9 +71,12 @@ def _unroll(
 
     arrays = map(array, (4 * size, size, size, size))
     start = (tf.constant(0), hidden, cell, *arrays)
-    _, _, last_cell, *seen = tf.while_loop(
-        lambda t, *_: t < steps, forward, start, parallel_iterations=1, maximum_iterations=steps
-    )
+    if steps == 1:
+        _, _, last_cell, *seen = forward(*start)
+    else:
+        _, _, last_cell, *seen = tf.while_loop(
+            lambda t, *_: t < steps, forward, start, parallel_iterations=1, maximum_iterations=steps
+        )
     gates, old_cells, new_cells, outputs = (each.stack() for each in seen)  # [T, B, ...]
 
     def gradient(d_outputs: tf.Tensor, d_cell: tf.Tensor) -> tuple:
