@@ -25,7 +25,7 @@ _FOLDER = "contributed/dmlab30/"
 _HELD_OUT = tuple(SUITE.test_versions.values())
 _SUITE_LEVELS = (*SUITE.tasks, *_HELD_OUT)
 _READ_IMAGES = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
-_OTHER_LEVELS = ("seekavoid_arena_01", "lt_chasm")
+_OTHER_LEVELS = ("seekavoid_arena_01", "stairway_to_melon", "nav_maze_static_01", "lt_chasm")
 _GENERATED = ("explore_", "rooms_keys_", "skymaze_", "language_", "lasertag_")
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
 # Sums of these are exact, in any order.

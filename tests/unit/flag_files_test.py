@@ -20,6 +20,9 @@ _OF_SUITE: dict[str, dict[str, Any]] = {
     "dmlab30": {"unroll_length": 100, "height": 72, "width": 96, "use_lstm": True},
 }
 
+# DmLab has levels that only the engine knows.
+pytestmark = pytest.mark.usefixtures("stand_in")
+
 
 def _given(name: str) -> dict[str, Any]:
     """The flags that a file sets, as `experiment.py` understands them."""
@@ -112,6 +115,6 @@ def test_experiments_differ_in_what_they_compare_alone() -> None:
 
 
 def test_own_experiments_have_raw_rewards_and_the_suites_epsilon() -> None:
-    for name in ("catch5-raw-popart", "suite-epsilon-atari4-popart"):
+    for name in ("catch5-raw-popart", "suite-epsilon-atari4-popart", "dmlab4-popart"):
         assert _config(name).reward_clipping == "none"
     assert _config("suite-epsilon-atari4-popart").epsilon == 0.01
