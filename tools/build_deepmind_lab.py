@@ -12,6 +12,7 @@ The checkout's BUILD files say what is compiled from what, and Ninja compiles it
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from lab_build.build_files import BuildFiles
 
 _PLAY = Path(__file__).resolve().parent / "lab_build/play.py"
 _STOPPED = "the build has stopped; the same command goes on from there"
+_SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
 _CLONE = "git clone https://github.com/google-deepmind/lab"
 
 
@@ -59,6 +61,10 @@ def _build(source: Path, output: Path, renderer: str) -> int:
         problems += checks.checkout_problems(source, ninja_file.sources(build_files, renderer))
     except (OSError, KeyError) as error:
         problems = [f"the BUILD files of {source} are not those of a whole DeepMind Lab: {error}"]
+    for place in (str(output.resolve()), sys.prefix):
+        if _SPLIT_BY_SHELLS.search(place):
+            shell = "DeepMind Lab compiles maps by a shell, which cannot read"
+            problems.append(f"{shell} {place!r}: have this Python and --output elsewhere")
     if problems:
         return _complain(problems)
     folder = output.resolve() / "deepmind_lab_build"

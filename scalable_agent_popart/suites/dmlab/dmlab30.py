@@ -10,6 +10,7 @@ two levels held out from training. Scores are those of scalable_agent (`dmlab30.
 import functools
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
 _BUILD = "build it as docs/dmlab.md describes"
+_SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
 
 
 def _action_set(looks: Sequence[int], downs: Sequence[int]) -> np.ndarray:
@@ -145,8 +147,12 @@ def _why_unknown(name: str) -> str:
 @functools.cache
 def complaint(level: str) -> str | None:
     """Loads a level in a process, which it may end; returns why it cannot be loaded, or None."""
-    if importlib.util.find_spec("deepmind_lab") is None:
+    spec = importlib.util.find_spec("deepmind_lab")
+    if spec is None:
         return f"the module deepmind_lab is missing; {_BUILD}"
+    for place in (os.path.dirname(spec.origin or ""), tempfile.gettempdir()):
+        if _SPLIT_BY_SHELLS.search(place):
+            return f"it compiles maps by a shell, which cannot read {place!r}; rename that folder"
     with tempfile.TemporaryDirectory() as folder:
         result = subprocess.run(
             [sys.executable, "-c", _LOAD, level, folder],

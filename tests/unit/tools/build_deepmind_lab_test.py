@@ -225,11 +225,23 @@ def test_without_a_whole_checkout_nothing_is_written(
 ) -> None:
     (checkout / lost).unlink()
     output = checkout.parent / "wheels"
+    [line] = _complaints(checkout, output)
+    assert message in line
+    assert not output.exists()
+
+
+def test_a_folder_whose_name_a_shell_takes_apart_is_refused(checkout: Path) -> None:
+    output = checkout.parent / "two words"
+    assert f"cannot read '{output}'" in _complaints(checkout, output)[-1]
+    assert not output.exists()
+
+
+def _complaints(checkout: Path, output: Path) -> list[str]:
+    """Returns what the tool says on things that are missing."""
     command = [sys.executable, str(ROOT / "tools/build_deepmind_lab.py")]
     command += [f"--source={checkout}", f"--output={output}"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
-    [line] = result.stderr.splitlines()
-    assert line.startswith("build_deepmind_lab: ")
-    assert message in line
-    assert not output.exists()
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("build_deepmind_lab: ") for line in lines)
+    return lines

@@ -93,6 +93,15 @@ def test_levels_are_found_by_their_names(stand_in: StandIn) -> None:
     assert message in _refusal("rooms_collect_good_objects_test")
 
 
+def test_folders_whose_names_a_shell_takes_apart_are_refused(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert f"cannot read '{folder}'" in _refusal("lt_chasm")
+
+
 def test_an_episode_ends_with_the_first_frame_of_the_next(
     stand_in: StandIn, tmp_path: Path
 ) -> None:
