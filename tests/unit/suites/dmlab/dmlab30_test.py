@@ -1,5 +1,6 @@
 """DmLab-30: what the papers fix, and levels played through the stand-in for `deepmind_lab`."""
 
+import importlib.machinery
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -93,13 +94,12 @@ def test_levels_are_found_by_their_names(stand_in: StandIn) -> None:
     assert message in _refusal("rooms_collect_good_objects_test")
 
 
-def test_folders_whose_names_a_shell_takes_apart_are_refused(
-    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_in_a_folder_whose_name_a_shell_takes_apart_is_refused(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "two words"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert f"cannot read '{folder}'" in _refusal("lt_chasm")
+    spec = importlib.machinery.ModuleSpec("deepmind_lab", None, origin="/two words/module.so")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    assert "cannot read '/two words'" in _refusal("lt_chasm")
 
 
 def test_an_episode_ends_with_the_first_frame_of_the_next(
