@@ -2,7 +2,8 @@
 
   python tools/build_deepmind_lab.py --source=lab --output=wheels --install
 
-Takes packages of Debian or Ubuntu and this Python's headers and NumPy, no Bazel and no network.
+Takes packages of Debian or Ubuntu and this Python's headers and NumPy, no Bazel and no network
+(only to install it, pip may fetch `dm-env`).
 What is missing is said first, and nothing is written then. The wheel is there once a level of it
 has been played. A build that was stopped goes on with the same command. Levels are rendered on the
 processor (`--renderer=osmesa`) or by EGL, on a GPU where there is one (`--renderer=egl`).
@@ -11,11 +12,13 @@ The checkout's BUILD files say what is compiled from what, and Ninja compiles it
 """
 
 import argparse
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from lab_build.build_files import BuildFiles
 _PLAY = Path(__file__).resolve().parent / "lab_build/play.py"
 _STOPPED = "the build has stopped; the same command goes on from there"
 _SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
+_VENV = "use .venv/bin/python, which make install makes"
 _CLONE = "git clone https://github.com/google-deepmind/lab"
 
 
@@ -43,12 +47,17 @@ def main() -> int:
     )
     parser.add_argument("--install", action="store_true", help="install it into this Python, too")
     given = parser.parse_args()
+    managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists()
+    if given.install and managed and sys.prefix == sys.base_prefix:
+        return _complain([f"--install: nothing can be installed for {sys.executable}: {_VENV}"])
     try:
         code = _build(given.source, given.output, given.renderer)
         if code == 0 and given.install:
             code = _install(given.output / wheel.NAME)
     except KeyboardInterrupt:
         return _complain([_STOPPED], 130)
+    except OSError as error:  # The disk is full, or the folder cannot be written to.
+        return _complain([f"{error}; {_STOPPED}"])
     return code
 
 
@@ -68,11 +77,20 @@ def _build(source: Path, output: Path, renderer: str) -> int:
     if problems:
         return _complain(problems)
     folder = output.resolve() / "deepmind_lab_build"
-    if folder.exists() and (folder / "BUILD").resolve() != source.resolve() / "BUILD":
+    if folder.exists() and not (folder / "build.ninja").exists():
+        return _complain([f"{folder} is not of a build: remove it, or give another --output"])
+    output.mkdir(parents=True, exist_ok=True)
+    lock = os.open(output, os.O_RDONLY)  # Also Ninja's, which may outlive this process.
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _complain([f"another build is at work in {output}"])
+    if folder.exists() and (folder / "BUILD").resolve() != (source / "BUILD").resolve():
         shutil.rmtree(folder)  # Of another checkout.
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "build.ninja").touch()  # Says whose folder it is.
     ninja_file.write(folder, source.resolve(), build_files, renderer, checks.header_folders())
-    if subprocess.run(["ninja", "-C", str(folder)]).returncode:
+    if subprocess.run(["ninja", "-C", str(folder)], pass_fds=[lock]).returncode:
         return _complain([_STOPPED])
     print(f"Writing {wheel.NAME}", flush=True)
     files = wheel.contents(folder, build_files, renderer)
@@ -97,7 +115,7 @@ def _install(path: Path) -> int:
     # The first takes the place of an earlier build, the second adds what the wheel asks for.
     for options in (["--force-reinstall", "--no-deps"], []):
         if code := subprocess.run([*command, *options]).returncode:
-            return code
+            return _complain([f"{path} is made, but pip did not install it: see above"], code)
     return 0
 
 

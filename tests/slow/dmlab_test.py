@@ -51,7 +51,7 @@ def test_killed_levels_come_back_and_a_killed_run_goes_on(
     assert saved(logdir)[0] >= frames + 5 * engine.room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
-    episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
-    frames = {line["task"]: line["episode_frames"] for line in episodes}
-    assert frames.keys() == set(_LEVELS)
-    assert max(frames.values()) <= engine.room_frames
+    lines = (logdir / "episodes.jsonl").read_text().splitlines()
+    episodes = [json.loads(line) for line in lines]
+    assert {episode["task"] for episode in episodes} == set(_LEVELS)
+    assert max(episode["episode_frames"] for episode in episodes) <= engine.room_frames

@@ -1,5 +1,6 @@
 """The build of DeepMind Lab, on a checkout of a few lines; nothing is compiled."""
 
+import fcntl
 import importlib.metadata
 import os
 import shutil
@@ -236,11 +237,34 @@ def test_a_folder_whose_name_a_shell_takes_apart_is_refused(checkout: Path) -> N
     assert not output.exists()
 
 
+def test_what_is_in_the_way_is_left_alone(checkout: Path) -> None:
+    output = checkout.parent / "wheels"
+    output.touch()
+    assert "File exists" in _complaints(checkout, output)[-1]
+    output.unlink()
+    other = output / "deepmind_lab_build/mine"
+    other.mkdir(parents=True)
+    assert "is not of a build" in _complaints(checkout, output)[-1]
+    assert other.exists()
+    shutil.rmtree(other.parent)
+    held = os.open(output, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert "another build is at work" in _complaints(checkout, output)[-1]
+    os.close(held)
+    assert not other.parent.exists()
+
+
 def _complaints(checkout: Path, output: Path) -> list[str]:
-    """Returns what the tool says on things that are missing."""
-    command = [sys.executable, str(ROOT / "tools/build_deepmind_lab.py")]
-    command += [f"--source={checkout}", f"--output={output}"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    """Returns what the tool says where machine and checkout lack nothing."""
+    program = (
+        "import sys, build_deepmind_lab as tool\n"
+        "tool.checks.machine_problems = lambda renderer: []\n"
+        "tool.checks.checkout_problems = lambda checkout, names: []\n"
+        "sys.exit(tool.main())"
+    )
+    command = [sys.executable, "-c", program, f"--source={checkout}", f"--output={output}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 1
     lines = result.stderr.splitlines()
     assert all(line.startswith("build_deepmind_lab: ") for line in lines)
