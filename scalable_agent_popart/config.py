@@ -404,12 +404,8 @@ class Config:
             if declared.belongs_to in (EXPERIMENT, CHECKPOINT) and name not in self.tuned
             if declared.modes != ("pbt",) or self.population_size
         }
-        return {**flags, "dataset_path": self.has_images}
-
-    @property
-    def has_images(self) -> bool:
-        """Tells whether levels that show images were given them; see `--dataset_path`."""
-        return self.dataset_path not in ("", "dummy")
+        # Not where the images lie, but whether there are any for levels that show them.
+        return {**flags, "dataset_path": not self.remarks()}
 
     def remarks(self) -> dict[str, str]:
         """Says, by level in play or its test version, what it lacks with these flags."""
@@ -490,7 +486,12 @@ class Config:
         config = Config.from_record({**own, **asked, "mode": "test"})
         # Scores are of raw rewards, whatever the clipping.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
-        if differences := played.differences(self):
+        differences = played.differences(self)
+        if played.remarks() != self.remarks():
+            differences.append(
+                f"--dataset_path was {self.dataset_path} and is {played.dataset_path}"
+            )
+        if differences:
             raise UserError(
                 f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"
             )

@@ -299,6 +299,6 @@ def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
     return {
         **{f"--{flag}": value for flag, value in config.shared.items()},
         "--pbt_member": config.pbt_member,
-        "--dataset_path given": config.has_images,
+        "--dataset_path given": not config.remarks(),
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }

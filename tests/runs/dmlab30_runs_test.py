@@ -68,6 +68,27 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     assert max(lengths) == min(60 * 15, 1 + 2 * engine.room_frames // 4)
 
 
+def test_squares_in_place_of_images_are_named(
+    stand_in: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    level, logdir = "psychlab_continuous_recognition", tmp_path / "run"
+    squares, images = "coloured squares in place of images", tmp_path / "images"
+    settings = {**SMALL, "logdir": str(logdir), "level_name": level, "num_actors": 2}
+    run(**settings, total_environment_frames=120)
+    assert f"{level} has {squares}" in caplog.text
+    assert json.loads((logdir / "config.json").read_text())["flags"]["dataset_path"] == "dummy"
+    run(mode="test", logdir=str(logdir), test_num_episodes=1)
+    tested = json.loads((logdir / "evaluation.json").read_text())["tasks"][level]
+    assert tested["remark"] == squares
+    run(mode="report", runs=[str(logdir)], report_dir=str(tmp_path / "report"))
+    assert f"{level} ({squares})" in (tmp_path / "report/report.md").read_text()
+    images.mkdir()
+    for name in ("0001.png", "2400.png"):
+        (images / name).touch()
+    with pytest.raises(SystemExit, match="--dataset_path was dummy and is"):
+        run(**settings, dataset_path=str(images), total_environment_frames=240)
+
+
 def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
