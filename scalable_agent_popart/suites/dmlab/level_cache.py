@@ -4,16 +4,13 @@ import contextlib
 import hashlib
 import os
 import random
-import time
 import urllib.parse
 import uuid
 from pathlib import Path
 
 from absl import logging
 
-# Names of entries and of the folder where they are written; all else is the user's.
-_SUFFIX, _UNFINISHED = ".dmlab_map", ".unfinished_dmlab_maps"
-_MAX_WRITE_SECONDS = 3600.0  # What is unfinished for longer is of a writer that was killed.
+_SUFFIX = ".dmlab_map"  # Of entries and of what is being written; all else is the user's.
 # All writers together look for entries to remove once in so much of the limit, on average, and
 # remove so much more than they must. Thus the directory is rarely listed, and rarely too large.
 _INTERVAL, _MARGIN = 0.01, 0.05
@@ -50,26 +47,30 @@ class LevelCache:
         """Keeps the map at `pk3_path`; a failure is logged, and the map compiled again later."""
         try:
             entry = _entry(key, Path(pk3_path).read_bytes())
-            unfinished = self._directory / _UNFINISHED
-            unfinished.mkdir(parents=True, exist_ok=True)
-            _remove_older(unfinished, time.time() - _MAX_WRITE_SECONDS)
-            temporary = unfinished / uuid.uuid4().hex
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # In no other folder, which only one user could write to. If its writer is killed, it is
+            # an entry that nobody uses, and makes room in its turn.
+            temporary = self._directory / f".{uuid.uuid4().hex}{_SUFFIX}"
             try:
                 temporary.write_bytes(entry)
                 temporary.replace(self._path(key))
             finally:
                 temporary.unlink(missing_ok=True)
-            if random.random() * self._max_bytes * _INTERVAL < len(entry):
-                self._make_room()
         except OSError as error:
             logging.warning("the map %s could not be kept: %s", key, error)
+            return
+        if random.random() * self._max_bytes * _INTERVAL < len(entry):
+            try:
+                self._make_room()
+            except OSError as error:
+                logging.warning("no room could be made in %s: %s", self._directory, error)
 
     def _make_room(self) -> None:
         """Removes the entries that were used least recently if all together are too large."""
         entries = []
         for file in os.scandir(self._directory):
             if file.name.endswith(_SUFFIX):
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     entries.append((file.stat().st_mtime, file.stat().st_size, file.path))
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
@@ -77,19 +78,12 @@ class LevelCache:
         for _, size, path in sorted(entries):
             if total <= self._max_bytes * (1 - _MARGIN):
                 break
-            Path(path).unlink(missing_ok=True)
-            total -= size
+            with contextlib.suppress(OSError):  # It may be another user's, or no file.
+                Path(path).unlink(missing_ok=True)
+                total -= size
 
     def _path(self, key: str) -> Path:
         return self._directory / f"{urllib.parse.quote(key, safe='')}{_SUFFIX}"
-
-
-def _remove_older(folder: Path, end: float) -> None:
-    """Removes the files that were last written to before a time."""
-    for file in os.scandir(folder):
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_mtime < end:
-                os.unlink(file.path)
 
 
 def _entry(key: str, compiled: bytes) -> bytes:

@@ -4,12 +4,10 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from scalable_agent_popart.suites.dmlab import level_cache
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
 from tests.fakes.programs import ROOT
 
@@ -38,7 +36,8 @@ def test_keys_keep_their_maps_apart_and_within_the_directory(tmp_path: Path) -> 
         _write(cache, tmp_path, key, key.encode())
     assert [_fetch(cache, tmp_path, key) for key in keys] == [key.encode() for key in keys]
     assert len(_files(tmp_path)) == len(keys) + 2
-    assert len(_files(tmp_path / "deep" / "cache")) == len(keys)
+    # No folder either: who may write to the directory could not write to another user's folder.
+    assert len(list((tmp_path / "deep" / "cache").iterdir())) == len(keys)
 
 
 def test_a_damaged_entry_is_a_miss_and_is_mended(tmp_path: Path) -> None:
@@ -80,6 +79,54 @@ def test_the_maps_not_used_for_longest_make_room(tmp_path: Path) -> None:
     assert sorted(path.stem for path in _files(directory)) == ["a", "c", "d", "of_mine"]
 
 
+def test_what_a_killed_writer_leaves_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "cache"
+    cache = LevelCache(str(directory), max_bytes=3.5 * 1000)
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", lambda *_: None)
+        killed.setattr(Path, "unlink", lambda *_, **__: None)
+        _write(cache, tmp_path, "killed", bytes(968))
+    (left,) = _files(directory)
+    os.utime(left, (0, 0))
+    for key in "abc":
+        _write(cache, tmp_path, key, bytes(968))
+    assert sorted(path.stem for path in _files(directory)) == ["a", "b", "c"]
+
+
+def test_what_cannot_be_removed_does_not_stop_others_from_making_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "cache"
+    stays = directory / "stays.dmlab_map"
+    stays.mkdir(parents=True)
+    (directory / "nowhere.dmlab_map").symlink_to("nowhere.dmlab_map")
+    cache = LevelCache(str(directory), max_bytes=3.5 * 1000 + stays.stat().st_size)
+    for age, key in enumerate("abc", start=1):
+        _write(cache, tmp_path, key, bytes(968))
+        os.utime(directory / f"{key}.dmlab_map", (age, age))
+    os.utime(stays, (0, 0))
+    _write(cache, tmp_path, "d", bytes(968))
+    assert sorted(path.stem for path in _files(directory)) == ["b", "c", "d"]
+    assert stays.exists()
+    assert not caplog.messages
+
+
+def test_a_map_is_kept_where_no_room_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(folder: Path) -> None:
+        raise PermissionError("Permission denied")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    cache = LevelCache(str(tmp_path / "cache"), max_bytes=1)
+    _write(cache, tmp_path, "level")
+    assert _fetch(cache, tmp_path, "level") == _MAP
+    (message,) = caplog.messages
+    assert "no room could be made" in message
+
+
 _WRITER = """
 import itertools, sys
 from pathlib import Path
@@ -97,7 +144,7 @@ for i in itertools.count():
 
 
 def test_writers_may_be_killed_while_others_go_on(tmp_path: Path) -> None:
-    directory, max_bytes = tmp_path / "cache", 1_000_000
+    directory, max_bytes = tmp_path / "cache", 2_000_000
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", _WRITER, directory, str(max_bytes), tmp_path / f"pk3_{i}"],
@@ -115,12 +162,6 @@ def test_writers_may_be_killed_while_others_go_on(tmp_path: Path) -> None:
         writer.kill()
     for writer in writers:
         assert not writer.communicate()[1]
-    unfinished = directory / level_cache._UNFINISHED
-    (unfinished / "of_one_killed").touch()
-    long_ago = time.time() - 2 * level_cache._MAX_WRITE_SECONDS
-    for path in unfinished.iterdir():
-        os.utime(path, (long_ago, long_ago))
-    (unfinished / "of_one_at_work").touch()
-    _write(LevelCache(str(directory), max_bytes), tmp_path, "last")
-    assert [path.name for path in unfinished.iterdir()] == ["of_one_at_work"]
+    # A map as large as this always makes room for itself.
+    _write(LevelCache(str(directory), max_bytes), tmp_path, "last", bytes(50_000))
     assert sum(path.stat().st_size for path in _files(directory)) <= max_bytes

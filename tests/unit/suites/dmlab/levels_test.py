@@ -1,6 +1,7 @@
 """Levels in their processes play bit for bit what the module `deepmind_lab` itself plays."""
 
 import contextlib
+import os
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -73,9 +74,15 @@ def test_levels_are_the_modules_own_over_the_end_of_an_episode(
     assert any(map(any, (each["words"] for each in raw))) == (not config)
 
     assert (tmp_path / "cache").exists() == (not config)
+    kept = {path: path.stat().st_ino for path in (tmp_path / "cache").glob("*")}
+    for path in kept:
+        os.utime(path, (0, 0))
     again = _play(levels, actions, [6] * len(levels), options)
     for expected, (_, _, _, observation) in zip(raw, again, strict=True):
         np.testing.assert_array_equal(observation.image, expected["image"][:6])
+    # Two of the levels compile maps. A map that was compiled again would be another file.
+    assert {path: path.stat().st_ino for path in (tmp_path / "cache").glob("*")} == kept
+    assert sum(path.stat().st_mtime > 0 for path in kept) == (0 if config else 2)
 
 
 def test_levels_that_cannot_be_loaded_say_why(engine: Engine) -> None:
