@@ -28,7 +28,7 @@ _DAYS_BEFORE, _DAYS_AFTER = 2, 20 * 365
 
 
 class Keys(NamedTuple):
-    """What one side needs, each as PEM."""
+    """One side's private key and certificate, and the authority's certificate, each as PEM text."""
 
     authority: bytes
     certificate: bytes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Target(NamedTuple):
-    """What a rule was given."""
+    """A rule of a BUILD file: its name and its arguments."""
 
     folder: str  # Relative to the checkout; the root's is "".
     name: str

@@ -150,9 +150,9 @@ def complaint(level: str) -> str | None:
     spec = importlib.util.find_spec("deepmind_lab")
     if spec is None:
         return f"the module deepmind_lab is missing; {_BUILD}"
-    folder = os.path.dirname(spec.origin or "")
-    if _SPLIT_BY_SHELLS.search(folder):
-        return f"it compiles maps by a shell, which cannot read {folder!r}; install it elsewhere"
+    place = os.path.dirname(spec.origin or "")
+    if _SPLIT_BY_SHELLS.search(place):
+        return f"it compiles maps by a shell, which cannot read {place!r}; install it elsewhere"
     with tempfile.TemporaryDirectory() as folder:
         result = subprocess.run(
             [sys.executable, "-c", _LOAD, level, folder],
