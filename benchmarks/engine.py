@@ -17,6 +17,7 @@ counts as the processor time that its level's steps took in `raw`.
 import functools
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from engine_levels import OwnPace, SameEpisodes
 
 from environments import ArraySpec
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.dmlab.dmlab30 import SUITE
 from scalable_agent_popart.suites.process_pool import ProcessPool
 
@@ -80,7 +82,12 @@ def main(argv: list[str]) -> None:
     """Measures, prints a table and writes the JSON file."""
     del argv
     given = {"level_name": SUITE.name, "level_cache_dir": FLAGS.level_cache_dir}
-    options = Config.from_flags(given).environment_options(training=True)
+    config = Config.from_flags(given)
+    try:
+        config.check_playable()
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    options = config.environment_options(training=True)
     free = Player(OwnPace, options, ArraySpec((), np.float64))
     pool = Player(SameEpisodes, options, SUITE.observation_spec(options))
     rows: dict[str, list[np.ndarray]] = {"raw": [], "yielding": [], "pool": []}
