@@ -16,9 +16,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
-from scalable_agent_popart.report.tables import IMPALA
 
 _VIRIDIS = matplotlib.colormaps["viridis"]
 # The paper's colours, in the palette of Okabe and Ito, which the colour-blind can tell apart.
@@ -218,7 +218,7 @@ def gradients(table: pd.DataFrame) -> Figure:
 def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
     """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first."""
     agents = list(dict.fromkeys(table["agent"]))
-    by_level = table.pivot_table(index="level", columns="agent", values="normalised", sort=False)
+    by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)
     ours = [agent for agent in agents if agent != IMPALA]
     levels = list(by_level.sort_values(ours[-1], ascending=False).index)
     panels = np.array_split(np.array(levels), -(-len(levels) // _MAX_LEVELS_A_PANEL))
@@ -228,10 +228,10 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
     for axes, names in zip(grid, panels, strict=True):
         thickness = 0.84 / len(agents)
         for i, agent in enumerate(agents):
-            own = table[table["agent"] == agent].set_index("level").reindex(names)
+            own = table[table["agent"] == agent].set_index("task").reindex(names)
             y = np.arange(len(names)) + (i - (len(agents) - 1) / 2) * thickness
             axes.barh(
-                y, own["normalised"], thickness, label=agent, facecolor=styles[agent].colour,
+                y, own["value"], thickness, label=agent, facecolor=styles[agent].colour,
                 hatch=styles[agent].hatch, edgecolor="white", linewidth=0,
             )  # fmt: skip
             intervals = own[["low", "high"]].astype(float).to_numpy()

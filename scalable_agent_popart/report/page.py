@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
+from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.tables import FinalScores
+from scalable_agent_popart.report.summary import over_runs, summarise
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
@@ -28,6 +29,13 @@ _NOTES = tomllib.loads((_DATA / "notes.toml").read_text(encoding="utf-8"))
 _DOTS_PER_INCH = 110
 _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
+_MAX_COLUMNS = 8  # Tasks in a table with a column for each.
+# Of each run: head and style of a measure's column.
+_PROGRESS = {
+    "frames_per_second": ("Frames/s (median)", ",.0f"),
+    "memory_mib": ("Memory, at most (MiB)", ",.0f"),
+    "entropy": ("Entropy (median, nats)", ".3g"),
+}
 
 
 def write_report(
@@ -118,20 +126,21 @@ class _Section:
         self._suite = comparison.suite
         self._name = name
         self._directory = directory
+        self._finals = [FinalScores(comparison, column) for column in columns(self._suite)]
+        self._summary = summarise(comparison, self._finals)
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
         """Writes figures and tables, and gives the paragraphs of the text."""
-        finals = [FinalScores(self._comparison, column) for column in tables.columns(self._suite)]
-        trained_on = next(own for own in finals if own.column.trained_on)
         return [
             f"## {self._comparison.title}",
-            *self._table_1(finals),
-            *self._learning_curves(trained_on),
+            *self._table_1(),
+            *self._differences(),
+            *self._learning_curves(),
             *self._progress(),
             *self._statistics(),
             *self._gradients(),
-            *(part for own in finals for part in self._breakdown(own)),
+            *(part for own in self._finals for part in self._breakdown(own)),
             *self._populations(),
         ]
 
@@ -156,47 +165,73 @@ class _Section:
         table.to_csv(path, index=False, errors="replace", float_format=_NUMBER)
         return f"`{file}`"
 
-    def _table_1(self, finals: Sequence[FinalScores]) -> list[str]:
+    def _table_1(self) -> list[str]:
         """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
-        suite = self._suite
-        heads = [f"{o.column.title}: {w}" for o in finals for w in ("published", "ours", "from")]
+        suite, own = self._suite, over_runs(self._summary, "aggregate", task=self._suite.headline)
+        heads = [
+            f"{final.column.title}: {what}"
+            for final in self._finals
+            for what in ("published", "ours", "from")
+        ]
         cells: dict[str, dict[str, str]] = {agent.label: {} for agent in self._comparison.agents}
-        files, left_out, any_training = [], [], False
-        for own in finals:
-            table, title = own.table_1(), own.column.title
-            files.append(self._file(table, f"table-1-{own.column.name}"))
-            left_out += [f"{title}: {line}" for line in own.left_out]
-            any_training |= (table["source"] == "training").any()
-            for (name, clipping), theirs in own.papers.items():
+        left_out = []
+        for final in self._finals:
+            title = final.column.title
+            left_out += [f"{title}: {line}" for line in final.left_out]
+            for (name, clipping), theirs in final.papers.items():
                 label = agent_label(name, suite, reward_clipping=clipping)
                 cells.setdefault(label, {})[f"{title}: published"] = f"{theirs:.1f}%"
-            for entry in table.itertuples():
+            for entry in own[own["protocol"] == final.column.name].itertuples():
                 row = cells.setdefault(entry.agent, {})
-                if pd.notna(entry.published):
-                    row[f"{title}: published"] = f"{entry.published:.1f}%"
-                if pd.notna(entry.score):
-                    row[f"{title}: ours"] = (
-                        f"{entry.score:.1f}{suite.unit}"
-                        + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
-                        + " †" * (entry.source == "training")
-                    )
-                    frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
-                    row[f"{title}: from"] = (
-                        f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
-                        f"{entry.episodes} episodes a task, "
-                        f"{' to '.join(map(_short, frames))} frames"
-                    )
-        order = sorted(cells, key=lambda agent: agent == tables.IMPALA)
+                if entry.source == "published":
+                    row[f"{title}: published"] = f"{entry.value:.1f}%"
+                    continue
+                row[f"{title}: ours"] = (
+                    f"{entry.value:.1f}{suite.unit}"
+                    + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
+                    + " †" * (entry.source == "training")
+                )
+                frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
+                row[f"{title}: from"] = (
+                    f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
+                    f"{entry.episodes} episodes a task, "
+                    f"{' to '.join(map(_short, frames))} frames"
+                )
+        order = sorted(cells, key=lambda agent: agent == IMPALA)
         rows = [{"Agent": agent, **dict.fromkeys(heads, ""), **cells[agent]} for agent in order]
         return [
             f"### Table 1: {suite.headline.replace('_', ' ')} human-normalised score",
             _table(rows),
-            *self._notes(finals, any_training),
+            *self._notes((own["source"] == "training").any()),
             *_lines("Returns that do not count here:", left_out),
-            _note("aggregates", files=", ".join(files)),
+            _note("summary", file=self._file(self._summary, "summary")),
         ]
 
-    def _notes(self, finals: Sequence[FinalScores], any_training: bool) -> list[str]:
+    def _differences(self) -> list[str]:
+        """Tells how far apart every two agents are that have several runs each."""
+        table = self._summary.dropna(subset="versus")
+        tasks = {self._suite.headline: "aggregate"}
+        if len(self._suite.tasks) <= _MAX_COLUMNS:
+            tasks |= dict.fromkeys(self._suite.tasks, "normalised")
+        protocols = table["protocol"].nunique()
+        rows: dict[tuple[str, str, str], dict[str, str]] = {}
+        for task, measure in tasks.items():
+            own = table[(table["task"] == task) & (table["measure"] == measure)]
+            for entry in own.itertuples():
+                row = rows.setdefault((entry.protocol, entry.agent, entry.versus), {})
+                row["Agents"] = f"{entry.agent} over {entry.versus}"
+                if protocols > 1:
+                    row["Test"] = entry.protocol
+                effect = f"g = {entry.effect:.1f}, " if pd.notna(entry.effect) else ""
+                row[task] = (
+                    f"{entry.value:.1f} [{entry.low:.1f}, {entry.high:.1f}], {effect}"
+                    f"p = {entry.p:.2g}"
+                )
+        if not rows:
+            return []
+        return ["### Differences between agents", _table(list(rows.values())), _note("differences")]
+
+    def _notes(self, any_training: bool) -> list[str]:
         known = self._suite.reference_scores
         scored = known.keys() & set(self._suite.tasks)
         holds = {
@@ -206,21 +241,22 @@ class _Section:
             "unknown": not scored,
             "subset": 0 < len(scored) < len(known),
         }
-        values = {"scored": len(scored), "known": len(known), "impala": tables.IMPALA}
+        values = {"scored": len(scored), "known": len(known), "impala": IMPALA}
         return [_note(name, **values) for name, true in holds.items() if true] + [
             _note("inverted", column=own.column.title, levels=", ".join(own.inverted))
-            for own in finals
+            for own in self._finals
             if own.inverted
         ]
 
-    def _learning_curves(self, trained_on: FinalScores) -> list[str]:
+    def _learning_curves(self) -> list[str]:
         table = tables.learning_curves(self._comparison)
         if not len(table):
             return ["### Learning curves", _note("no_curves")]
         names = list(dict.fromkeys(agent.name for agent in self._comparison.agents))
+        trained_on = next(own for own in self._finals if own.column.trained_on)
 
         def draw(own: pd.DataFrame) -> Figure:
-            targets = trained_on.published(own["reward_clipping"].iloc[0], names)
+            targets = trained_on.targets(own["reward_clipping"].iloc[0], names)
             return figures.learning_curves(own, self._suite.headline, targets, self._styles)
 
         return [
@@ -230,26 +266,23 @@ class _Section:
         ]
 
     def _progress(self) -> list[str]:
-        progress, batches = tables.progress(self._comparison), tables.batches(self._comparison)
+        progress = tables.progress(self._comparison)
         if not len(progress):
             return []
-        files = [self._file(progress, "course")]
-        if len(batches):
-            files.append(self._file(batches, "batches"))
-        rows = [
-            {
-                "Agent": row.agent,
-                "Seed": row.seed,
-                "Frames/s (median)": f"{row.frames_per_second:,.0f}",
-                "Memory, at most (MiB)": _if_known(row.memory_mib, "{:,.0f}"),
-                "Entropy (median, nats)": _if_known(row.entropy, "{:.3g}"),
-                "Tasks in its batches, and the share of each": _if_known(
-                    row.tasks, f"{{:.0f}}, {row.least:.2%} to {row.most:.2%}"
-                ),
-            }
-            for row in tables.progress_by_run(progress, batches).itertuples()
-        ]
-        return ["### Course of training", _table(rows), f"All of it: {', '.join(files)}."]
+        rows = []
+        for _, run in self._summary.dropna(subset="run").groupby("run", sort=False):
+            of = {measure: own["value"] for measure, own in run.groupby("measure")}
+            first, shares = run.iloc[0], of.get("batch_share", pd.Series(dtype=float))
+            row = {"Agent": first["agent"], "Seed": first["seed"]}
+            for measure, (head, style) in _PROGRESS.items():
+                row[head] = "".join(f"{value:{style}}" for value in of.get(measure, ()))
+            if len(shares):
+                row["Tasks in its batches, and the share of each"] = (
+                    f"{(shares > 0).sum()}, {shares.min():.2%} to {shares.max():.2%}"
+                )
+            rows.append(row)
+        file = self._file(progress, "course")
+        return ["### Course of training", _table(rows), f"All of it: {file}."]
 
     def _statistics(self) -> list[str]:
         table = tables.statistics(self._comparison)
@@ -270,44 +303,47 @@ class _Section:
         table = tables.gradients(self._comparison)
         if not len(table):
             return []
-        rows, by_agent = [], tables.gradients_by_agent(table)
-        for (agent, loss), own in by_agent.groupby(["agent", "loss"], sort=False):
-            sizes, parts = {}, {}
-            for row in own.itertuples():
-                if pd.notna(row.norm):
-                    sizes[row.task] = _with_ends(row.norm, row.least_norm, row.most_norm, ".3g")
-                parts[row.task] = _with_ends(row.part, row.low_part, row.high_part, ".1%")
-            rows += [{"Agent": agent, "": f"{loss} loss: size (median)", **sizes}]
-            rows += [{"Agent": agent, "": f"{loss} loss: part of all sizes (mean)", **parts}]
+        rows: dict[tuple[str, str], dict[str, str]] = {}
+        for loss in dict.fromkeys(table["loss"]):
+            for kind, says in (("size", "size (median)"), ("part", "part of all sizes (mean)")):
+                own = over_runs(self._summary, f"{loss}_gradient_{kind}")
+                for entry in own.itertuples():
+                    head = f"{loss} loss: {says}"
+                    row = rows.setdefault((entry.agent, head), {"Agent": entry.agent, "": head})
+                    if kind == "size":
+                        ends = entry.median, entry.lowest, entry.highest, ".3g"
+                    else:
+                        ends = entry.value, entry.low, entry.high, ".1%"
+                    row[entry.task] = _with_ends(*ends)
 
         def draw(own: pd.DataFrame) -> Figure:
             return figures.gradients(tables.gradients_over_frames(own))
 
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
         drawn = self._figures(draw, policy, "gradients", says)
-        end = [_table(rows), _note("gradients"), self._file(table, "gradients")]
+        end = [_table(list(rows.values())), _note("gradients"), self._file(table, "gradients")]
         return ["### Gradients by task", *drawn, *end]
 
     def _breakdown(self, final: FinalScores) -> list[str]:
-        table, name = final.breakdown(), f"levels-{final.column.name}"
-        if table["normalised"].isna().all():  # Nothing final yet, or no reference scores.
+        protocol = final.column.name
+        table = over_runs(self._summary, "normalised", protocol=protocol)
+        if (table["source"] == "published").all():  # Nothing final yet, or no reference scores.
             return []
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
         runs = [run.config for _, run in self._comparison.runs]
         remarks = {level: text for own in runs for level, text in own.remarks().items()}
         rows: dict[str, dict[str, str]] = {}
-        for entry in table.dropna(subset="normalised").itertuples():
-            cell = f"{entry.normalised:.1f}{self._suite.unit}"
+        for entry in table.itertuples():
+            cell = f"{entry.value:.1f}{self._suite.unit}"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
-            named = f"{entry.level} ({text})" if (text := remarks.get(entry.level)) else entry.level
-            rows.setdefault(entry.level, {"Level": named})[entry.agent] = cell
+            named = f"{entry.task} ({text})" if (text := remarks.get(entry.task)) else entry.task
+            rows.setdefault(entry.task, {"Level": named})[entry.agent] = cell
         return [
             f"### Scores by level, {final.column.title}",
-            self._figure(figure, name, "Human-normalised scores"),
+            self._figure(figure, f"levels-{protocol}", "Human-normalised scores"),
             _note("levels"),
             _table(list(rows.values())),
-            f"Raw returns and intervals: {self._file(table, name)}",
         ]
 
     def _populations(self) -> list[str]:
@@ -370,10 +406,6 @@ def _short(frames: float) -> str:
         if frames >= unit:
             return f"{frames / unit:.3g}{letter}"
     return f"{frames:.0f}"
-
-
-def _if_known(value: float, template: str) -> str:
-    return template.format(value) if pd.notna(value) else ""
 
 
 def _with_ends(value: float, low: float, high: float, style: str) -> str:

@@ -1,9 +1,8 @@
-"""Makes the tables of a report: what the CSV files hold, and what pages and figures show."""
+"""Makes a report's tables of what runs recorded over training, one for each figure."""
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,236 +12,12 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
-from scalable_agent_popart.scores import Scores
-from scalable_agent_popart.suites import Suite
 
-IMPALA = "IMPALA (Espeholt et al., 2018)"
-# Of IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
-# agent's raw score, and the column of Table 1 whose protocol the scores were played by.
-_BY_LEVEL = {
-    "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
-    "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
-}
 _RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
-_ENDS = ("low", "high", "lowest", "highest")
-_RERUN = ("rerun_low", "rerun_high")
-_COMPARABLE = 0.9  # Of the frames of an agent's farthest run, from which another run counts.
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
 _STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
-
-
-def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
-    """Gives a column of the paper's Table 1: percent by agent and reward clipping."""
-    table = _published("table1.csv").query("suite == @suite and column == @column")
-    return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
-
-
-def impala_by_level(suite: str, column: str) -> dict[str, float]:
-    """Gives IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
-    file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
-    return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
-
-
-def _published(file: str) -> pd.DataFrame:
-    with (resources.files(__package__) / "data" / file).open() as text:
-        return pd.read_csv(text, comment="#", float_precision="round_trip")
-
-
-class Column(NamedTuple):
-    """A column of Table 1: a way to test final policies."""
-
-    name: str  # `noop` or `human` (starts), `train` or `test` (levels).
-    title: str  # The paper's words for it.
-    levels: Mapping[str, str]  # Task to the level that tests it.
-    starts: str = "noop"
-    trained_on: bool = False  # Whether agents train on it, so that returns of training may do.
-
-
-def columns(suite: Suite) -> list[Column]:
-    """Gives the columns that Table 1 has, or would have, of a benchmark."""
-    levels = {task: task for task in suite.tasks}
-    if suite.test_versions:
-        tested = {task: suite.test_version(task) for task in suite.tasks}
-        train = Column("train", "train levels", levels, trained_on=True)
-        return [train, Column("test", "test levels", tested)]
-    if not suite.human_starts_scores:
-        return [Column("noop", "test", levels, trained_on=True)]
-    random = Column("noop", "random starts", levels, trained_on=True)
-    return [random, Column("human", "human starts", levels, starts="human")]
-
-
-class _Final(NamedTuple):
-    """Raw returns by level of a run's policy, in a test or else at last in training."""
-
-    frames: int  # Environment frames it was trained for.
-    returns: dict[str, np.ndarray]
-    tested: bool
-
-
-class FinalScores:
-    """The scores that count in the end, under one column's protocol.
-
-    A test of some tasks in play does not count; where a run of an agent was tested, untested ones
-    do not, nor do runs that lag far behind: `left_out` tells which. `papers` has the paper's scores
-    if all tasks are compared; of `inverted` levels the human does worse than random play.
-    """
-
-    def __init__(self, comparison: Comparison, column: Column):
-        self.column = column
-        self._suite = suite = comparison.suite
-        self._levels = list(column.levels.values())
-        self._references = suite.references(column.starts)
-        # Levels outside of the benchmark have no reference scores.
-        self._scored = [column.levels[t] for t in suite.tasks if t in suite.reference_scores]
-        complete = len(self._scored) == len(suite.reference_scores)
-        self.papers = papers_table_1(suite.name, column.name) if complete else {}
-        self._impala = impala_by_level(suite.name, column.name)
-        references = [(level, self._references[level]) for level in self._scored]
-        self.inverted = [level for level, (random, human) in references if human < random]
-        self.left_out: list[str] = []
-        self._finals = [(a, own) for a in comparison.agents if (own := self._choose(a))]
-
-    def table_1(self) -> pd.DataFrame:
-        """Makes a row an agent: aggregate scores in percent, ours and the published ones.
-
-        `low` to `high` is the score's 95% interval over seeds, or over the episodes of a single
-        run, `lowest` to `highest` its range, `rerun_...` the interval for as many new runs' mean.
-        """
-        rows = [self._aggregate_row(*found) for found in self._finals if self._scored]
-        theirs = self._impalas_aggregate()
-        if theirs is not None:
-            headline = getattr(theirs, self._suite.headline)
-            rows.append({"agent": IMPALA, **theirs._asdict(), "published": headline})
-        names = ["agent", "column", "tasks", "source", "runs", "fewest_frames", "most_frames"]
-        names += ["episodes", "score", *_ENDS, *_RERUN, *_AGGREGATES, "published"]
-        table = pd.DataFrame(rows, columns=names)
-        return _with_counts(table.assign(column=self.column.name, tasks=len(self._scored)))
-
-    def breakdown(self) -> pd.DataFrame:
-        """Makes a row a level and agent: raw and normalised scores, with ends as in `table_1`."""
-        rows: list[dict[str, Any]] = []
-        for level in self._levels if self._finals else ():
-            rows += [self._level_row(agent, own, level) for agent, own in self._finals]
-            if level in self._impala:
-                raw = self._impala[level]
-                theirs = {"mean_return": raw, "normalised": self._percent(level, raw)}
-                rows.append({"agent": IMPALA, "level": level, "source": "published", **theirs})
-        names = ["agent", "level", "source", "runs", "episodes", "mean_return", "normalised"]
-        return _with_counts(pd.DataFrame(rows, columns=[*names, *_ENDS]))
-
-    def published(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
-        """Gives published scores, by agent, to compare with these agents of a reward clipping."""
-        found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
-        found = {name: found[name] for name in names if name in found}
-        theirs = self._impalas_aggregate()
-        if theirs is not None and clipping == self._suite.defaults["reward_clipping"]:
-            found[IMPALA] = getattr(theirs, self._suite.headline)
-        return found
-
-    def _choose(self, agent: Agent) -> list[_Final]:
-        """Chooses those returns of an agent's runs that can be averaged, and names the others."""
-        chosen: list[tuple[Run, _Final]] = []
-        levels, total = set(self._levels), len(self._levels)
-        for run in agent.runs:
-            tests = [test for test in run.evaluations if test.starts == self.column.starts]
-            whole = [
-                _Final(test.frames, {level: test.returns[level] for level in self._levels}, True)
-                for test in tests
-                if levels <= test.returns.keys()
-            ]
-            if whole:  # The newest, and of several the longest.
-                whole.sort(key=lambda own: (own.frames, sum(map(len, own.returns.values()))))
-                chosen.append((run, whole[-1]))
-                continue
-            by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
-            latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
-            missing = len(levels - latest.keys())
-            if self.column.trained_on and not missing:
-                returns = {level: latest[level] for level in self._levels}
-                chosen.append((run, _Final(run.frames, returns, False)))
-            if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
-                self.left_out.append(
-                    f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
-                    "here (--level_name compares some tasks)"
-                )
-            elif self.column.trained_on and missing:
-                self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
-        tested = any(final.tested for _, final in chosen)
-        farthest = max((final.frames for _, final in chosen if final.tested == tested), default=0)
-        kept = []
-        for run, final in chosen:
-            if final.tested != tested:
-                reason = f"not tested yet, as other runs of {agent.label} are"
-            elif final.frames < _COMPARABLE * farthest:
-                another = f"another run of {agent.label} is at {farthest:,}"
-                reason = f"at {final.frames:,} frames, and {another}"
-            else:
-                kept.append(final)
-                continue
-            self.left_out.append(f"{run.path}: {reason}")
-        return kept
-
-    def _impalas_aggregate(self) -> scores.Aggregate | None:
-        own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
-        return scores.aggregate_returns(own, self._references)
-
-    def _aggregate_row(self, agent: Agent, own: Sequence[_Final]) -> dict[str, Any]:
-        suite, config = self._suite, agent.runs[0].config
-        returns = [{level: final.returns[level] for level in self._scored} for final in own]
-        aggregates = pd.DataFrame([scores.aggregate_returns(r, self._references) for r in returns])
-        by_run = aggregates[suite.headline].to_numpy()
-        interval = scores.interval_over_seeds(by_run)
-        rerun = scores.interval_over_seeds(by_run, of_rerun=True) or (None, None)
-        if interval is None:
-            by_name = scores.intervals_of_aggregates(returns[0], self._references) or {}
-            interval = by_name.get(suite.headline)
-        papers = config.action_set == suite.defaults["action_set"]  # Its agents have the larger.
-        return {
-            **_over_runs(agent, own, self._scored, by_run, interval),
-            "fewest_frames": min(final.frames for final in own),
-            "most_frames": max(final.frames for final in own),
-            "score": np.mean(by_run),
-            **dict(zip(_RERUN, rerun, strict=True)),
-            **aggregates.mean(),
-            "published": self.papers.get((agent.name, config.reward_clipping)) if papers else None,
-        }
-
-    def _level_row(self, agent: Agent, own: Sequence[_Final], level: str) -> dict[str, Any]:
-        means = [float(np.mean(final.returns[level])) for final in own]
-        interval = scores.interval_over_seeds(means)
-        interval = interval or scores.interval_of_mean(own[0].returns[level]) or (means[0],) * 2
-        row = {**_over_runs(agent, own, [level], means, interval), "level": level}
-        row["mean_return"] = row["normalised"] = float(np.mean(means))
-        return row | {name: self._percent(level, row[name]) for name in ("normalised", *_ENDS)}
-
-    def _percent(self, level: str, score: float) -> float | None:
-        known = level in self._references
-        return scores.normalise(score, self._references[level]) if known else None
-
-
-def _over_runs(
-    agent: Agent,
-    own: Sequence[_Final],
-    levels: Sequence[str],
-    by_run: Scores,
-    interval: scores.Interval | None,
-) -> dict[str, Any]:
-    ends = (*(interval or (None, None)), min(by_run), max(by_run))
-    return {
-        "agent": agent.label,
-        "source": "test" if own[0].tested else "training",
-        "runs": len(own),
-        "episodes": min(len(final.returns[level]) for final in own for level in levels),
-        **dict(zip(_ENDS, ends, strict=True)),
-    }
-
-
-def _with_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Makes counts whole numbers, which published agents have none of."""
-    counts = ("runs", "fewest_frames", "most_frames", "episodes")
-    return table.astype({name: "Int64" for name in counts if name in table})
 
 
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
@@ -294,16 +69,6 @@ def batches(comparison: Comparison) -> pd.DataFrame:
     return _of_runs(comparison, ["task", "share", "least", "most"], read)
 
 
-def progress_by_run(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row a run of both tables: medians, the largest memory, `tasks` and ends of shares."""
-    keys = ["run", "agent", "seed"]
-    reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
-    table = progress.groupby(keys, sort=False).agg(reduced)
-    shares = batches[batches["share"] > 0].groupby(keys, sort=False)["share"].count()
-    own = batches.groupby(keys, sort=False)["share"].agg(least="min", most="max")
-    return table.join(shares.rename("tasks")).join(own).reset_index()
-
-
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run, loss, task and record: each task's gradient over training.
 
@@ -317,20 +82,6 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
         return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
 
     return _of_runs(comparison, ["loss", "task", "frames", "norm", "part"], read)
-
-
-def gradients_by_agent(table: pd.DataFrame) -> pd.DataFrame:
-    """Makes a row an agent, loss and task, up to the frames that all runs have reached.
-
-    Median norms have their least and most over runs, and mean parts their 95% interval.
-    """
-    common = table.groupby("run")["frames"].max().min()
-    keys = ["agent", "loss", "task"]
-    groups = table[table["frames"] <= common].groupby([*keys, "run"], sort=False)
-    runs = groups.agg(norm=("norm", "median"), part=("part", "mean"))
-    both = runs.groupby(keys, sort=False)
-    norms = both.agg(norm=("norm", "median"), least_norm=("norm", "min"), most_norm=("norm", "max"))
-    return pd.concat([norms, _parts(both)], axis=1).reset_index()
 
 
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:

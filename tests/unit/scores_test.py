@@ -1,7 +1,11 @@
-"""Normalised scores, aggregates and intervals: by hand, by slow resampling, over simulated runs."""
+"""Normalised scores, aggregates, intervals and differences: by hand, by slow resampling."""
+
+import itertools
+import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.scores import ReferenceScore
@@ -77,9 +81,60 @@ def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
 def test_intervals_over_seeds_are_students_t() -> None:
     # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it), with
     # one within 12.706.
-    runs, width = [1.0, 2.0, 3.0, 4.0, 5.0], 2.776 * (2.5 / 5) ** 0.5
-    for of_rerun, own in ((False, width), (True, width * 2**0.5)):
-        found = scores.interval_over_seeds(runs, of_rerun)
-        assert found == pytest.approx((3 - own, 3 + own), abs=2e-3)
-    assert scores.interval_over_seeds([0.0, 2.0]) == pytest.approx((-11.706, 13.706), abs=1e-3)
-    assert scores.interval_over_seeds([5.0]) is None
+    means, deviations = np.array([3.0, 1.0, 7.0]), np.array([2.5**0.5, 2**0.5, np.nan])
+    low, high = scores.students_t(means, deviations, np.array([5, 2, 1]))
+    widths = np.array([2.776 * (2.5 / 5) ** 0.5, 12.706, np.nan])
+    np.testing.assert_allclose([low, high], [means - widths, means + widths], atol=2e-3)
+
+
+def _p_by_hand(first: list[float], second: list[float]) -> float:
+    """Gives the runs to both agents in all ways: twice the rarer side, and at most 1."""
+    runs = [*first, *second]
+    found = np.mean(first) - np.mean(second)
+    differences = []
+    for chosen in itertools.combinations(range(len(runs)), len(first)):
+        others = [runs[i] for i in range(len(runs)) if i not in chosen]
+        differences.append(np.mean([runs[i] for i in chosen]) - np.mean(others))
+    above = np.mean([own >= found - 1e-9 for own in differences])
+    below = np.mean([own <= found + 1e-9 for own in differences])
+    return min(1.0, 2 * min(above, below))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "least"),
+    [
+        ([11.0, 14.0, 12.0, 19.0, 15.0], [1.0, 3.0, 2.0, 2.5, 0.0], 2 / 252),
+        ([11.0, 14.0, 12.0, 19.0, 15.0], [12.0, 13.0, 12.0, 16.0], 0.5),
+        ([1.0, 2.0], [3.0, 4.0], 2 / 6),
+    ],
+)
+def test_differences_are_welchs_and_tested_over_all_assignments(
+    first: list[float], second: list[float], least: float
+) -> None:
+    found = scores.difference_over_seeds(first, second)
+    assert found is not None
+    assert found.p == pytest.approx(_p_by_hand(first, second))
+    assert found.p >= least - 1e-9
+    assert found.mean == pytest.approx(np.mean(first) - np.mean(second))
+    # The interval ends where Welch's test has p = 5%.
+    for end in (found.low, found.high):
+        moved = stats.ttest_ind(np.subtract(first, end), second, equal_var=False)
+        assert moved.pvalue == pytest.approx(0.05)
+    swapped = scores.difference_over_seeds(second, first)
+    assert swapped == pytest.approx((-found.mean, -found.high, -found.low, -found.effect, found.p))
+
+
+def test_effects_are_in_standard_deviations_of_runs() -> None:
+    # Both deviations are 1, and of 3 + 3 runs Hedges' correction is 1 - 3/15.
+    found = scores.difference_over_seeds([11.0, 12.0, 13.0], [1.0, 2.0, 3.0])
+    assert found is not None
+    assert (found.mean, found.effect) == pytest.approx((10.0, 8.0))
+    assert scores.difference_over_seeds([1.0], [1.0, 2.0]) is None
+    constant = scores.difference_over_seeds([0.1] * 3, [0.1] * 3)
+    assert constant is not None
+    assert constant[:3] == (0.0, 0.0, 0.0)
+    assert math.isnan(constant.effect)
+    assert constant.p == 1
+    many = scores.difference_over_seeds(_episodes(20, 1, 0.5), _episodes(20, 2, 0.9))
+    assert many is not None
+    assert many.p < 1e-3

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import figures, tables
+from scalable_agent_popart.report import figures, final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.tables import FinalScores
+from scalable_agent_popart.report.summary import over_runs, summarise
 from tests.fakes.synthetic_runs import compare_runs, make_population, make_run
 
 _STYLES = figures.styles_of([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
@@ -39,18 +40,19 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     assert all(run in [list(line.get_ydata()) for line in axes.lines] for run in runs)
     (band,) = axes.collections
     corners = pd.DataFrame(band.get_paths()[0].vertices).groupby(0)[1]
-    expected = [scores.interval_over_seeds(own.tolist()) for _, own in by_frames]
-    np.testing.assert_allclose(np.transpose([corners.min(), corners.max()]), expected)
+    expected = scores.students_t(by_frames.mean(), by_frames.std(), 2)
+    np.testing.assert_allclose([corners.min(), corners.max()], expected)
 
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
-    table = FinalScores(compared, tables.columns(compared.suite)[0]).breakdown()
+    final = FinalScores(compared, final_scores.columns(compared.suite)[0])
+    table = over_runs(summarise(compared, [final]), "normalised")
     (axes,) = figures.breakdown(table, logarithmic=True, styles=_STYLES).axes
     names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
     for bars in axes.containers:
-        own = table[table["agent"] == bars.get_label()].set_index("level")
+        own = table[table["agent"] == bars.get_label()].set_index("task")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
-        assert drawn == pytest.approx(own["normalised"].to_dict())
+        assert drawn == pytest.approx(own["value"].to_dict())
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:

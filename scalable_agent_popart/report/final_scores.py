@@ -1,0 +1,207 @@
+"""Chooses the returns that count in the end, and scores them beside the published ones."""
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.read import RECENT_EPISODES, Run
+from scalable_agent_popart.suites import Suite
+
+IMPALA = "IMPALA (Espeholt et al., 2018)"
+# Of IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
+# agent's raw score, and the column of Table 1 whose protocol the scores were played by.
+_BY_LEVEL = {
+    "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
+    "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
+}
+_COMPARABLE = 0.9  # Of the frames of an agent's farthest run, from which another run counts.
+
+
+def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
+    """Gives a column of the paper's Table 1: percent by agent and reward clipping."""
+    table = _published("table1.csv").query("suite == @suite and column == @column")
+    return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
+
+
+def impala_by_level(suite: str, column: str) -> dict[str, float]:
+    """Gives IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
+    file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
+    return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
+
+
+def _published(file: str) -> pd.DataFrame:
+    with (resources.files(__package__) / "data" / file).open() as text:
+        return pd.read_csv(text, comment="#", float_precision="round_trip")
+
+
+class Column(NamedTuple):
+    """A column of Table 1: a way to test final policies."""
+
+    name: str  # `noop` or `human` (starts), `train` or `test` (levels).
+    title: str  # The paper's words for it.
+    levels: Mapping[str, str]  # Task to the level that tests it.
+    starts: str = "noop"
+    trained_on: bool = False  # Whether agents train on it, so that returns of training may do.
+
+
+def columns(suite: Suite) -> list[Column]:
+    """Gives the columns that Table 1 has, or would have, of a benchmark."""
+    levels = {task: task for task in suite.tasks}
+    if suite.test_versions:
+        tested = {task: suite.test_version(task) for task in suite.tasks}
+        train = Column("train", "train levels", levels, trained_on=True)
+        return [train, Column("test", "test levels", tested)]
+    if not suite.human_starts_scores:
+        return [Column("noop", "test", levels, trained_on=True)]
+    random = Column("noop", "random starts", levels, trained_on=True)
+    return [random, Column("human", "human starts", levels, starts="human")]
+
+
+class _Final(NamedTuple):
+    """Raw returns by level of a run's policy, in a test or else at last in training."""
+
+    run: Run
+    frames: int  # Environment frames it was trained for.
+    returns: dict[str, np.ndarray]
+    tested: bool
+
+
+class FinalScores:
+    """The scores that count in the end, under one column's protocol.
+
+    A test of some tasks in play does not count; where a run of an agent was tested, untested ones
+    do not, nor do runs that lag far behind: `left_out` tells which. `papers` has the paper's scores
+    if all tasks are compared; of `inverted` levels the human does worse than random play.
+    """
+
+    def __init__(self, comparison: Comparison, column: Column):
+        self.column = column
+        self._suite = suite = comparison.suite
+        self._levels = list(column.levels.values())
+        self._references = suite.references(column.starts)
+        # Levels outside of the benchmark have no reference scores.
+        self._scored = [column.levels[t] for t in suite.tasks if t in suite.reference_scores]
+        complete = len(self._scored) == len(suite.reference_scores)
+        self.papers = papers_table_1(suite.name, column.name) if complete else {}
+        self._impala = impala_by_level(suite.name, column.name)
+        references = [(level, self._references[level]) for level in self._scored]
+        self.inverted = [level for level, (random, human) in references if human < random]
+        self.left_out: list[str] = []
+        self._finals = [(a, final) for a in comparison.agents for final in self._choose(a)]
+
+    def by_run(self) -> pd.DataFrame:
+        """Makes the rows of `summary.COLUMNS` of each run's scores, with intervals over episodes.
+
+        The measures are `return` and `normalised` (percent) of each level, and `aggregate` of all.
+        """
+        rows = []
+        for agent, final in self._finals:
+            about = {
+                "protocol": self.column.name,
+                "agent": agent.label,
+                "run": str(final.run.path),
+                "seed": final.run.seed,
+                "source": "test" if final.tested else "training",
+                "fewest_frames": final.frames,
+                "most_frames": final.frames,
+            }
+            for level in self._levels:
+                returns = final.returns[level]
+                ends = scores.interval_of_mean(returns) or (np.nan, np.nan)
+                raw = dict(zip(("value", "low", "high"), (np.mean(returns), *ends), strict=True))
+                own = {**about, "task": level, "episodes": len(returns)}
+                rows.append({**own, "measure": "return", **raw})
+                if level in self._references:
+                    percent = {name: self._percent(level, score) for name, score in raw.items()}
+                    rows.append({**own, "measure": "normalised", **percent})
+            if not self._scored:
+                continue
+            scored = {level: final.returns[level] for level in self._scored}
+            aggregate = scores.aggregate_returns(scored, self._references)
+            assert aggregate is not None
+            intervals = scores.intervals_of_aggregates(scored, self._references) or {}
+            own = {**about, "measure": "aggregate", "episodes": min(map(len, scored.values()))}
+            for name, value in aggregate._asdict().items():
+                low, high = intervals.get(name, (np.nan, np.nan))
+                rows.append({**own, "task": name, "value": value, "low": low, "high": high})
+        return pd.DataFrame(rows)
+
+    def published(self) -> pd.DataFrame:
+        """Makes the rows of `summary.COLUMNS` of IMPALA's published scores of the same levels."""
+        rows = []
+        for level in self._levels if self._finals else ():
+            if level in self._impala:
+                raw = self._impala[level]
+                rows.append({"task": level, "measure": "return", "value": raw})
+                if level in self._references:
+                    percent = self._percent(level, raw)
+                    rows.append({"task": level, "measure": "normalised", "value": percent})
+        theirs = self._impalas_aggregate()
+        for name, value in theirs._asdict().items() if theirs else ():
+            rows.append({"task": name, "measure": "aggregate", "value": value})
+        about = {"protocol": self.column.name, "agent": IMPALA, "source": "published"}
+        return pd.DataFrame([row | about for row in rows])
+
+    def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
+        """Gives published scores, by agent, to compare with these agents of a reward clipping."""
+        found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
+        found = {name: found[name] for name in names if name in found}
+        theirs = self._impalas_aggregate()
+        if theirs is not None and clipping == self._suite.defaults["reward_clipping"]:
+            found[IMPALA] = getattr(theirs, self._suite.headline)
+        return found
+
+    def _choose(self, agent: Agent) -> list[_Final]:
+        """Chooses those returns of an agent's runs that can be averaged, and names the others."""
+        chosen: list[_Final] = []
+        levels, total = set(self._levels), len(self._levels)
+        for run in agent.runs:
+            tests = [test for test in run.evaluations if test.starts == self.column.starts]
+            whole = [
+                _Final(run, test.frames, {level: test.returns[level] for level in levels}, True)
+                for test in tests
+                if levels <= test.returns.keys()
+            ]
+            if whole:  # The newest, and of several the longest.
+                whole.sort(key=lambda own: (own.frames, sum(map(len, own.returns.values()))))
+                chosen.append(whole[-1])
+                continue
+            by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
+            latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
+            missing = len(levels - latest.keys())
+            if self.column.trained_on and not missing:
+                returns = {level: latest[level] for level in self._levels}
+                chosen.append(_Final(run, run.frames, returns, False))
+            if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
+                self.left_out.append(
+                    f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
+                    "here (--level_name compares some tasks)"
+                )
+            elif self.column.trained_on and missing:
+                self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
+        tested = any(final.tested for final in chosen)
+        farthest = max((final.frames for final in chosen if final.tested == tested), default=0)
+        kept = []
+        for final in chosen:
+            if final.tested != tested:
+                reason = f"not tested yet, as other runs of {agent.label} are"
+            elif final.frames < _COMPARABLE * farthest:
+                another = f"another run of {agent.label} is at {farthest:,}"
+                reason = f"at {final.frames:,} frames, and {another}"
+            else:
+                kept.append(final)
+                continue
+            self.left_out.append(f"{final.run.path}: {reason}")
+        return kept
+
+    def _impalas_aggregate(self) -> scores.Aggregate | None:
+        own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
+        return scores.aggregate_returns(own, self._references)
+
+    def _percent(self, level: str, score: float) -> float:
+        return scores.normalise(score, self._references[level])

@@ -1,0 +1,155 @@
+"""Sums a comparison up in one table of all its numbers: of agents, between agents, and of runs."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report import tables
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.final_scores import FinalScores
+
+COLUMNS = (
+    "measure",  # What the value is, see `docs/evaluation.md`.
+    "protocol",  # Of scores: the column of Table 1.
+    "task",  # Or the name of an aggregate over tasks, or nothing.
+    "agent",
+    "versus",  # Of differences: the agent whose value is taken away.
+    "run",  # Of a single run, as is `seed`; over all runs of an agent nothing.
+    "seed",
+    "runs",
+    "source",  # Of scores: `test`, `training` or `published`.
+    "episodes",  # The fewest of a level.
+    "fewest_frames",
+    "most_frames",
+    "value",  # Over runs: their mean.
+    "low",  # To `high`: the 95% interval. Of a single run's scores it is over episodes.
+    "high",
+    "lowest",  # To `highest`: the range of runs, or of a run's records.
+    "highest",
+    "median",
+    "rerun_low",  # To `rerun_high`: where the mean of as many new runs should lie, with 95%.
+    "rerun_high",
+    "effect",  # Of differences: Hedges' g.
+    "p",  # Of differences: of an exact permutation test.
+)
+_COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
+_KEYS = ["measure", "protocol", "task", "agent"]
+_SCORES = ("aggregate", "normalised")
+
+
+def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataFrame:
+    """Makes a row an agent's number over its runs, then a difference, then each run's number."""
+    parts = [final.by_run() for final in finals]
+    parts += [_training(comparison), _statistics(comparison), _gradients(comparison)]
+    by_run = _table(parts)
+    published = [final.published() for final in finals]
+    return _table([_over_runs(by_run), *published, _differences(by_run), by_run])
+
+
+def over_runs(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
+    """Selects an agent's numbers of a measure, over all its runs or published."""
+    rows = summary["run"].isna() & summary["versus"].isna() & (summary["measure"] == measure)
+    for name, value in where.items():
+        rows &= summary[name] == value
+    return summary[rows]
+
+
+def _table(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Puts parts with any of the columns below each other."""
+    own = [part.reindex(columns=COLUMNS).astype(object) for part in parts if len(part)]
+    table = pd.concat(own, ignore_index=True) if own else pd.DataFrame(columns=COLUMNS)
+    numbers = COLUMNS[COLUMNS.index("value") :]
+    return table.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
+
+
+def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
+    """Averages each agent's runs, with Student's t intervals; a single run keeps its own."""
+    by_run = by_run.assign(
+        lowest=by_run["lowest"].fillna(by_run["value"]),
+        highest=by_run["highest"].fillna(by_run["value"]),
+    )
+    groups = by_run.groupby(_KEYS, sort=False, dropna=False)
+    table = groups.agg(
+        runs=("run", "size"),
+        source=("source", "first"),
+        episodes=("episodes", "min"),
+        fewest_frames=("fewest_frames", "min"),
+        most_frames=("most_frames", "max"),
+        value=("value", "mean"),
+        low=("low", "first"),
+        high=("high", "first"),
+        lowest=("lowest", "min"),
+        highest=("highest", "max"),
+        median=("value", "median"),
+        deviation=("value", "std"),
+    ).reset_index()
+    several = table["runs"] > 1
+    for ends, factor in ((("low", "high"), 1), (("rerun_low", "rerun_high"), 2**0.5)):
+        deviations = table["deviation"].to_numpy() * factor
+        found = scores.students_t(table["value"].to_numpy(), deviations, table["runs"].to_numpy())
+        for name, values in zip(ends, found, strict=True):
+            table[name] = np.where(several, values, table.get(name, np.nan))
+    return table
+
+
+def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
+    """Compares the scores of every two agents that have several runs, of tests or of training."""
+    return pd.DataFrame(_pairs(by_run[by_run["measure"].isin(_SCORES)]))
+
+
+def _pairs(by_run: pd.DataFrame) -> Iterator[dict[str, object]]:
+    keys = ["measure", "protocol", "task", "source"]
+    for found, own in by_run.groupby(keys, sort=False):
+        by_agent = {str(agent): runs for agent, runs in own.groupby("agent", sort=False)}
+        for second, first in itertools.combinations(by_agent, 2):
+            both = by_agent[first], by_agent[second]
+            difference = scores.difference_over_seeds(*(runs["value"].to_numpy() for runs in both))
+            if difference:
+                ends = difference._asdict()
+                yield {
+                    **dict(zip(keys, found, strict=True)),
+                    "agent": first,
+                    "versus": second,
+                    "runs": min(map(len, both)),
+                    "episodes": own["episodes"].min(),
+                    "value": ends.pop("mean"),
+                    **ends,
+                }
+
+
+def _training(comparison: Comparison) -> pd.DataFrame:
+    """Gives each run's frame rate, memory (MiB) and entropy (nats), and tasks' shares of batches.
+
+    Rates and entropies are medians over records, memories the largest, and shares means.
+    """
+    keys = ["agent", "run", "seed"]
+    reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
+    found = tables.progress(comparison).groupby(keys, sort=False)[list(reduced)].agg(reduced)
+    rows = found.reset_index().melt(keys, var_name="measure").dropna(subset="value")
+    names = {"share": "value", "least": "lowest", "most": "highest"}
+    shares = tables.batches(comparison).rename(columns=names).assign(measure="batch_share")
+    return pd.concat([own for own in (rows, shares) if len(own)] or [rows])
+
+
+def _statistics(comparison: Comparison) -> pd.DataFrame:
+    """Gives each run's shift and scale of each task as they were last."""
+    keys = ["agent", "run", "seed", "task"]
+    last = tables.statistics(comparison).groupby(keys, sort=False)[["shift", "scale"]].last()
+    return last.reset_index().melt(keys, var_name="measure")
+
+
+def _gradients(comparison: Comparison) -> pd.DataFrame:
+    """Gives each run's median size of each task's gradient, and mean part of all sizes.
+
+    Both are of the frames that all runs have reached, by `policy` and by `total` loss.
+    """
+    table = tables.gradients(comparison)
+    common = table.groupby("run")["frames"].max().min()
+    keys = ["agent", "run", "seed", "loss", "task"]
+    groups = table[table["frames"] <= common].groupby(keys, sort=False)
+    found = groups.agg(size=("norm", "median"), part=("part", "mean")).reset_index()
+    rows = found.melt(keys, var_name="kind").dropna(subset="value")
+    return rows.assign(measure=rows["loss"] + "_gradient_" + rows["kind"])

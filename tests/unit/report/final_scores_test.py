@@ -1,0 +1,116 @@
+"""The scores of a report, against published ones and others computed by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalable_agent_popart import scores, suites
+from scalable_agent_popart.report import final_scores
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
+from scalable_agent_popart.runs.directory import RunDirectory
+from tests.fakes.synthetic_runs import compare_runs, make_run
+
+_TWO = {"level_name": "catch_1,catch_10", "tests": {}}
+_CATCH = suites.resolve("catch5").reference_scores
+
+
+def _scores(comparison: Comparison) -> dict[str, FinalScores]:
+    found = [FinalScores(comparison, own) for own in final_scores.columns(comparison.suite)]
+    return {own.column.name: own for own in found}
+
+
+def _value(table: pd.DataFrame, measure: str, task: str) -> dict[str, Any]:
+    (row,) = table[(table["measure"] == measure) & (table["task"] == task)].to_dict("records")
+    return row
+
+
+def _write(directory: RunDirectory, returns: dict[str, list[float]], frames: int) -> None:
+    found = {level: {"returns": values} for level, values in returns.items()}
+    directory.write_evaluation({"frames": frames, "starts": "noop", "tasks": found})
+
+
+def test_table_1_of_the_paper() -> None:
+    noop, human = (final_scores.papers_table_1("atari57", column) for column in ("noop", "human"))
+    assert (noop["PopArt-IMPALA", "abs_one"], noop["IMPALA", "none"]) == (110.7, 0.3)
+    assert human["IMPALA", "abs_one"] == 28.5
+    published = {("IMPALA", "oar"): 58.4, ("PopArt-IMPALA", "oar"): 72.8}
+    assert final_scores.papers_table_1("dmlab30", "test") == published
+
+
+@pytest.mark.parametrize(
+    ("level_name", "column", "expected"), [("atari57", "noop", 59.7), ("dmlab30", "test", 49.4)]
+)
+def test_impalas_published_scores_by_level_give_its_published_aggregate(
+    tmp_path: Path, level_name: str, column: str, expected: float
+) -> None:
+    suite, levels = suites.resolve(level_name), final_scores.impala_by_level(level_name, column)
+    assert len(levels) == len(suite.tasks)
+    # And so does a run of ours that scored just so.
+    directory = make_run(tmp_path / "same", episodes=1, tests={}, level_name=level_name)
+    returns = {name: [levels.get(name, 0.0)] for name in (*suite.tasks, *levels)}
+    _write(directory, returns, frames=10**9)
+    found = _scores(compare_runs(tmp_path / "same"))[column]
+    for table in (found.published(), found.by_run()):
+        assert round(_value(table, "aggregate", suite.headline)["value"], 1) == expected
+    targets = found.targets(suite.defaults["reward_clipping"], ["PopArt-IMPALA"])
+    assert targets.keys() == {"PopArt-IMPALA", IMPALA}
+    assert IMPALA not in found.targets("none", ["PopArt-IMPALA"])
+
+
+def test_each_runs_scores_have_intervals_over_its_episodes(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", 70.0, tests={"noop": 8}, level_name="catch5")
+    comparison = compare_runs(tmp_path / "run")
+    returns = comparison.agents[0].runs[0].evaluations[0].returns
+    table = _scores(comparison)["noop"].by_run()
+    assert set(table["source"]), set(table["episodes"]) == ({"test"}, {8})
+    for task, (random, human) in _CATCH.items():
+        ends = scores.interval_of_mean(returns[task])
+        assert ends is not None
+        expected = [np.mean(returns[task]), *ends]
+        raw, percent = (_value(table, own, task) for own in ("return", "normalised"))
+        assert [raw[name] for name in ("value", "low", "high")] == pytest.approx(expected)
+        expected = [100 * (own - random) / (human - random) for own in expected]
+        assert [percent[name] for name in ("value", "low", "high")] == pytest.approx(expected)
+    intervals = scores.intervals_of_aggregates(returns, _CATCH)
+    assert intervals is not None
+    mean = _value(table, "aggregate", "mean")
+    assert mean["value"] == pytest.approx(scores.aggregate_returns(returns, _CATCH).mean)  # type: ignore[union-attr]
+    assert (mean["low"], mean["high"]) == pytest.approx(intervals["mean"])
+
+
+def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", episodes=150, tests={}, level_name="pong")
+    found = _scores(compare_runs(tmp_path / "run"))
+    row = _value(found["noop"].by_run(), "return", "pong")
+    assert (row["source"], row["episodes"]) == ("training", 100)
+    lines = map(json.loads, directory.episodes.read_text().splitlines())
+    assert row["value"] == pytest.approx(np.mean([own["episode_return"] for own in lines][-100:]))
+    assert not len(found["human"].by_run())  # It says nothing of human starts.
+
+
+def test_the_newest_test_of_all_tasks_counts_then_the_longest(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", tests={}, level_name="pong,boxing")
+    for frames, value, tasks in ((10, 3, 2), (20, 5, 2), (30, 7, 1), (20, 6, 2)):
+        returns = {task: [float(value)] * (11 - value) for task in ("pong", "boxing")[:tasks]}
+        _write(directory, returns, frames)
+    found = _scores(compare_runs(tmp_path / "run"))["noop"]
+    values = [_value(found.by_run(), "return", task)["value"] for task in ("pong", "boxing")]
+    assert values == [5, 5]
+
+
+def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "tested", 80.0, level_name="catch_1,catch_10")
+    make_run(tmp_path / "untested", 5.0, seed=2, **_TWO)
+    make_run(tmp_path / "behind", 5.0, episodes=20, seed=3, level_name="catch_1,catch_10")
+    _write(make_run(tmp_path / "part", seed=4, **_TWO), {"catch_1": [5.0, 6.0]}, 10**9)
+    names = ("tested", "untested", "behind", "part")
+    found = _scores(compare_runs(*(tmp_path / name for name in names)))["noop"]
+    row = _value(found.by_run(), "aggregate", "mean")
+    assert (row["source"], row["run"]) == ("test", str(tmp_path / "tested"))
+    reasons = {"untested": "not tested yet", "behind": "at 40,000", "part": "tested on 1 of 2"}
+    assert all(f"{tmp_path / name}: {own}" in str(found.left_out) for name, own in reasons.items())

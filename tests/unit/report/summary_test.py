@@ -1,0 +1,109 @@
+"""The summary of a comparison, against its runs' numbers averaged and compared by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report import final_scores
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.summary import COLUMNS, over_runs, summarise
+from tests.fakes.synthetic_runs import append, compare_runs, make_run
+
+
+def _summarise(comparison: Comparison) -> pd.DataFrame:
+    columns = final_scores.columns(comparison.suite)
+    return summarise(comparison, [FinalScores(comparison, column) for column in columns])
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    root = tmp_path_factory.mktemp("runs")
+    flags = {"level_name": "pong,boxing,crazy_climber"}
+    for seed, percent in enumerate((30.0, 60.0, 120.0)):
+        given = {"use_popart": True, "log_task_gradients": True, **flags}
+        make_run(root / f"popart-{seed}", percent, seed=seed, **given)
+        if seed:
+            make_run(root / f"impala-{seed}", percent / 3, seed=seed, **flags)
+    make_run(root / "single", 10.0, multi_head=True, **flags)
+    return compare_runs(*sorted(root.iterdir()))
+
+
+def test_agents_have_the_mean_of_their_runs_and_its_intervals(comparison: Comparison) -> None:
+    table = _summarise(comparison)
+    assert tuple(table) == COLUMNS
+    by_run = table.dropna(subset="run")
+    for measure in ("return", "normalised", "aggregate", "scale", "policy_gradient_part"):
+        numbers = over_runs(table, measure)
+        assert len(numbers), measure
+        for row in numbers[numbers["source"] != "published"].to_dict("records"):
+            own = by_run[(by_run["measure"] == measure) & (by_run["agent"] == row["agent"])]
+            own = own[own["task"] == row["task"]]
+            values = own["value"].to_numpy()
+            assert row["runs"] == len(own)
+            assert row["value"] == pytest.approx(values.mean())
+            assert row["median"] == pytest.approx(np.median(values))
+            assert (row["lowest"], row["highest"]) == pytest.approx((min(values), max(values)))
+            ends = own["low"].iloc[0], own["high"].iloc[0]  # Of a single run, over its episodes.
+            if len(own) > 1:
+                width = stats.t.ppf(0.975, len(own) - 1) * stats.sem(values)
+                ends = values.mean() - width, values.mean() + width
+                rerun = values.mean() - width * 2**0.5, values.mean() + width * 2**0.5
+                assert (row["rerun_low"], row["rerun_high"]) == pytest.approx(rerun)
+            assert (row["low"], row["high"]) == pytest.approx(ends)
+
+
+def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
+    table = _summarise(comparison)
+    differences = table.dropna(subset="versus")
+    pairs = set(zip(differences["agent"], differences["versus"], strict=True))
+    assert pairs == {("PopArt-IMPALA", "IMPALA")}
+    of = table[(table["measure"] == "aggregate") & (table["task"] == "median")].dropna(subset="run")
+    values = {agent: own["value"].to_numpy() for agent, own in of.groupby("agent")}
+    expected = scores.difference_over_seeds(values["PopArt-IMPALA"], values["IMPALA"])
+    assert expected is not None
+    (row,) = differences[differences["task"] == "median"].to_dict("records")
+    found = [row[name] for name in ("value", "low", "high", "effect", "p")]
+    assert found == pytest.approx(list(expected))
+    assert (row["runs"], row["source"]) == (2, "test")
+    assert set(differences["task"]) == {
+        "pong", "boxing", "crazy_climber", "mean", "median", "mean_capped",
+    }  # fmt: skip
+
+
+def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", use_popart=True, level_name="pong,boxing")
+    record: dict[str, Any] = {"frames": 10**6, "frames_per_second": 10.0, "memory_mib": 7.0}
+    record |= {"shift": dict.fromkeys(("pong", "boxing"), 2.0)}
+    record |= {"scale": {"pong": 3.0, "boxing": 4.0}, "batch_share": {"pong": 0.9, "boxing": 0.1}}
+    append(run.metrics, record)
+    table = _summarise(compare_runs(tmp_path / "run")).dropna(subset="run")
+    by_measure = {str(name): own for name, own in table.groupby("measure")}
+    # The memory of a run is the largest of 501 to 550 MiB, and its rate the median.
+    (memory,), (rate,) = (by_measure[n]["value"] for n in ("memory_mib", "frames_per_second"))
+    assert (memory, rate) == (550, 1000)
+    shares = by_measure["batch_share"].set_index("task")
+    mean = (50 * 0.5 + 0.9) / 51
+    expected = [mean, 0.5, 0.9]
+    assert shares.loc["pong", ["value", "lowest", "highest"]].tolist() == pytest.approx(expected)
+    scales = by_measure["scale"].set_index("task")["value"]
+    assert scales.to_dict() == {"pong": 3.0, "boxing": 4.0}
+
+
+def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: Path) -> None:
+    flags = {"level_name": "pong,boxing", "log_task_gradients": True}
+    for name, episodes in (("short", 20), ("long", 40)):
+        make_run(tmp_path / name, episodes=episodes, seed=episodes, **flags)
+    comparison = compare_runs(tmp_path / "short", tmp_path / "long")
+    table = _summarise(comparison)
+    # The short run's records end at 49 of its 50, and the long one's count up to the 24th of 50.
+    # Task k of two has a size of k/10 in the first record, and so on.
+    sizes = over_runs(table, "policy_gradient_size", task="boxing")
+    assert sizes[["lowest", "highest"]].to_numpy().tolist() == [[2.5, 5.0]]
+    parts = over_runs(table, "total_gradient_part", task="boxing")
+    assert parts["value"].tolist() == pytest.approx([0.8])
