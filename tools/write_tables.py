@@ -1,6 +1,6 @@
-"""Fills the tables of the Markdown pages from the CSV files of the results.
+"""Fills the tables and numbers of the Markdown pages from the CSV files of the results.
 
-  python tools/write_tables.py           # fills the tables of all pages
+  python tools/write_tables.py           # fills those of all pages
   python tools/write_tables.py --check   # only names those that are not up to date
 
 A page says in a comment what a table is made of; the lines up to the end mark are replaced:
@@ -27,6 +27,11 @@ optional, and no columns:
   across C, by A, B: FILE
     Puts in rows of another file as `{C[VALUE][NAME]}`: column NAME of the row with the same A and
     B, and with VALUE in column C. FILE may be the first line's; its rows are grouped if those are.
+
+Within a text, a comment says what the number after it is made of: a file, a query that is true for
+one of its rows, and the text for that row:
+
+  <!-- value: results/catch5/scores.csv | agent == "IMPALA" | {score:.1f} --><!-- end -->
 """
 
 import argparse
@@ -38,24 +43,28 @@ from typing import Any
 import pandas as pd
 
 _ROOT = Path(__file__).resolve().parents[1]
-_TABLE = re.compile(r"(<!-- table: (.*?)\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+_END = "<!-- end -->"
+_TABLE = re.compile(rf"(<!-- table: (.*?)\n(.*?)-->\n).*?({_END})", re.DOTALL)
+_VALUE = re.compile(rf"(<!-- value: ([^|]*)\|([^|]*)\|(.*?)-->).*?({_END})", re.DOTALL)
 _REDUCERS = ["mean", "median", "min", "max", "count", "last"]
 
 
 def fill(text: str, root: Path) -> str:
-    """Gives a page's text with its tables made from the CSV files under `root`.
+    """Gives a page's text with its tables and numbers made from the CSV files under `root`.
 
     Raises:
-      ValueError: if a table cannot be made; names its file.
+      ValueError: if one cannot be made; names its file.
     """
 
     def filled(found: re.Match[str]) -> str:
+        comment, file, *lines, end = found.groups()
+        make = _table if found.re is _TABLE else _value
         try:
-            return found[1] + _table(root, found[2].strip(), found[3].splitlines()) + found[4]
+            return comment + make(root / file.strip(), root, *lines) + end
         except (OSError, LookupError, ValueError, SyntaxError) as error:
-            raise ValueError(f"table of {found[2]}: {type(error).__name__}: {error}") from error
+            raise ValueError(f"table of {file}: {type(error).__name__}: {error}") from error
 
-    return _TABLE.sub(filled, text)
+    return _VALUE.sub(filled, _TABLE.sub(filled, text))
 
 
 def pages(root: Path) -> list[Path]:
@@ -66,15 +75,22 @@ def pages(root: Path) -> list[Path]:
     )
 
 
-def _table(root: Path, file: str, lines: list[str]) -> str:
-    given = dict(line.split(": ", 1) for line in map(str.strip, lines) if line)
+def _value(path: Path, root: Path, query: str, template: str) -> str:
+    rows = _rows(path, " ".join(query.split()), [])
+    if len(rows) != 1:
+        raise ValueError(f"{query.strip()} is true for {len(rows)} rows")
+    return " ".join(template.split()).format_map(rows[0])
+
+
+def _table(path: Path, root: Path, lines: str) -> str:
+    given = dict(line.split(": ", 1) for line in map(str.strip, lines.splitlines()) if line)
     query, group = given.pop("rows", ""), _names(given.pop("group by", ""))
-    rows = _rows(root / file, query, group)
+    rows = _rows(path, query, group)
     for head in [head for head in given if head.startswith("across ")]:
         column, *keys = _names(head.removeprefix("across ").replace(", by ", ", "))
         other = given.pop(head)
         found = _rows(
-            root / other, query if other == file else "", [*keys, column] if group else []
+            root / other, query if root / other == path else "", [*keys, column] if group else []
         )
         for row in rows:
             same = [own for own in found if all(own[key] == row[key] for key in keys)]

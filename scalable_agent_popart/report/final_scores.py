@@ -144,7 +144,7 @@ class FinalScores:
         theirs = self._impalas_aggregate()
         for name, value in theirs._asdict().items() if theirs else ():
             rows.append({"task": name, "measure": "aggregate", "value": value})
-        about = {"protocol": self.column.name, "agent": IMPALA, "source": "published"}
+        about = {"protocol": self.column.name, "agent": IMPALA}
         return pd.DataFrame([row | about for row in rows])
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.summary import over_runs, summarise
+from scalable_agent_popart.report.summary import of_agents, summarise
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
@@ -167,7 +167,7 @@ class _Section:
 
     def _table_1(self) -> list[str]:
         """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
-        suite, own = self._suite, over_runs(self._summary, "aggregate", task=self._suite.headline)
+        suite, own = self._suite, of_agents(self._summary, "aggregate", task=self._suite.headline)
         heads = [
             f"{final.column.title}: {what}"
             for final in self._finals
@@ -183,7 +183,7 @@ class _Section:
                 cells.setdefault(label, {})[f"{title}: published"] = f"{theirs:.1f}%"
             for entry in own[own["protocol"] == final.column.name].itertuples():
                 row = cells.setdefault(entry.agent, {})
-                if entry.source == "published":
+                if entry.of == "published":
                     row[f"{title}: published"] = f"{entry.value:.1f}%"
                     continue
                 row[f"{title}: ours"] = (
@@ -209,7 +209,7 @@ class _Section:
 
     def _differences(self) -> list[str]:
         """Tells how far apart every two agents are that have several runs each."""
-        table = self._summary.dropna(subset="versus")
+        table = self._summary.query("of == 'difference'")
         tasks = {self._suite.headline: "aggregate"}
         if len(self._suite.tasks) <= _MAX_COLUMNS:
             tasks |= dict.fromkeys(self._suite.tasks, "normalised")
@@ -270,7 +270,7 @@ class _Section:
         if not len(progress):
             return []
         rows = []
-        for _, run in self._summary.dropna(subset="run").groupby("run", sort=False):
+        for _, run in self._summary.query("of == 'run'").groupby("run", sort=False):
             of = {measure: own["value"] for measure, own in run.groupby("measure")}
             first, shares = run.iloc[0], of.get("batch_share", pd.Series(dtype=float))
             row = {"Agent": first["agent"], "Seed": first["seed"]}
@@ -306,7 +306,7 @@ class _Section:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for loss in dict.fromkeys(table["loss"]):
             for kind, says in (("size", "size (median)"), ("part", "part of all sizes (mean)")):
-                own = over_runs(self._summary, f"{loss}_gradient_{kind}")
+                own = of_agents(self._summary, f"{loss}_gradient_{kind}")
                 for entry in own.itertuples():
                     head = f"{loss} loss: {says}"
                     row = rows.setdefault((entry.agent, head), {"Agent": entry.agent, "": head})
@@ -326,8 +326,8 @@ class _Section:
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         protocol = final.column.name
-        table = over_runs(self._summary, "normalised", protocol=protocol)
-        if (table["source"] == "published").all():  # Nothing final yet, or no reference scores.
+        table = of_agents(self._summary, "normalised", protocol=protocol)
+        if (table["of"] == "published").all():  # Nothing final yet, or no reference scores.
             return []
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
         runs = [run.config for _, run in self._comparison.runs]

@@ -12,15 +12,16 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 
 COLUMNS = (
+    "of",  # `agent` (all runs of it), `published`, `difference` (of two agents) or `run`.
     "measure",  # What the value is, see `docs/evaluation.md`.
     "protocol",  # Of scores: the column of Table 1.
     "task",  # Or the name of an aggregate over tasks, or nothing.
     "agent",
     "versus",  # Of differences: the agent whose value is taken away.
-    "run",  # Of a single run, as is `seed`; over all runs of an agent nothing.
+    "run",
     "seed",
     "runs",
-    "source",  # Of scores: `test`, `training` or `published`.
+    "source",  # Of scores: `test` or `training`.
     "episodes",  # The fewest of a level.
     "fewest_frames",
     "most_frames",
@@ -46,12 +47,18 @@ def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataF
     parts += [_training(comparison), _statistics(comparison), _gradients(comparison)]
     by_run = _table(parts)
     published = [final.published() for final in finals]
-    return _table([_over_runs(by_run), *published, _differences(by_run), by_run])
+    kinds = {
+        "agent": [_over_runs(by_run)],
+        "published": published,
+        "difference": [_differences(by_run)],
+        "run": [by_run],
+    }
+    return _table([part.assign(of=kind) for kind, own in kinds.items() for part in own])
 
 
-def over_runs(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
-    """Selects an agent's numbers of a measure, over all its runs or published."""
-    rows = summary["run"].isna() & summary["versus"].isna() & (summary["measure"] == measure)
+def of_agents(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
+    """Selects agents' numbers of a measure, over all their runs or published."""
+    rows = summary["of"].isin(["agent", "published"]) & (summary["measure"] == measure)
     for name, value in where.items():
         rows &= summary[name] == value
     return summary[rows]

@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.page import write_report
-from scalable_agent_popart.report.summary import over_runs
+from scalable_agent_popart.report.summary import of_agents
 from tests.fakes.synthetic_runs import make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
@@ -86,8 +86,8 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
     variants = [popart, f"{popart} (unclipped)", f"Pixel-{popart}"]
     assert list(rows) == ["IMPALA", "MultiHead-IMPALA", *variants, IMPALA]
     summary = pd.read_csv(written / "tables" / "atari57-3-tasks-summary.csv")
-    noop = over_runs(summary, "aggregate", task="median", protocol="noop")
-    for row in noop[noop["source"] != "published"].itertuples():
+    noop = of_agents(summary, "aggregate", task="median", protocol="noop")
+    for row in noop[noop["of"] == "agent"].itertuples():
         cell = f"{row.value:.1f}% [{row.low:.1f}, {row.high:.1f}]" + " †" * (row.source != "test")
         assert rows[row.agent]["random starts: ours"] == cell
     assert "| IMPALA | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text

@@ -1,4 +1,4 @@
-"""Tables of the Markdown pages, as tools/write_tables.py makes them from CSV files."""
+"""Tables and numbers of the Markdown pages, as tools/write_tables.py makes them from CSV files."""
 
 from pathlib import Path
 
@@ -24,6 +24,9 @@ Level: {level}
 mean, best: {score[mean]:.2f}, {score[max]:,.0f}
 -->
 <!-- end -->
+
+It comes to <!-- value: scores.csv | agent == "c" and
+score > 1 | {score:.1f}% --><!-- end --> here.
 """
 _FILLED = (
     "| Agent | x | score [interval] |\n| --- | --- | --- |\n"
@@ -37,7 +40,10 @@ def test_tables_are_made_from_the_files_and_made_again_alike(tmp_path: Path) -> 
     (tmp_path / "levels.csv").write_text("agent,level,score\na|b,x.1,3\na|b,y,4\nc,x.1,5000\n")
     filled = write_tables.fill(_PAGE, tmp_path)
     assert all(f"-->\n{table}<!-- end -->" in filled for table in _FILLED)
+    assert "{score:.1f}% -->2.0%<!-- end --> here" in filled
     assert "what stood here" not in filled
     assert write_tables.fill(filled, tmp_path) == filled
     with pytest.raises(ValueError, match=r"table of scores\.csv"):
         write_tables.fill(_PAGE.replace("{agent}", "{agnet}", 1), tmp_path)
+    with pytest.raises(ValueError, match="is true for 2 rows"):
+        write_tables.fill(_PAGE.replace("and\nscore > 1", "or score > 0"), tmp_path)
