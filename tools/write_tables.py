@@ -5,12 +5,10 @@
 
 A page says in a comment what a table is made of; the lines up to the end mark are replaced:
 
-  <!-- table: results/catch5/tables/catch5-table-1-noop.csv
-  rows: agent != "MultiHead-IMPALA"
-  across level, by agent: results/catch5/tables/catch5-levels-noop.csv
+  <!-- table: results/catch5/summary.csv
+  rows: of == "agent" and measure == "aggregate" and task == "mean"
   Agent: {agent}
-  ±0.01: {level[catch_0.01][normalised]:.0f}
-  mean [95% interval]: **{score:.1f}** [{low:.1f}, {high:.1f}]
+  mean [95% interval]: **{value:.1f}** [{low:.1f}, {high:.1f}]
   -->
   <!-- end -->
 
@@ -26,12 +24,13 @@ optional, and no columns:
     numbers, is then `{NAME[mean]}`, or so with `median`, `min`, `max`, `count` or `last`.
   across C, by A, B: FILE
     Puts in rows of another file as `{C[VALUE][NAME]}`: column NAME of the row with the same A and
-    B, and with VALUE in column C. FILE may be the first line's; its rows are grouped if those are.
+    B, and with VALUE in column C; where there are several such rows, they are grouped as above.
+    FILE may be the first line's, and then only the rows that are kept count.
 
 Within a text, a comment says what the number after it is made of: a file, a query that is true for
 one of its rows, and the text for that row:
 
-  <!-- value: results/catch5/scores.csv | agent == "IMPALA" | {score:.1f} --><!-- end -->
+  <!-- value: results/catch5/earlier.csv; set == "later" and agent == "IMPALA"; {score:.1f} -->
 """
 
 import argparse
@@ -45,7 +44,7 @@ import pandas as pd
 _ROOT = Path(__file__).resolve().parents[1]
 _END = "<!-- end -->"
 _TABLE = re.compile(rf"(<!-- table: (.*?)\n(.*?)-->\n).*?({_END})", re.DOTALL)
-_VALUE = re.compile(rf"(<!-- value: ([^|]*)\|([^|]*)\|(.*?)-->).*?({_END})", re.DOTALL)
+_VALUE = re.compile(rf"(<!-- value: ([^;]*);([^;]*);(.*?)-->).*?({_END})", re.DOTALL)
 _REDUCERS = ["mean", "median", "min", "max", "count", "last"]
 
 
@@ -88,10 +87,8 @@ def _table(path: Path, root: Path, lines: str) -> str:
     rows = _rows(path, query, group)
     for head in [head for head in given if head.startswith("across ")]:
         column, *keys = _names(head.removeprefix("across ").replace(", by ", ", "))
-        other = given.pop(head)
-        found = _rows(
-            root / other, query if root / other == path else "", [*keys, column] if group else []
-        )
+        other = root / given.pop(head)
+        found = _rows(other, query if other == path else "", [*keys, column], only_several=True)
         for row in rows:
             same = [own for own in found if all(own[key] == row[key] for key in keys)]
             row[column] = {str(own[column]): own for own in same}
@@ -104,11 +101,16 @@ def _names(text: str) -> list[str]:
     return re.findall(r"[^,\s]+", text)
 
 
-def _rows(path: Path, query: str, keys: list[str]) -> list[dict[str, Any]]:
-    """Reads the rows of a CSV file by column; of groups, each column of numbers by reducer."""
+def _rows(
+    path: Path, query: str, keys: list[str], only_several: bool = False
+) -> list[dict[str, Any]]:
+    """Reads the rows of a CSV file by column; of groups, each column of numbers by reducer.
+
+    If `only_several`, rows are grouped only where some have the same keys.
+    """
     table = pd.read_csv(path)
     table = table.query(query) if query else table
-    if not keys:
+    if not keys or (only_several and not table.duplicated(keys).any()):
         return table.to_dict("records")
     numbers = list(table.select_dtypes("number").columns.difference(keys))
     groups = table.groupby(keys)[numbers].agg(_REDUCERS)

@@ -25,8 +25,8 @@ mean, best: {score[mean]:.2f}, {score[max]:,.0f}
 -->
 <!-- end -->
 
-It comes to <!-- value: scores.csv | agent == "c" and
-score > 1 | {score:.1f}% --><!-- end --> here.
+It comes to <!-- value: scores.csv; agent == "c" and
+score > 1; {score:.1f}% --><!-- end --> here.
 """
 _FILLED = (
     "| Agent | x | score [interval] |\n| --- | --- | --- |\n"
