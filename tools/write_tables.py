@@ -6,7 +6,7 @@
 A page says in a comment what a table is made of; the lines up to the end mark are replaced:
 
   <!-- table: results/catch5/summary.csv
-  rows: of == "agent" and measure == "aggregate" and task == "mean"
+  rows: kind == "agent" and measure == "aggregate" and task == "mean"
   Agent: {agent}
   mean [95% interval]: **{value:.1f}** [{low:.1f}, {high:.1f}]
   -->
@@ -78,7 +78,10 @@ def _value(path: Path, root: Path, query: str, template: str) -> str:
     rows = _rows(path, " ".join(query.split()), [])
     if len(rows) != 1:
         raise ValueError(f"{query.strip()} is true for {len(rows)} rows")
-    return " ".join(template.split()).format_map(rows[0])
+    text = " ".join(template.split()).format_map(rows[0])
+    if re.search(r"\bnan\b", text):
+        raise ValueError(f"{query.strip()} is true for a row without a value that is needed")
+    return text
 
 
 def _table(path: Path, root: Path, lines: str) -> str:

@@ -19,7 +19,7 @@ _BY_LEVEL = {
     "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
     "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
 }
-_COMPARABLE = 0.9  # Of the frames of an agent's farthest run, from which another run counts.
+MIN_PART_OF_FRAMES = 0.9  # Of the farthest run's, from which another run is compared with it.
 
 
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
@@ -190,7 +190,7 @@ class FinalScores:
         for final in chosen:
             if final.tested != tested:
                 reason = f"not tested yet, as other runs of {agent.label} are"
-            elif final.frames < _COMPARABLE * farthest:
+            elif final.frames < MIN_PART_OF_FRAMES * farthest:
                 another = f"another run of {agent.label} is at {farthest:,}"
                 reason = f"at {final.frames:,} frames, and {another}"
             else:

@@ -21,13 +21,14 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.summary import of_agents, summarise
+from scalable_agent_popart.report.summary import agents_numbers, summarise
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
 _NOTES = tomllib.loads((_DATA / "notes.toml").read_text(encoding="utf-8"))
 _DOTS_PER_INCH = 110
 _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is computed from it.
+_SUMMARY = "summary.csv"
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
 _MAX_COLUMNS = 8  # Tasks in a table with a column for each.
 # Of each run: head and style of a measure's column.
@@ -63,13 +64,18 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        parts, names = _runs(comparisons, skipped), Counter[str]()
+        parts, names, summaries = _runs(comparisons, skipped), Counter[str](), []
         for comparison in comparisons:
-            own = comparison.suite
-            name = own.name if own.whole else f"{own.name}-{len(own.tasks)}-tasks"
+            suite, tasks = comparison.suite, comparison.suite.tasks
+            part = f"{len(tasks)}-tasks" if len(tasks) > 1 else _as_file(tasks[0])
+            name = suite.name if suite.whole else f"{suite.name}-{part}"
             names[name] += 1
             name += f"-{names[name]}" if names[name] > 1 else ""
-            parts += _Section(comparison, name, directory).write()
+            section = _Section(comparison, name, directory)
+            parts += section.write()
+            summaries.append(section.summary.assign(comparison=name))
+        summary = pd.concat(summaries).set_index("comparison")
+        summary.to_csv(directory / _SUMMARY, errors="replace", float_format=_NUMBER)
         text = "\n\n".join(parts)
         html = _as_html(text, directory)
         for file, content in (("report.md", text + "\n"), ("report.html", html)):
@@ -119,7 +125,11 @@ def _members(population: Population | None) -> str:
 
 
 class _Section:
-    """One comparison's part of a report in a directory, with its files, which begin with a name."""
+    """One comparison's part of a report in a directory, with its files, which begin with a name.
+
+    Attributes:
+      summary: all numbers of the comparison, see `summary.summarise`.
+    """
 
     def __init__(self, comparison: Comparison, name: str, directory: Path):
         self._comparison = comparison
@@ -127,7 +137,7 @@ class _Section:
         self._name = name
         self._directory = directory
         self._finals = [FinalScores(comparison, column) for column in columns(self._suite)]
-        self._summary = summarise(comparison, self._finals)
+        self.summary = summarise(comparison, self._finals)
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
@@ -167,7 +177,8 @@ class _Section:
 
     def _table_1(self) -> list[str]:
         """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
-        suite, own = self._suite, of_agents(self._summary, "aggregate", task=self._suite.headline)
+        suite = self._suite
+        own = agents_numbers(self.summary, "aggregate", task=suite.headline)
         heads = [
             f"{final.column.title}: {what}"
             for final in self._finals
@@ -183,7 +194,7 @@ class _Section:
                 cells.setdefault(label, {})[f"{title}: published"] = f"{theirs:.1f}%"
             for entry in own[own["protocol"] == final.column.name].itertuples():
                 row = cells.setdefault(entry.agent, {})
-                if entry.of == "published":
+                if entry.kind == "published":
                     row[f"{title}: published"] = f"{entry.value:.1f}%"
                     continue
                 row[f"{title}: ours"] = (
@@ -204,29 +215,29 @@ class _Section:
             _table(rows),
             *self._notes((own["source"] == "training").any()),
             *_lines("Returns that do not count here:", left_out),
-            _note("summary", file=self._file(self._summary, "summary")),
+            _note("summary", file=f"`{_SUMMARY}`"),
         ]
 
     def _differences(self) -> list[str]:
         """Tells how far apart every two agents are that have several runs each."""
-        table = self._summary.query("of == 'difference'")
-        tasks = {self._suite.headline: "aggregate"}
-        if len(self._suite.tasks) <= _MAX_COLUMNS:
-            tasks |= dict.fromkeys(self._suite.tasks, "normalised")
-        protocols = table["protocol"].nunique()
+        table = self.summary[self.summary["kind"] == "difference"]
+        few = len(self._suite.tasks) <= _MAX_COLUMNS
         rows: dict[tuple[str, str, str], dict[str, str]] = {}
-        for task, measure in tasks.items():
-            own = table[(table["task"] == task) & (table["measure"] == measure)]
-            for entry in own.itertuples():
+        for final in self._finals:
+            heads = {("aggregate", self._suite.headline): f"{self._suite.headline} over tasks"}
+            heads |= {("normalised", own): own for own in final.column.levels.values() if few}
+            for entry in table[table["protocol"] == final.column.name].itertuples():
+                head = heads.get((entry.measure, entry.task))
+                if head is None:
+                    continue
                 row = rows.setdefault((entry.protocol, entry.agent, entry.versus), {})
                 row["Agents"] = f"{entry.agent} over {entry.versus}"
-                if protocols > 1:
-                    row["Test"] = entry.protocol
-                effect = f"g = {entry.effect:.1f}, " if pd.notna(entry.effect) else ""
-                row[task] = (
-                    f"{entry.value:.1f} [{entry.low:.1f}, {entry.high:.1f}], {effect}"
-                    f"p = {entry.p:.2g}"
-                )
+                if table["protocol"].nunique() > 1:
+                    row["Test"] = final.column.title
+                row[head] = f"{entry.value:.1f}"
+                if pd.notna(entry.low):
+                    row[head] += f" [{entry.low:.1f}, {entry.high:.1f}], g = {entry.effect:.1f}"
+                row[head] += f", p = {entry.p:.2g}"
         if not rows:
             return []
         return ["### Differences between agents", _table(list(rows.values())), _note("differences")]
@@ -270,7 +281,7 @@ class _Section:
         if not len(progress):
             return []
         rows = []
-        for _, run in self._summary.query("of == 'run'").groupby("run", sort=False):
+        for _, run in self.summary.query("kind == 'run'").groupby("run", sort=False):
             of = {measure: own["value"] for measure, own in run.groupby("measure")}
             first, shares = run.iloc[0], of.get("batch_share", pd.Series(dtype=float))
             row = {"Agent": first["agent"], "Seed": first["seed"]}
@@ -281,8 +292,8 @@ class _Section:
                     f"{(shares > 0).sum()}, {shares.min():.2%} to {shares.max():.2%}"
                 )
             rows.append(row)
-        file = self._file(progress, "course")
-        return ["### Course of training", _table(rows), f"All of it: {file}."]
+        file = self._file(progress, "progress")
+        return ["### Training progress", _table(rows), f"All of it: {file}."]
 
     def _statistics(self) -> list[str]:
         table = tables.statistics(self._comparison)
@@ -306,7 +317,7 @@ class _Section:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for loss in dict.fromkeys(table["loss"]):
             for kind, says in (("size", "size (median)"), ("part", "part of all sizes (mean)")):
-                own = of_agents(self._summary, f"{loss}_gradient_{kind}")
+                own = agents_numbers(self.summary, f"{loss}_gradient_{kind}")
                 for entry in own.itertuples():
                     head = f"{loss} loss: {says}"
                     row = rows.setdefault((entry.agent, head), {"Agent": entry.agent, "": head})
@@ -326,8 +337,8 @@ class _Section:
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         protocol = final.column.name
-        table = of_agents(self._summary, "normalised", protocol=protocol)
-        if (table["of"] == "published").all():  # Nothing final yet, or no reference scores.
+        table = agents_numbers(self.summary, "normalised", protocol=protocol)
+        if (table["kind"] == "published").all():  # Nothing final yet, or no reference scores.
             return []
         figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
         runs = [run.config for _, run in self._comparison.runs]
@@ -415,6 +426,11 @@ def _with_ends(value: float, low: float, high: float, style: str) -> str:
 
 def _lines(head: str, lines: Sequence[str]) -> list[str]:
     return [head, "\n".join(f"* {_code(line)}" for line in lines)] if lines else []
+
+
+def _as_file(task: str) -> str:
+    """Gives a task's name as part of a file's."""
+    return re.sub(r"[^\w.-]", "-", task)
 
 
 def _code(text: str) -> str:

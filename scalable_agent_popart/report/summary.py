@@ -1,7 +1,7 @@
 """Sums a comparison up in one table of all its numbers: of agents, between agents, and of runs."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,10 +9,10 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import tables
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.final_scores import MIN_PART_OF_FRAMES, FinalScores
 
 COLUMNS = (
-    "of",  # `agent` (all runs of it), `published`, `difference` (of two agents) or `run`.
+    "kind",  # `agent` (of all its runs), `published`, `difference` (of two agents) or `run`.
     "measure",  # What the value is, see `docs/evaluation.md`.
     "protocol",  # Of scores: the column of Table 1.
     "task",  # Or the name of an aggregate over tasks, or nothing.
@@ -42,7 +42,7 @@ _SCORES = ("aggregate", "normalised")
 
 
 def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataFrame:
-    """Makes a row an agent's number over its runs, then a difference, then each run's number."""
+    """Makes a row for each number: agents' over their runs, differences, and each run's."""
     parts = [final.by_run() for final in finals]
     parts += [_training(comparison), _statistics(comparison), _gradients(comparison)]
     by_run = _table(parts)
@@ -53,12 +53,12 @@ def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataF
         "difference": [_differences(by_run)],
         "run": [by_run],
     }
-    return _table([part.assign(of=kind) for kind, own in kinds.items() for part in own])
+    return _table([part.assign(kind=kind) for kind, own in kinds.items() for part in own])
 
 
-def of_agents(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
+def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
     """Selects agents' numbers of a measure, over all their runs or published."""
-    rows = summary["of"].isin(["agent", "published"]) & (summary["measure"] == measure)
+    rows = summary["kind"].isin(["agent", "published"]) & (summary["measure"] == measure)
     for name, value in where.items():
         rows &= summary[name] == value
     return summary[rows]
@@ -103,28 +103,26 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
-    """Compares the scores of every two agents that have several runs, of tests or of training."""
-    return pd.DataFrame(_pairs(by_run[by_run["measure"].isin(_SCORES)]))
+    """Compares the scores of every two agents that have several runs and are about equally far.
 
-
-def _pairs(by_run: pd.DataFrame) -> Iterator[dict[str, object]]:
+    Both agents' scores are of tests, or both of training.
+    """
     keys = ["measure", "protocol", "task", "source"]
-    for found, own in by_run.groupby(keys, sort=False):
-        by_agent = {str(agent): runs for agent, runs in own.groupby("agent", sort=False)}
+    rows = []
+    for key, of_task in by_run[by_run["measure"].isin(_SCORES)].groupby(keys, sort=False):
+        by_agent = dict(list(of_task.groupby("agent", sort=False)))
         for second, first in itertools.combinations(by_agent, 2):
-            both = by_agent[first], by_agent[second]
-            difference = scores.difference_over_seeds(*(runs["value"].to_numpy() for runs in both))
-            if difference:
-                ends = difference._asdict()
-                yield {
-                    **dict(zip(keys, found, strict=True)),
-                    "agent": first,
-                    "versus": second,
-                    "runs": min(map(len, both)),
-                    "episodes": own["episodes"].min(),
-                    "value": ends.pop("mean"),
-                    **ends,
-                }
+            values = (by_agent[agent]["value"].to_numpy() for agent in (first, second))
+            difference = scores.difference_over_seeds(*values)
+            both = pd.concat([by_agent[first], by_agent[second]])
+            fewest, most = both["fewest_frames"].min(), both["most_frames"].max()
+            if difference and fewest >= MIN_PART_OF_FRAMES * most:
+                row = difference._asdict()
+                row |= dict(zip(keys, key, strict=True), agent=first, versus=second)
+                row |= {"runs": min(len(by_agent[first]), len(by_agent[second]))}
+                row |= {"fewest_frames": fewest, "most_frames": most}
+                rows.append(row | {"episodes": both["episodes"].min()})
+    return pd.DataFrame(rows).rename(columns={"mean": "value"})
 
 
 def _training(comparison: Comparison) -> pd.DataFrame:
@@ -158,5 +156,5 @@ def _gradients(comparison: Comparison) -> pd.DataFrame:
     keys = ["agent", "run", "seed", "loss", "task"]
     groups = table[table["frames"] <= common].groupby(keys, sort=False)
     found = groups.agg(size=("norm", "median"), part=("part", "mean")).reset_index()
-    rows = found.melt(keys, var_name="kind").dropna(subset="value")
-    return rows.assign(measure=rows["loss"] + "_gradient_" + rows["kind"])
+    rows = found.melt(keys, var_name="what").dropna(subset="value")
+    return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)

@@ -11,7 +11,7 @@ from scalable_agent_popart.report import figures, final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import of_agents, summarise
+from scalable_agent_popart.report.summary import agents_numbers, summarise
 from tests.fakes.synthetic_runs import compare_runs, make_population, make_run
 
 _STYLES = figures.styles_of([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
@@ -46,7 +46,7 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
-    table = of_agents(summarise(compared, [final]), "normalised")
+    table = agents_numbers(summarise(compared, [final]), "normalised")
     (axes,) = figures.breakdown(table, logarithmic=True, styles=_STYLES).axes
     names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
     for bars in axes.containers:

@@ -67,7 +67,7 @@ def test_each_runs_scores_have_intervals_over_its_episodes(tmp_path: Path) -> No
     comparison = compare_runs(tmp_path / "run")
     returns = comparison.agents[0].runs[0].evaluations[0].returns
     table = _scores(comparison)["noop"].by_run()
-    assert set(table["source"]), set(table["episodes"]) == ({"test"}, {8})
+    assert (set(table["source"]), set(table["episodes"])) == ({"test"}, {8})
     for task, (random, human) in _CATCH.items():
         ends = scores.interval_of_mean(returns[task])
         assert ends is not None

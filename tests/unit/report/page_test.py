@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.page import write_report
-from scalable_agent_popart.report.summary import of_agents
+from scalable_agent_popart.report.summary import agents_numbers
 from tests.fakes.synthetic_runs import make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
@@ -85,9 +85,11 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
     popart = "PopArt-IMPALA"
     variants = [popart, f"{popart} (unclipped)", f"Pixel-{popart}"]
     assert list(rows) == ["IMPALA", "MultiHead-IMPALA", *variants, IMPALA]
-    summary = pd.read_csv(written / "tables" / "atari57-3-tasks-summary.csv")
-    noop = of_agents(summary, "aggregate", task="median", protocol="noop")
-    for row in noop[noop["of"] == "agent"].itertuples():
+    summary = pd.read_csv(written / "summary.csv")
+    assert set(summary["comparison"]) == {"atari57-3-tasks", "catch5"}
+    summary = summary[summary["comparison"] == "atari57-3-tasks"]
+    noop = agents_numbers(summary, "aggregate", task="median", protocol="noop")
+    for row in noop[noop["kind"] == "agent"].itertuples():
         cell = f"{row.value:.1f}% [{row.low:.1f}, {row.high:.1f}]" + " †" * (row.source != "test")
         assert rows[row.agent]["random starts: ours"] == cell
     assert "| IMPALA | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text
@@ -122,3 +124,21 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     assert "ancestry of member-03, through 3 copies" in text
     assert next(iter(_table(text, "Member"))) == "member-03"
     assert len(list((tmp_path / "out").glob("*/catch5-population*"))) == 2
+
+
+def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
+    # Of DmLab the test plays another level than training.
+    tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze"}
+    for seed in (1, 2):
+        make_run(tmp_path / f"impala-{seed}", 20.0 * seed, seed=seed, **tasks)
+        make_run(tmp_path / f"popart-{seed}", 50.0 * seed, seed=seed, use_popart=True, **tasks)
+        # Far behind, and so not compared with the others.
+        make_run(tmp_path / f"multi-{seed}", episodes=4, seed=seed, multi_head=True, **tasks)
+    text = _report(tmp_path / "out", *tmp_path.iterdir())
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv").query("kind == 'difference'")
+    assert set(summary["agent"]) | set(summary["versus"]) == {"IMPALA", "PopArt-IMPALA"}
+    lines = [line for line in text.splitlines() if line.startswith("| PopArt-IMPALA over IMPALA")]
+    assert len(lines) == 2
+    for row in summary.query("measure == 'normalised' or task == 'mean_capped'").itertuples():
+        cell = f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}], g = {row.effect:.1f}, p = 0.33"
+        assert f"| {cell} |" in lines[row.protocol == "test"]

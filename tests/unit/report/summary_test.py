@@ -12,7 +12,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report import final_scores
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.summary import COLUMNS, of_agents, summarise
+from scalable_agent_popart.report.summary import COLUMNS, agents_numbers, summarise
 from tests.fakes.synthetic_runs import append, compare_runs, make_run
 
 
@@ -37,11 +37,11 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 def test_agents_have_the_mean_of_their_runs_and_its_intervals(comparison: Comparison) -> None:
     table = _summarise(comparison)
     assert tuple(table) == COLUMNS
-    by_run = table.query("of == 'run'")
+    by_run = table.query("kind == 'run'")
     for measure in ("return", "normalised", "aggregate", "scale", "policy_gradient_part"):
-        numbers = of_agents(table, measure)
+        numbers = agents_numbers(table, measure)
         assert len(numbers), measure
-        for row in numbers.query("of == 'agent'").to_dict("records"):
+        for row in numbers.query("kind == 'agent'").to_dict("records"):
             own = by_run[(by_run["measure"] == measure) & (by_run["agent"] == row["agent"])]
             own = own[own["task"] == row["task"]]
             values = own["value"].to_numpy()
@@ -60,11 +60,11 @@ def test_agents_have_the_mean_of_their_runs_and_its_intervals(comparison: Compar
 
 def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
     table = _summarise(comparison)
-    differences = table.query("of == 'difference'")
+    differences = table.query("kind == 'difference'")
     pairs = set(zip(differences["agent"], differences["versus"], strict=True))
     assert pairs == {("PopArt-IMPALA", "IMPALA")}
-    of = table[(table["measure"] == "aggregate") & (table["task"] == "median")].query("of == 'run'")
-    values = {agent: own["value"].to_numpy() for agent, own in of.groupby("agent")}
+    medians = table.query("kind == 'run' and measure == 'aggregate' and task == 'median'")
+    values = {agent: own["value"].to_numpy() for agent, own in medians.groupby("agent")}
     expected = scores.difference_over_seeds(values["PopArt-IMPALA"], values["IMPALA"])
     assert expected is not None
     (row,) = differences[differences["task"] == "median"].to_dict("records")
@@ -82,7 +82,7 @@ def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     record |= {"shift": dict.fromkeys(("pong", "boxing"), 2.0)}
     record |= {"scale": {"pong": 3.0, "boxing": 4.0}, "batch_share": {"pong": 0.9, "boxing": 0.1}}
     append(run.metrics, record)
-    table = _summarise(compare_runs(tmp_path / "run")).query("of == 'run'")
+    table = _summarise(compare_runs(tmp_path / "run")).query("kind == 'run'")
     by_measure = {str(name): own for name, own in table.groupby("measure")}
     # The memory of a run is the largest of 501 to 550 MiB, and its rate the median.
     (memory,), (rate,) = (by_measure[n]["value"] for n in ("memory_mib", "frames_per_second"))
@@ -103,7 +103,7 @@ def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: P
     table = _summarise(comparison)
     # The short run's records end at 49 of its 50, and the long one's count up to the 24th of 50.
     # Task k of two has a size of k/10 in the first record, and so on.
-    sizes = of_agents(table, "policy_gradient_size", task="boxing")
+    sizes = agents_numbers(table, "policy_gradient_size", task="boxing")
     assert sizes[["lowest", "highest"]].to_numpy().tolist() == [[2.5, 5.0]]
-    parts = of_agents(table, "total_gradient_part", task="boxing")
+    parts = agents_numbers(table, "total_gradient_part", task="boxing")
     assert parts["value"].tolist() == pytest.approx([0.8])

@@ -45,5 +45,7 @@ def test_tables_are_made_from_the_files_and_made_again_alike(tmp_path: Path) -> 
     assert write_tables.fill(filled, tmp_path) == filled
     with pytest.raises(ValueError, match=r"table of scores\.csv"):
         write_tables.fill(_PAGE.replace("{agent}", "{agnet}", 1), tmp_path)
+    with pytest.raises(ValueError, match="without a value"):
+        write_tables.fill(_PAGE.replace("{score:.1f}%", "{low:.1f}%"), tmp_path)
     with pytest.raises(ValueError, match="is true for 2 rows"):
         write_tables.fill(_PAGE.replace("and\nscore > 1", "or score > 0"), tmp_path)
