@@ -38,6 +38,7 @@ _LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
 _MAX_LEVELS_A_PANEL = 32
 _STATISTICS_A_ROW = 6
+_RETURNS_A_ROW = 4
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 _LINEAR_PERCENT = 10  # A logarithmic axis of scores is linear between minus and plus this.
@@ -76,10 +77,49 @@ def learning_curves(
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     unit = _frames_axis(figure, curves["frames"].max())
+    _draw_runs(axes, curves, headline, unit, styles)
+    bottom, top = axes.get_ylim()
+    for agent, score in targets.items():
+        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
+        within = bottom <= score <= top
+        axes.plot([], [], ":", color=colour, label=text + " (not in view)" * (not within))
+        if within:
+            axes.axhline(score, ls=":", color=colour)
+    axes.set_xlim(left=0)
+    axes.set_ylabel(f"{headline.replace('_', ' ').capitalize()} human-normalised score (%)")
+    axes.grid(alpha=0.3)
+    _legend(figure, axes, loc="outside upper left", fontsize="small")
+    return figure
+
+
+def returns(table: pd.DataFrame, styles: Styles) -> Figure:
+    """Draws each task's returns against frames, as `learning_curves` draws scores."""
+    tasks = list(dict.fromkeys(table["task"]))
+    columns = min(_RETURNS_A_ROW, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.8, 2.8 * rows + 1), layout="constrained")
+    unit = _frames_axis(figure, table["frames"].max())
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
+    for axes, task in itertools.zip_longest(grid, tasks):
+        if task is None:
+            axes.axis("off")
+            continue
+        _draw_runs(axes, table[table["task"] == task], "return", unit, styles)
+        axes.set_title(task, fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    figure.supylabel("Episode return", fontsize="medium")
+    _legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
+    return figure
+
+
+def _draw_runs(axes: Axes, table: pd.DataFrame, column: str, unit: float, styles: Styles) -> None:
+    """Draws a column of each run against frames, and agents' means with their 95% intervals."""
     bands = []
-    for agent, own in curves.groupby("agent", sort=False):
+    for agent, own in table.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
-        every = own.pivot_table(index="frames", columns="run", values=headline)
+        every = own.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
         count, means = own["run"].nunique(), runs.mean(axis=1)
@@ -94,17 +134,6 @@ def learning_curves(
     axes.set_ylim(bottom, top)
     for frames, low, high, colour, alpha in bands:
         axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0)
-    for agent, score in targets.items():
-        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
-        within = bottom <= score <= top
-        axes.plot([], [], ":", color=colour, label=text + " (not in view)" * (not within))
-        if within:
-            axes.axhline(score, ls=":", color=colour)
-    axes.set_xlim(left=0)
-    axes.set_ylabel(f"{headline.replace('_', ' ').capitalize()} human-normalised score (%)")
-    axes.grid(alpha=0.3)
-    _legend(figure, axes, loc="outside upper left", fontsize="small")
-    return figure
 
 
 def statistics(table: pd.DataFrame, styles: Styles) -> Figure:

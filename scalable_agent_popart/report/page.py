@@ -21,7 +21,7 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.summary import agents_numbers, summarise
+from scalable_agent_popart.report.summary import agents_numbers, final_scores, summarise
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
@@ -225,19 +225,19 @@ class _Section:
         rows: dict[tuple[str, str, str], dict[str, str]] = {}
         for final in self._finals:
             heads = {("aggregate", self._suite.headline): f"{self._suite.headline} over tasks"}
-            heads |= {("normalised", own): own for own in final.column.levels.values() if few}
-            for entry in table[table["protocol"] == final.column.name].itertuples():
-                head = heads.get((entry.measure, entry.task))
-                if head is None:
-                    continue
-                row = rows.setdefault((entry.protocol, entry.agent, entry.versus), {})
-                row["Agents"] = f"{entry.agent} over {entry.versus}"
-                if table["protocol"].nunique() > 1:
-                    row["Test"] = final.column.title
-                row[head] = f"{entry.value:.1f}"
-                if pd.notna(entry.low):
-                    row[head] += f" [{entry.low:.1f}, {entry.high:.1f}], g = {entry.effect:.1f}"
-                row[head] += f", p = {entry.p:.2g}"
+            for level in final.column.levels.values() if few else ():
+                heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
+            own = table[table["protocol"] == final.column.name].set_index(["measure", "task"])
+            for key, head in heads.items():
+                for entry in own.loc[own.index.isin([key])].itertuples():
+                    row = rows.setdefault((final.column.name, entry.agent, entry.versus), {})
+                    row["Agents"] = f"{entry.agent} over {entry.versus}"
+                    if table["protocol"].nunique() > 1:
+                        row["Test"] = final.column.title
+                    row[head] = f"{entry.value:.1f}"
+                    if pd.notna(entry.low):
+                        row[head] += f" [{entry.low:.1f}, {entry.high:.1f}], g = {entry.effect:.1f}"
+                    row[head] += f", p = {entry.p:.2g}"
         if not rows:
             return []
         return ["### Differences between agents", _table(list(rows.values())), _note("differences")]
@@ -261,8 +261,9 @@ class _Section:
 
     def _learning_curves(self) -> list[str]:
         table = tables.learning_curves(self._comparison)
+        returns = self._returns()
         if not len(table):
-            return ["### Learning curves", _note("no_curves")]
+            return ["### Learning curves", _note("no_curves"), *returns]
         names = list(dict.fromkeys(agent.name for agent in self._comparison.agents))
         trained_on = next(own for own in self._finals if own.column.trained_on)
 
@@ -274,7 +275,21 @@ class _Section:
             "### Learning curves",
             *self._figures(draw, table, "learning-curves", "score against frames"),
             _note("learning_curves", file=self._file(table, "learning-curves")),
+            *returns,
         ]
+
+    def _returns(self) -> list[str]:
+        """Draws each task's returns, of few tasks or of some without reference scores."""
+        known = self._suite.reference_scores
+        tasks = [task for task in self._suite.tasks if task not in known]
+        if len(self._suite.tasks) <= _MAX_COLUMNS:
+            tasks = list(self._suite.tasks)
+        table = tables.returns(self._comparison, tasks)
+        if not len(table):
+            return []
+        draw = functools.partial(figures.returns, styles=self._styles)
+        drawn = self._figures(draw, table, "returns", "each task's returns against frames")
+        return [*drawn, _note("returns", file=self._file(table, "returns"))]
 
     def _progress(self) -> list[str]:
         progress = tables.progress(self._comparison)
@@ -337,23 +352,29 @@ class _Section:
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         protocol = final.column.name
-        table = agents_numbers(self.summary, "normalised", protocol=protocol)
-        if (table["kind"] == "published").all():  # Nothing final yet, or no reference scores.
+        table = final_scores(self.summary, protocol)
+        if (table["kind"] == "published").all():  # Nothing final yet.
             return []
-        figure = figures.breakdown(table, self._suite.headline == "median", self._styles)
+        normalised, figure = table[table["measure"] == "normalised"], []
+        if (normalised["kind"] == "agent").any():
+            logarithmic = self._suite.headline == "median"
+            drawn = figures.breakdown(normalised, logarithmic, self._styles)
+            says = "Human-normalised scores"
+            figure = [self._figure(drawn, f"levels-{protocol}", says), _note("levels")]
         runs = [run.config for _, run in self._comparison.runs]
         remarks = {level: text for own in runs for level, text in own.remarks().items()}
         rows: dict[str, dict[str, str]] = {}
         for entry in table.itertuples():
-            cell = f"{entry.value:.1f}{self._suite.unit}"
+            raw = entry.measure == "return"
+            cell = f"{entry.value:.1f}{'' if raw else self._suite.unit}"
             if pd.notna(entry.runs) and entry.runs > 1:
                 cell += f" [{entry.low:.1f}, {entry.high:.1f}]"
-            named = f"{entry.task} ({text})" if (text := remarks.get(entry.task)) else entry.task
+            remark = remarks.get(entry.task, "return" if raw else "")
+            named = f"{entry.task} ({remark})" if remark else entry.task
             rows.setdefault(entry.task, {"Level": named})[entry.agent] = cell
         return [
             f"### Scores by level, {final.column.title}",
-            self._figure(figure, f"levels-{protocol}", "Human-normalised scores"),
-            _note("levels"),
+            *figure,
             _table(list(rows.values())),
         ]
 

@@ -38,7 +38,6 @@ COLUMNS = (
 )
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
-_SCORES = ("aggregate", "normalised")
 
 
 def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataFrame:
@@ -62,6 +61,18 @@ def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.Data
     for name, value in where.items():
         rows &= summary[name] == value
     return summary[rows]
+
+
+def final_scores(summary: pd.DataFrame, protocol: str) -> pd.DataFrame:
+    """Selects agents' scores of each task: normalised, or the returns of those that have none."""
+    own = summary[(summary["protocol"] == protocol) & summary["kind"].isin(["agent", "published"])]
+    return own[(own["measure"] == "normalised") | _unscored(own)]
+
+
+def _unscored(table: pd.DataFrame) -> pd.Series:
+    """Marks the returns of tasks without normalised scores."""
+    scored = table.loc[table["measure"] == "normalised", "task"]
+    return (table["measure"] == "return") & ~table["task"].isin(scored)
 
 
 def _table(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -105,11 +116,13 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
 def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     """Compares the scores of every two agents that have several runs and are about equally far.
 
-    Both agents' scores are of tests, or both of training.
+    Both agents' scores are of tests, or both of training. Returns are compared of tasks without
+    normalised scores.
     """
     keys = ["measure", "protocol", "task", "source"]
+    compared = by_run[by_run["measure"].isin(("aggregate", "normalised")) | _unscored(by_run)]
     rows = []
-    for key, of_task in by_run[by_run["measure"].isin(_SCORES)].groupby(keys, sort=False):
+    for key, of_task in compared.groupby(keys, sort=False):
         by_agent = dict(list(of_task.groupby("agent", sort=False)))
         for second, first in itertools.combinations(by_agent, 2):
             values = (by_agent[agent]["value"].to_numpy() for agent in (first, second))

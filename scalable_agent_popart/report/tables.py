@@ -20,12 +20,26 @@ _STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
 
 
+def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
+    """Makes a row a run, task and point from its first episode on: the mean of recent returns."""
+    grid = _grid(comparison)
+
+    def read(run: Run) -> pd.DataFrame:
+        frames = grid[grid <= run.frames]
+        parts = [
+            pd.DataFrame({"task": t, "frames": frames, "return": _recent_returns(run, t, frames)})
+            for t in tasks
+        ]
+        return pd.concat(parts).dropna() if parts else pd.DataFrame()
+
+    return _of_runs(comparison, ["task", "frames", "return"], read)
+
+
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run and point, from where every task with reference scores has an episode."""
     references = comparison.suite.reference_scores
     tasks = [task for task in comparison.suite.tasks if task in references]
-    longest = max(run.frames for _, run in comparison.runs)
-    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+    grid = _grid(comparison)
 
     def read(run: Run) -> pd.DataFrame:
         if not tasks:
@@ -107,6 +121,12 @@ def _parts(runs: DataFrameGroupBy) -> pd.DataFrame:
     parts = runs["part"].agg(["mean", "std", "count"])
     low, high = scores.students_t(parts["mean"], parts["std"], parts["count"])
     return pd.DataFrame({"part": parts["mean"], "low_part": low, "high_part": high})
+
+
+def _grid(comparison: Comparison) -> np.ndarray:
+    """Gives the frames of a learning curve's points."""
+    longest = max(run.frames for _, run in comparison.runs)
+    return np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
 
 
 def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:

@@ -13,7 +13,9 @@ from scalable_agent_popart.population.directory import Event, MemberDirectory, P
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.scores import ReferenceScore
 
+_UNKNOWN = ReferenceScore(0.0, 10.0)  # Of levels outside of the benchmark.
 HYPERPARAMETERS = {"learning_rate": 1e-3, "entropy_cost": 1e-2, "epsilon": 0.1}
 
 
@@ -29,7 +31,8 @@ def make_run(
     They end at about the score `final_percent`, as in the `tests`: episodes a level by starts.
     """
     config = Config.from_flags({"logdir": str(path), **flags})
-    tasks, references = config.suite.tasks, config.suite.reference_scores
+    tasks, known = config.suite.tasks, config.suite.reference_scores
+    references = {task: known.get(task, _UNKNOWN) for task in tasks}
     random = np.random.default_rng(config.seed)
     path.mkdir(parents=True)
     directory = RunDirectory(str(path))
@@ -81,7 +84,7 @@ def write_test(
     random = np.random.default_rng(config.seed)
     returns = {}
     for level in dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks]):
-        low, high = suite.references(config.starts)[level]
+        low, high = suite.references(config.starts).get(level, _UNKNOWN)
         noise = random.uniform(0.8, 1.2, size=episodes)
         returns[level] = (low + (high - low) * percent * noise / 100).tolist()
     directory.write_evaluation(evaluation_summary.summarise(config, frames, returns))

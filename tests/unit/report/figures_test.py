@@ -44,6 +44,18 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     np.testing.assert_allclose([corners.min(), corners.max()], expected)
 
 
+def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
+    table = tables.returns(compared, ["pong", "boxing"])
+    panels = figures.returns(table, _STYLES).axes
+    assert [axes.get_title() for axes in panels] == ["pong", "boxing"]
+    for axes in panels:
+        own = table[table["task"] == axes.get_title()]
+        drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+        popart = own[own["agent"] == "PopArt-IMPALA"].groupby("frames")["return"].mean()
+        np.testing.assert_allclose(drawn["PopArt-IMPALA, 2 runs"], popart)
+        np.testing.assert_allclose(drawn["IMPALA"], own[own["agent"] == "IMPALA"]["return"])
+
+
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
     table = agents_numbers(summarise(compared, [final]), "normalised")

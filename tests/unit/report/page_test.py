@@ -127,8 +127,8 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
 
 
 def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
-    # Of DmLab the test plays another level than training.
-    tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze"}
+    # Of DmLab the test plays another level than training, and the last has no reference scores.
+    tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze,seekavoid_arena_01"}
     for seed in (1, 2):
         make_run(tmp_path / f"impala-{seed}", 20.0 * seed, seed=seed, **tasks)
         make_run(tmp_path / f"popart-{seed}", 50.0 * seed, seed=seed, use_popart=True, **tasks)
@@ -139,6 +139,9 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
     assert set(summary["agent"]) | set(summary["versus"]) == {"IMPALA", "PopArt-IMPALA"}
     lines = [line for line in text.splitlines() if line.startswith("| PopArt-IMPALA over IMPALA")]
     assert len(lines) == 2
-    for row in summary.query("measure == 'normalised' or task == 'mean_capped'").itertuples():
+    shown = summary.query("measure != 'aggregate' or task == 'mean_capped'")
+    assert set(shown.query("measure == 'return'")["task"]) == {"seekavoid_arena_01"}
+    for row in shown.itertuples():
         cell = f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}], g = {row.effect:.1f}, p = 0.33"
         assert f"| {cell} |" in lines[row.protocol == "test"]
+    assert "| seekavoid_arena_01 (return) | " in text.split("### Scores by level, test levels")[1]

@@ -38,6 +38,11 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
         percent = [_percent(str(task), returns.tail(100).mean()) for task, returns in done]
         assert row["mean"] == pytest.approx(np.mean(percent))
         assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
+    returns = tables.returns(compare_runs(tmp_path / "run"), ["catch_10"])
+    assert 50_000 < returns["frames"].min() < 60_000
+    for row in returns.to_dict("records")[::20]:
+        own = late[(late["frames"] <= row["frames"]) & (late["task"] == "catch_10")]
+        assert row["return"] == pytest.approx(own["episode_return"].tail(100).mean())
 
 
 def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:

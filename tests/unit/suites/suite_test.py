@@ -51,6 +51,7 @@ def _refusal(level_name: str) -> str:
         ("catch_0.1", "catch5", 1),
         (" pong , boxing,crazy_climber ", "atari57", 3),
         ("clutter", "cluttered_catch", 1),  # In records of old runs.
+        ("rooms_watermaze,seekavoid_arena_01", "dmlab30", 2),  # Without the module.
     ],
 )
 def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks: int) -> None:
