@@ -66,7 +66,8 @@ def describe(path: Path) -> dict[str, Any]:
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
-        "flags": {name: v for name, v in config["flags"].items() if name != "logdir"},
+        # Not the machine's folders.
+        "flags": {name: v for name, v in config["flags"].items() if not name.endswith("dir")},
     }
 
 

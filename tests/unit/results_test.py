@@ -1,4 +1,4 @@
-"""Kept results: what made them is on record."""
+"""Kept results: what made them is on record, and they are small."""
 
 import dataclasses
 import json
@@ -39,3 +39,10 @@ def test_results_say_nothing_of_the_machine_they_were_made_on_but_what_it_is() -
     for path in [_ROOT / "README.md", *_ROOT.glob("results/**/*"), *_ROOT.glob("configs/*")]:
         if path.suffix in (".md", ".csv", ".json", ".jsonl", ".flags"):
             assert not re.search(r"/(tmp|root|home|work|workspace)/", path.read_text()), path
+
+
+def test_experiments_have_a_page_and_a_summary_and_no_large_file() -> None:
+    for folder in filter(Path.is_dir, (_ROOT / "results").iterdir()):
+        assert (folder / "README.md").is_file(), folder
+        assert (folder / "summary.csv").is_file() or not (folder / "runs.json").is_file(), folder
+        assert all(path.stat().st_size < 1_000_000 for path in folder.rglob("*")), folder
