@@ -41,7 +41,7 @@ class Aggregate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much higher an agent's runs score than another's, and how sure that is."""
+    """Difference between the mean scores of two agents' runs, with its uncertainty."""
 
     mean: float  # Of the first agent's runs, less that of the second's.
     low: float  # To `high`: the 95% interval by Welch's t, which lets the agents' spreads differ;

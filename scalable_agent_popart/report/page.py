@@ -21,7 +21,7 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.summary import agents_numbers, final_scores, summarise
+from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
@@ -137,7 +137,8 @@ class _Section:
         self._name = name
         self._directory = directory
         self._finals = [FinalScores(comparison, column) for column in columns(self._suite)]
-        self.summary = summarise(comparison, self._finals)
+        self._recorded = tables.recorded(comparison)
+        self.summary = summarise(self._finals, self._recorded)
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
@@ -292,7 +293,7 @@ class _Section:
         return [*drawn, _note("returns", file=self._file(table, "returns"))]
 
     def _progress(self) -> list[str]:
-        progress = tables.progress(self._comparison)
+        progress = self._recorded["progress"]
         if not len(progress):
             return []
         rows = []
@@ -311,7 +312,7 @@ class _Section:
         return ["### Training progress", _table(rows), f"All of it: {file}."]
 
     def _statistics(self) -> list[str]:
-        table = tables.statistics(self._comparison)
+        table = self._recorded["statistics"]
         if not len(table):
             return []
         several = table.groupby("agent")["run"].nunique().max() > 1
@@ -326,7 +327,7 @@ class _Section:
         ]
 
     def _gradients(self) -> list[str]:
-        table = tables.gradients(self._comparison)
+        table = self._recorded["gradients"]
         if not len(table):
             return []
         rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -352,7 +353,7 @@ class _Section:
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         protocol = final.column.name
-        table = final_scores(self.summary, protocol)
+        table = scores_by_task(self.summary, protocol)
         if (table["kind"] == "published").all():  # Nothing final yet.
             return []
         normalised, figure = table[table["measure"] == "normalised"], []

@@ -1,14 +1,12 @@
 """Sums a comparison up in one table of all its numbers: of agents, between agents, and of runs."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import tables
-from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import MIN_PART_OF_FRAMES, FinalScores
 
 COLUMNS = (
@@ -40,10 +38,17 @@ _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
 
 
-def summarise(comparison: Comparison, finals: Sequence[FinalScores]) -> pd.DataFrame:
-    """Makes a row for each number: agents' over their runs, differences, and each run's."""
+def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Makes a row for each number: agents' over their runs, differences, and each run's.
+
+    What runs recorded over training are the tables of `tables.recorded`.
+    """
     parts = [final.by_run() for final in finals]
-    parts += [_training(comparison), _statistics(comparison), _gradients(comparison)]
+    parts += [
+        _training(recorded["progress"], recorded["batches"]),
+        _statistics(recorded["statistics"]),
+        _gradients(recorded["gradients"]),
+    ]
     by_run = _table(parts)
     published = [final.published() for final in finals]
     kinds = {
@@ -63,7 +68,7 @@ def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.Data
     return summary[rows]
 
 
-def final_scores(summary: pd.DataFrame, protocol: str) -> pd.DataFrame:
+def scores_by_task(summary: pd.DataFrame, protocol: str) -> pd.DataFrame:
     """Selects agents' scores of each task: normalised, or the returns of those that have none."""
     own = summary[(summary["protocol"] == protocol) & summary["kind"].isin(["agent", "published"])]
     return own[(own["measure"] == "normalised") | _unscored(own)]
@@ -125,11 +130,13 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     for key, of_task in compared.groupby(keys, sort=False):
         by_agent = dict(list(of_task.groupby("agent", sort=False)))
         for second, first in itertools.combinations(by_agent, 2):
-            values = (by_agent[agent]["value"].to_numpy() for agent in (first, second))
-            difference = scores.difference_over_seeds(*values)
             both = pd.concat([by_agent[first], by_agent[second]])
             fewest, most = both["fewest_frames"].min(), both["most_frames"].max()
-            if difference and fewest >= MIN_PART_OF_FRAMES * most:
+            if fewest < MIN_PART_OF_FRAMES * most:
+                continue
+            values = (by_agent[agent]["value"].to_numpy() for agent in (first, second))
+            difference = scores.difference_over_seeds(*values)
+            if difference:
                 row = difference._asdict()
                 row |= dict(zip(keys, key, strict=True), agent=first, versus=second)
                 row |= {"runs": min(len(by_agent[first]), len(by_agent[second]))}
@@ -138,33 +145,32 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns={"mean": "value"})
 
 
-def _training(comparison: Comparison) -> pd.DataFrame:
+def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
     """Gives each run's frame rate, memory (MiB) and entropy (nats), and tasks' shares of batches.
 
     Rates and entropies are medians over records, memories the largest, and shares means.
     """
     keys = ["agent", "run", "seed"]
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
-    found = tables.progress(comparison).groupby(keys, sort=False)[list(reduced)].agg(reduced)
+    found = progress.groupby(keys, sort=False)[list(reduced)].agg(reduced)
     rows = found.reset_index().melt(keys, var_name="measure").dropna(subset="value")
     names = {"share": "value", "least": "lowest", "most": "highest"}
-    shares = tables.batches(comparison).rename(columns=names).assign(measure="batch_share")
+    shares = batches.rename(columns=names).assign(measure="batch_share")
     return pd.concat([own for own in (rows, shares) if len(own)] or [rows])
 
 
-def _statistics(comparison: Comparison) -> pd.DataFrame:
+def _statistics(table: pd.DataFrame) -> pd.DataFrame:
     """Gives each run's shift and scale of each task as they were last."""
     keys = ["agent", "run", "seed", "task"]
-    last = tables.statistics(comparison).groupby(keys, sort=False)[["shift", "scale"]].last()
+    last = table.groupby(keys, sort=False)[["shift", "scale"]].last()
     return last.reset_index().melt(keys, var_name="measure")
 
 
-def _gradients(comparison: Comparison) -> pd.DataFrame:
+def _gradients(table: pd.DataFrame) -> pd.DataFrame:
     """Gives each run's median size of each task's gradient, and mean part of all sizes.
 
     Both are of the frames that all runs have reached, by `policy` and by `total` loss.
     """
-    table = tables.gradients(comparison)
     common = table.groupby("run")["frames"].max().min()
     keys = ["agent", "run", "seed", "loss", "task"]
     groups = table[table["frames"] <= common].groupby(keys, sort=False)

@@ -98,6 +98,12 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
     return _of_runs(comparison, ["loss", "task", "frames", "norm", "part"], read)
 
 
+def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """Makes the tables `progress`, `batches`, `statistics` and `gradients`, by these names."""
+    makers = (progress, batches, statistics, gradients)
+    return {make.__name__: make(comparison) for make in makers}
+
+
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 

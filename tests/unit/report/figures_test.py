@@ -58,7 +58,7 @@ def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
-    table = agents_numbers(summarise(compared, [final]), "normalised")
+    table = agents_numbers(summarise([final], tables.recorded(compared)), "normalised")
     (axes,) = figures.breakdown(table, logarithmic=True, styles=_STYLES).axes
     names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
     for bars in axes.containers:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import final_scores
+from scalable_agent_popart.report import final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.summary import COLUMNS, agents_numbers, summarise
@@ -18,7 +18,8 @@ from tests.fakes.synthetic_runs import append, compare_runs, make_run
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
     columns = final_scores.columns(comparison.suite)
-    return summarise(comparison, [FinalScores(comparison, column) for column in columns])
+    finals = [FinalScores(comparison, column) for column in columns]
+    return summarise(finals, tables.recorded(comparison))
 
 
 @pytest.fixture(scope="module")
