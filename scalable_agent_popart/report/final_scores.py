@@ -101,6 +101,7 @@ class FinalScores:
         """
         rows = []
         for agent, final in self._finals:
+            remarks = final.run.config.remarks()
             about = {
                 "protocol": self.column.name,
                 "agent": agent.label,
@@ -115,6 +116,7 @@ class FinalScores:
                 ends = scores.interval_of_mean(returns) or (np.nan, np.nan)
                 raw = dict(zip(("value", "low", "high"), (np.mean(returns), *ends), strict=True))
                 own = {**about, "task": level, "episodes": len(returns)}
+                own["remark"] = remarks.get(level)
                 rows.append({**own, "measure": "return", **raw})
                 if level in self._references:
                     percent = {name: self._percent(level, score) for name, score in raw.items()}

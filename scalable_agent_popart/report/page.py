@@ -362,8 +362,7 @@ class _Section:
             drawn = figures.breakdown(normalised, logarithmic, self._styles)
             says = "Human-normalised scores"
             figure = [self._figure(drawn, f"levels-{protocol}", says), _note("levels")]
-        runs = [run.config for _, run in self._comparison.runs]
-        remarks = {level: text for own in runs for level, text in own.remarks().items()}
+        remarks = table.dropna(subset="remark").set_index("task")["remark"].to_dict()
         rows: dict[str, dict[str, str]] = {}
         for entry in table.itertuples():
             raw = entry.measure == "return"

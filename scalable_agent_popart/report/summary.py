@@ -20,6 +20,7 @@ COLUMNS = (
     "seed",
     "runs",
     "source",  # Of scores: `test` or `training`.
+    "remark",  # Of scores: what the level lacked, if anything.
     "episodes",  # The fewest of a level.
     "fewest_frames",
     "most_frames",
@@ -98,6 +99,7 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
     table = groups.agg(
         runs=("run", "size"),
         source=("source", "first"),
+        remark=("remark", "first"),
         episodes=("episodes", "min"),
         fewest_frames=("fewest_frames", "min"),
         most_frames=("most_frames", "max"),

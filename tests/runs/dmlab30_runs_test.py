@@ -6,6 +6,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores, suites
@@ -82,6 +83,10 @@ def test_squares_in_place_of_images_are_named(
     assert tested["remark"] == squares
     run(mode="report", runs=[str(logdir)], report_dir=str(tmp_path / "report"))
     assert f"{level} ({squares})" in (tmp_path / "report/report.md").read_text()
+    summary = pd.read_csv(tmp_path / "report/summary.csv").query(
+        "measure == 'return' and kind == 'agent'"
+    )
+    assert set(summary["remark"]) == {squares}
     images.mkdir()
     for name in ("0001.png", "2400.png"):
         (images / name).touch()
