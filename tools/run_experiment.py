@@ -3,7 +3,8 @@
   python tools/run_experiment.py --seeds=1,2,3,4,5 --report_dir=report configs/catch5/catch5-*.flags
 
 Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, beside it what
-it printed. `--places` runs train at a time, each on cores of its own, and are tested at their end.
+it printed. `--places` runs train at a time, each on cores of its own if there are as many, and are
+tested at their end.
 The same command goes on where it was stopped; what is finished is not done again. A run that fails,
 because it diverged for instance, is named and left as it is, and the others go on. Then
 `--mode=report` writes its report on all runs. Beside it `runs.json` says what made them: flags,
@@ -76,7 +77,7 @@ class FailedError(Exception):
 
 
 class Process:
-    """A process of the experiment that trains a run or tests it, on cores of its own.
+    """A process of the experiment that trains a run or tests it, on given cores.
 
     Attributes:
       turn_ends: when the run is to wait, if it has got on by then, as `time.monotonic` counts.
@@ -139,7 +140,8 @@ def _train(
     """
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
     cores = sorted(os.sched_getaffinity(0))
-    free = [cores[i::places] or cores for i in range(places)]
+    enough = places <= len(cores)
+    free = [cores[i::places] if enough else cores for i in range(places)]
     active: list[Process] = []
     failures: list[str] = []
     turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
