@@ -32,7 +32,7 @@ FROM $BASE AS program
 
 # Any value adds what TensorFlow needs for GPUs.
 ARG CUDA
-# The path of a wheel of DeepMind Lab in this folder, as lab/deepmind_lab-1.0-[...].whl.
+# The path of a wheel of DeepMind Lab in this folder, as wheels/deepmind_lab-1.0-[...].whl.
 ARG LAB_WHEEL
 # More packages of Debian.
 ARG PACKAGES
@@ -58,7 +58,7 @@ RUN --mount=type=bind,target=/context \
       --requirement "/context/requirements/image${CUDA:+-cuda}.txt"; \
     if [ -n "$LAB_WHEEL" ]; then LAB_WHEEL=/context/$LAB_WHEEL; fi; \
     for wheel in $LAB_WHEEL /wheels/*.whl; do \
-      if [ -e "$wheel" ]; then \
+      if [ "$wheel" = "$LAB_WHEEL" ] || [ -e "$wheel" ]; then \
         pip install --no-cache-dir "$wheel"; \
         install_packages $(python -c 'import importlib.metadata as metadata; \
           print(*metadata.metadata("deepmind-lab").get_all("Requires-External", []))'); \

@@ -13,6 +13,7 @@ The checkout's BUILD files say what is compiled from what, and Ninja compiles it
 
 import argparse
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ _PLAY = Path(__file__).resolve().parent / "lab_build/play.py"
 _STOPPED = "the build has stopped; the same command goes on from there"
 _SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
 _VENV = "use .venv/bin/python, which make install makes"
-_CLONE = "git clone https://github.com/google-deepmind/lab"
+_MARK = "build.ninja"  # Says whose folder it is; the last file to be removed from it.
 
 
 def main() -> int:
@@ -37,7 +38,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Builds DeepMind Lab for the Python that runs this."
     )
-    parser.add_argument("--source", type=Path, default=Path("lab"), help=f"its source: {_CLONE}")
+    source = f"its source: {checks.CLONE}"
+    parser.add_argument("--source", type=Path, default=Path("lab"), help=source)
     parser.add_argument("--output", type=Path, default=Path("wheels"), help="folder of the wheel")
     parser.add_argument(
         "--renderer",
@@ -50,25 +52,25 @@ def main() -> int:
     managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists()
     if given.install and managed and sys.prefix == sys.base_prefix:
         return _complain([f"--install: nothing can be installed for {sys.executable}: {_VENV}"])
+    if given.install and not importlib.util.find_spec("pip"):
+        return _complain([f"--install: {sys.executable} has no pip: {_VENV}"])
     try:
         code = _build(given.source, given.output, given.renderer)
-        if code == 0 and given.install:
-            code = _install(given.output / wheel.NAME)
     except KeyboardInterrupt:
         return _complain([_STOPPED], 130)
     except OSError as error:  # The disk is full, or the folder cannot be written to.
         return _complain([f"{error}; {_STOPPED}"])
-    return code
+    return _install(given.output / wheel.NAME) if code == 0 and given.install else code
 
 
 def _build(source: Path, output: Path, renderer: str) -> int:
     if not (source / "python/dmlab_module.c").is_file():
-        return _complain([f"{source} is no checkout of DeepMind Lab: {_CLONE}"])
+        return _complain([f"{source} is no checkout of DeepMind Lab: {checks.CLONE}"])
     build_files = BuildFiles(source.resolve())
     try:
         problems = checks.machine_problems(renderer)
         problems += checks.checkout_problems(source, ninja_file.sources(build_files, renderer))
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ValueError) as error:
         problems = [f"the BUILD files of {source} are not those of a whole DeepMind Lab: {error}"]
     for place in (str(output.resolve()), sys.prefix):
         if _SPLIT_BY_SHELLS.search(place):
@@ -77,18 +79,16 @@ def _build(source: Path, output: Path, renderer: str) -> int:
     if problems:
         return _complain(problems)
     folder = output.resolve() / "deepmind_lab_build"
-    if folder.exists() and not (folder / "build.ninja").exists():
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
         return _complain([f"{folder} is not of a build: remove it, or give another --output"])
-    output.mkdir(parents=True, exist_ok=True)
-    lock = os.open(output, os.O_RDONLY)  # Also Ninja's, which may outlive this process.
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / _MARK, os.O_RDWR | os.O_CREAT)  # Also Ninja's, which may outlive this.
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _complain([f"another build is at work in {output}"])
     if folder.exists() and (folder / "BUILD").resolve() != (source / "BUILD").resolve():
-        shutil.rmtree(folder)  # Of another checkout.
-    folder.mkdir(exist_ok=True)
-    (folder / "build.ninja").touch()  # Says whose folder it is.
+        _clear(folder)  # Of another checkout.
     ninja_file.write(folder, source.resolve(), build_files, renderer, checks.header_folders())
     if subprocess.run(["ninja", "-C", str(folder)], pass_fds=[lock]).returncode:
         return _complain([_STOPPED])
@@ -104,18 +104,32 @@ def _build(source: Path, output: Path, renderer: str) -> int:
         if subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, cwd=site).returncode:
             return _complain(["the module was built, but does not play a level: see above"])
     (folder / wheel.NAME).replace(output / wheel.NAME)
-    shutil.rmtree(folder)
+    _clear(folder)
+    (folder / _MARK).unlink()
+    folder.rmdir()
     print(f"Made {output / wheel.NAME}")
     print(f"Machines that run it need: sudo apt-get install {' '.join(packages)}", flush=True)
     return 0
 
 
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != _MARK:
+            path.unlink()
+
+
 def _install(path: Path) -> int:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", str(path)]
+    command = [sys.executable, "-m", "pip", "install", str(path)]
     # The first takes the place of an earlier build, the second adds what the wheel asks for.
     for options in (["--force-reinstall", "--no-deps"], []):
-        if code := subprocess.run([*command, *options]).returncode:
-            return _complain([f"{path} is made, but pip did not install it: see above"], code)
+        try:
+            code = subprocess.run([*command, "--quiet", *options]).returncode
+        except KeyboardInterrupt:
+            code = 130
+        if code:
+            return _complain([f"{path} is made, and still to install: {' '.join(command)}"], code)
     return 0
 
 

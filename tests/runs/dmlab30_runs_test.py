@@ -36,6 +36,8 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     settings |= {"num_actors": 4, "use_popart": True}
     for part in (1, 2):  # The second time it goes on.
         run(**settings, total_environment_frames=part * 5 * engine.room_frames)
+    logged = [line["frames"] for line in metrics(logdir)]
+    assert logged == sorted(set(logged))
     last = metrics(logdir)[-1]
     assert last["frames"] >= 10 * engine.room_frames
     assert list(last["shift"]) == list(last["scale"]) == levels

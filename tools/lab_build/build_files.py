@@ -38,7 +38,10 @@ class Target(NamedTuple):
 
 
 class BuildFiles:
-    """The BUILD files of a checkout, each read when it is first asked for."""
+    """The BUILD files of a checkout, each read when it is first asked for.
+
+    Raises OSError for a file that cannot be read, and ValueError for one that cannot be understood.
+    """
 
     def __init__(self, checkout: Path):
         """Takes the checkout's root."""
@@ -89,7 +92,10 @@ class BuildFiles:
             variables["glob"] = lambda include, exclude=(): _glob(
                 self._checkout / folder, include, exclude
             )
-            exec(text, variables)
+            try:
+                exec(text, variables)
+            except Exception as error:
+                raise ValueError(f"{folder}/BUILD: {error!r}") from error
             self._read[folder] = targets, variables
         return self._read[folder]
 

@@ -1,6 +1,7 @@
 """What a build of DeepMind Lab needs, looked at before anything is written."""
 
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -33,6 +34,7 @@ _RENDERERS = {
     "osmesa": {"osmesa": "libosmesa6-dev"},
     "egl": {"egl": "libegl-dev", "gl": "libgl-dev"},
 }
+CLONE = "git clone https://github.com/google-deepmind/lab"
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # None is longer.
 
@@ -41,6 +43,8 @@ def machine_problems(renderer: str) -> list[str]:
     """Returns a line for each thing that this machine lacks."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return ["DeepMind Lab is built for Linux on x86-64 processors only"]
+    if not (3, 11) <= sys.version_info < (3, 14) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return [f"DeepMind Lab is built for Python 3.11 to 3.13 with the GIL, not {sys.executable}"]
     packages = [package for name, package in _PROGRAMS.items() if not shutil.which(name)]
     libraries = _LIBRARIES | _RENDERERS[renderer]
     packages += [package for name, package in libraries.items() if not _has_library(name)]
@@ -75,18 +79,19 @@ def checkout_problems(checkout: Path, names: Iterable[str]) -> list[str]:
     Looked at are all files that git has listed or, in a checkout without git, those of `names`.
     """
     names = _listed_by_git(checkout) or list(names)
-    absent = [name for name in names if not (checkout / name).exists()]
+    has_git = (checkout / ".git").exists()
+    absent = [name for name in names if not os.access(checkout / name, os.R_OK)]
     pointers = [name for name in names if _is_pointer(checkout / name)]
     problems = []
     if absent:
         problems.append(
-            f"{checkout} lacks {len(absent)} of its files, such as {absent[0]}: "
-            f"git -C {checkout} checkout ."
+            f"{len(absent)} files of {checkout}, such as {absent[0]}, are absent or unreadable: "
+            f"{f'git -C {checkout} checkout .' if has_git else CLONE}"
         )
     if pointers:
         problems.append(
             f"{len(pointers)} files of {checkout}, such as {pointers[0]}, are pointers of Git LFS: "
-            f"git -C {checkout} lfs pull"
+            f"{f'git -C {checkout} lfs pull' if has_git else CLONE}"
         )
     return problems
 
@@ -108,6 +113,6 @@ def _listed_by_git(checkout: Path) -> list[str]:
 
 
 def _is_pointer(path: Path) -> bool:
-    if not path.is_file() or path.stat().st_size > _POINTER_BYTES:
+    if not (path.is_file() and os.access(path, os.R_OK)) or path.stat().st_size > _POINTER_BYTES:
         return False
     return path.read_bytes().startswith(_POINTER)

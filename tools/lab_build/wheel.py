@@ -73,7 +73,7 @@ def debian_packages(files: Iterable[Path]) -> list[str]:
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     libraries = sorted({line.split()[1] for line in lines if line.split()[:1] == ["NEEDED"]})
     try:
-        command = ["dpkg-query", "--search", *(f"*/{name}" for name in libraries)]
+        command = ["dpkg-query", "--search", *(f"*/x86_64-linux-gnu/{name}" for name in libraries)]
         lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     except FileNotFoundError:
         lines = libraries

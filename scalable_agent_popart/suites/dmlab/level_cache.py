@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import random
+import time
 import urllib.parse
 import uuid
 from pathlib import Path
@@ -14,6 +15,8 @@ _SUFFIX = ".dmlab_map"  # Of entries and of what is being written; all else is t
 # All writers together look for entries to remove once in so much of the limit, on average, and
 # remove so much more than they must. Thus the directory is rarely listed, and rarely too large.
 _INTERVAL, _MARGIN = 0.01, 0.05
+_BEING_WRITTEN = "+"  # In no name of an entry, whose key is quoted.
+_MAX_WRITE_SECONDS = 3600.0  # After this its writer was killed.
 
 
 class LevelCache:
@@ -48,9 +51,8 @@ class LevelCache:
         try:
             entry = _entry(key, Path(pk3_path).read_bytes())
             self._directory.mkdir(parents=True, exist_ok=True)
-            # In no other folder, which only one user could write to. If its writer is killed, it is
-            # an entry that nobody uses, and makes room in its turn.
-            temporary = self._directory / f".{uuid.uuid4().hex}{_SUFFIX}"
+            # In no other folder, which only one user could write to.
+            temporary = self._directory / f"{_BEING_WRITTEN}{uuid.uuid4().hex}{_SUFFIX}"
             try:
                 temporary.write_bytes(entry)
                 temporary.replace(self._path(key))
@@ -66,12 +68,19 @@ class LevelCache:
                 logging.warning("no room could be made in %s: %s", self._directory, error)
 
     def _make_room(self) -> None:
-        """Removes the entries that were used least recently if all together are too large."""
-        entries = []
+        """Removes what killed writers left and, if all is too large, the least recently used."""
+        entries, now = [], time.time()
         for file in os.scandir(self._directory):
             if file.name.endswith(_SUFFIX):
                 with contextlib.suppress(OSError):
-                    entries.append((file.stat().st_mtime, file.stat().st_size, file.path))
+                    status = file.stat()
+                    if (
+                        file.name.startswith(_BEING_WRITTEN)
+                        and now - status.st_mtime > _MAX_WRITE_SECONDS
+                    ):
+                        os.unlink(file.path)
+                    else:
+                        entries.append((status.st_mtime, status.st_size, file.path))
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
             return

@@ -174,7 +174,8 @@ def test_absent_files_and_pointers_are_named(checkout: Path) -> None:
     (checkout / "assets/a b.tga").write_text("version https://git-lfs.github.com/spec/v1\n")
     names = ["assets/a b.tga", "engine/code/engine.c", "engine/code/lost.c"]
     absent, pointers = checks.checkout_problems(checkout, names)
-    assert "lacks 1 of its files, such as engine/code/lost.c" in absent
+    assert absent.startswith(f"1 files of {checkout}, such as engine/code/lost.c, are absent")
+    assert absent.endswith(": git clone https://github.com/google-deepmind/lab")
     assert "1 files" in pointers
     assert "such as assets/a b.tga, are pointers of Git LFS" in pointers
 
@@ -187,6 +188,7 @@ def test_git_knows_which_files_are_absent(checkout: Path) -> None:
     (checkout / "lua/vm.cc").unlink()
     [absent] = checks.checkout_problems(checkout, ["unused"])
     assert "lua/vm.cc" in absent
+    assert absent.endswith(f": git -C {checkout} checkout .")
 
 
 def test_the_wheel_is_one_that_installers_read(checkout: Path, tmp_path: Path) -> None:
@@ -231,6 +233,13 @@ def test_without_a_whole_checkout_nothing_is_written(
     assert not output.exists()
 
 
+@pytest.mark.parametrize("text", [b"cc_library(", b"cc_library(name = lua)", b"\xff"])
+def test_a_build_file_that_is_damaged_is_named(checkout: Path, text: bytes) -> None:
+    (checkout / "lua/BUILD").write_bytes(text)
+    [line] = _complaints(checkout, checkout.parent / "wheels")
+    assert "are not those of a whole DeepMind Lab" in line
+
+
 def test_a_folder_whose_name_a_shell_takes_apart_is_refused(checkout: Path) -> None:
     output = checkout.parent / "two words"
     assert f"cannot read '{output}'" in _complaints(checkout, output)[-1]
@@ -240,32 +249,79 @@ def test_a_folder_whose_name_a_shell_takes_apart_is_refused(checkout: Path) -> N
 def test_what_is_in_the_way_is_left_alone(checkout: Path) -> None:
     output = checkout.parent / "wheels"
     output.touch()
-    assert "File exists" in _complaints(checkout, output)[-1]
+    assert "Not a directory" in _complaints(checkout, output)[-1]
     output.unlink()
     other = output / "deepmind_lab_build/mine"
     other.mkdir(parents=True)
     assert "is not of a build" in _complaints(checkout, output)[-1]
     assert other.exists()
     shutil.rmtree(other.parent)
-    held = os.open(output, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert "another build is at work" in _complaints(checkout, output)[-1]
-    os.close(held)
-    assert not other.parent.exists()
+    other.parent.mkdir()
+    with open(other.parent / "build.ninja", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another build is at work" in _complaints(checkout, output)[-1]
+    assert [path.name for path in other.parent.iterdir()] == ["build.ninja"]
 
 
-def _complaints(checkout: Path, output: Path) -> list[str]:
-    """Returns what the tool says where machine and checkout lack nothing."""
-    program = (
-        "import sys, build_deepmind_lab as tool\n"
-        "tool.checks.machine_problems = lambda renderer: []\n"
-        "tool.checks.checkout_problems = lambda checkout, names: []\n"
-        "sys.exit(tool.main())"
+_NINJA = """#!/bin/sh
+cd "$2" && mkdir -p out/baselab && echo compiled >> out/log && cp out/log "$LOGS" || exit
+[ -e "$LOGS/fails" ] && exit 1
+for file in deepmind_lab.so bspc q3map2 libdmlab_headless_sw.so baselab/vm.pk3 PACKS; do
+  echo > out/$file
+done
+"""
+
+
+def test_a_build_goes_on_and_its_wheel_is_there_once_it_plays(
+    checkout: Path, tmp_path: Path
+) -> None:
+    output, programs, logs = tmp_path / "wheels", tmp_path / "bin", tmp_path / "logs"
+    made, folder, fails = output / wheel.NAME, output / "deepmind_lab_build", logs / "fails"
+    programs.mkdir()
+    logs.mkdir()
+    packs = " ".join(f"baselab/{name}" for name in ninja_file.PACKS)
+    (programs / "ninja").write_text(_NINJA.replace("PACKS", packs))
+    (programs / "ninja").chmod(0o755)
+    play = programs / "play.py"
+    given = {"PATH": f"{programs}:{os.environ['PATH']}", "LOGS": str(logs)}
+    fails.touch()
+    assert "the same command goes on" in _complaints(checkout, output, **given)[-1]
+    fails.unlink()
+    given["PLAY"] = str(play)
+    play.write_text("raise SystemExit(1)")
+    assert "does not play a level" in _complaints(checkout, output, **given)[-1]
+    assert not made.exists()
+    assert (logs / "log").read_text() == "compiled\n" * 2
+    play.write_text(
+        "import importlib.util, os\n"
+        f"assert importlib.util.find_spec('deepmind_lab') and not os.path.exists({str(made)!r})"
     )
-    command = [sys.executable, "-c", program, f"--source={checkout}", f"--output={output}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    shutil.copytree(checkout, tmp_path / "another")
+    assert _tool(tmp_path / "another", output, **given).returncode == 0
+    assert (logs / "log").read_text() == "compiled\n"
+    assert made.is_file()
+    assert not folder.exists()
+
+
+def _complaints(checkout: Path, output: Path, **environment: str) -> list[str]:
+    """Returns what the tool says where machine and checkout lack nothing."""
+    result = _tool(checkout, output, **environment)
     assert result.returncode == 1
     lines = result.stderr.splitlines()
     assert all(line.startswith("build_deepmind_lab: ") for line in lines)
     return lines
+
+
+def _tool(checkout: Path, output: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = (
+        "import os, sys, build_deepmind_lab as tool\n"
+        "tool.checks.machine_problems = lambda renderer: []\n"
+        "tool.checks.checkout_problems = lambda checkout, names: []\n"
+        "tool.ninja_file._ask_pkg_config = lambda option, name: ''\n"
+        "tool.wheel.debian_packages = lambda files: ['zip']\n"
+        "tool._PLAY = os.environ.get('PLAY', tool._PLAY)\n"
+        "sys.exit(tool.main())"
+    )
+    command = [sys.executable, "-c", program, f"--source={checkout}", f"--output={output}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools"), **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -2,8 +2,10 @@
 
 import math
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,20 +81,38 @@ def test_the_maps_not_used_for_longest_make_room(tmp_path: Path) -> None:
     assert sorted(path.stem for path in _files(directory)) == ["a", "c", "d", "of_mine"]
 
 
-def test_what_a_killed_writer_leaves_makes_room(
+def test_what_a_killed_writer_leaves_is_removed_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "cache"
-    cache = LevelCache(str(directory), max_bytes=3.5 * 1000)
-    with monkeypatch.context() as killed:
-        killed.setattr(Path, "replace", lambda *_: None)
-        killed.setattr(Path, "unlink", lambda *_, **__: None)
-        _write(cache, tmp_path, "killed", bytes(968))
-    (left,) = _files(directory)
-    os.utime(left, (0, 0))
-    for key in "abc":
-        _write(cache, tmp_path, key, bytes(968))
-    assert sorted(path.stem for path in _files(directory)) == ["a", "b", "c"]
+    cache = LevelCache(str(directory), max_bytes=1e6)
+    monkeypatch.setattr(random, "random", lambda: 0.0)  # Room is made at each write.
+    for age in (0, 3000, 4000):
+        with monkeypatch.context() as killed:
+            killed.setattr(Path, "replace", lambda *_: None)
+            killed.setattr(Path, "unlink", lambda *_, **__: None)
+            before = set(_files(directory))
+            _write(cache, tmp_path, "killed")
+        (left,) = set(_files(directory)) - before
+        os.utime(left, (time.time() - age,) * 2)
+    assert len(_files(directory)) == 3
+    _write(cache, tmp_path, "level")
+    assert len(_files(directory)) == 3
+    assert not left.exists()
+
+
+def test_small_maps_rarely_list_the_directory_and_hardly_pass_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, listings, scan = LevelCache(str(tmp_path / "cache"), max_bytes=40_000), [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listings.append(path) or scan(path))
+    random.seed(1)
+    sizes = []
+    for key in range(1500):
+        _write(cache, tmp_path, str(key), bytes(8))  # With its digest a tenth of 1% of the limit.
+        sizes.append(40 * len(os.listdir(tmp_path / "cache")))
+    assert 40_000 < max(sizes) < 1.1 * 40_000
+    assert 100 < len(listings) < 200
 
 
 def test_what_cannot_be_removed_does_not_stop_others_from_making_room(
