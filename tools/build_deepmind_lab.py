@@ -87,7 +87,7 @@ def _build(source: Path, output: Path, renderer: str) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _complain([f"another build is at work in {output}"])
-    if folder.exists() and (folder / "BUILD").resolve() != (source / "BUILD").resolve():
+    if (folder / "BUILD").resolve() != (source / "BUILD").resolve():
         _clear(folder)  # Of another checkout.
     ninja_file.write(folder, source.resolve(), build_files, renderer, checks.header_folders())
     if subprocess.run(["ninja", "-C", str(folder)], pass_fds=[lock]).returncode:
