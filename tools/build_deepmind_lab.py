@@ -113,6 +113,7 @@ def _build(source: Path, output: Path, renderer: str) -> int:
 
 
 def _clear(folder: Path) -> None:
+    """Removes all of a build but its mark, so that an interrupt leaves what is still a build's."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
