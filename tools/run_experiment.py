@@ -12,8 +12,9 @@ seeds, frames, time, memory, newest test, packages, revisions and machines; and 
 their logs, without checkpoints, to be reported on again with `--notrain`.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
-`--notrain` reports on the runs as they are. Flags after `--` go to every training run. Populations
-are not trained this way. Needs Linux.
+`--notrain` reports on the runs as they are. Flags after `--` go to every training run. A flag file
+with `--mode=pbt` makes each run a population, which counts by its members' training episodes and is
+not tested. Needs Linux.
 """
 
 import collections
@@ -196,8 +197,6 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     for path in flag_files:
         if not path.is_file():
             raise FailedError(f"there is no flag file {path}")
-        if "--mode=pbt" in path.read_text().split():
-            raise FailedError(f"{path} is a population's: train it with experiment.py")
     if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
         raise FailedError("each run has a seed and a --logdir of its own: give --seeds")
     runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
@@ -208,7 +207,7 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
 
 def _report(runs: Sequence[PlannedRun]) -> None:
     """Reports on the runs that have begun."""
-    begun = [run for run in runs if (run.path / "config.json").is_file()]
+    begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
         raise FailedError(f"no run has begun in {FLAGS.logdir}")
     names = ",".join(str(run.path) for run in begun)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scalable_agent_popart.runs.directory import POPULATION_FILE
+
 # What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
 _LOGS = (
     "config.json",
@@ -17,7 +19,18 @@ _LOGS = (
     "processes.jsonl",
     "evaluation.json",
     "evaluations",
+    "lineage.jsonl",
 )
+
+
+def directories(path: Path) -> list[Path]:
+    """Lists the run directories of a population's members, or of a run its own."""
+    return sorted(path.glob("member-*")) if _is_population(path) else [path]
+
+
+def has_begun(path: Path) -> bool:
+    """Tells if there is a run, or a member of a population, to report on."""
+    return any((own / "config.json").is_file() for own in directories(path))
 
 
 def note_process(path: Path, seconds: float, memory: int) -> None:
@@ -36,21 +49,26 @@ def note_process(path: Path, seconds: float, memory: int) -> None:
 
 
 def is_tested(path: Path) -> bool:
-    """Tells if the newest test of a run is of the end of its log."""
+    """Tells if the newest test of a run is of the end of its log; populations need none."""
+    if _is_population(path):
+        return True
     evaluation = path / "evaluation.json"
     return evaluation.is_file() and json.loads(evaluation.read_text())["frames"] == frames(path)
 
 
 def frames(path: Path) -> int:
-    """Gives the frames that a run has reached by its log; 0 if it has not begun."""
-    metrics = _lines(path / "metrics.jsonl")
-    return metrics[-1]["frames"] if metrics else 0
+    """Gives the frames that a run, or all members, have reached by the log; 0 if none has begun."""
+    logs = (_lines(own / "metrics.jsonl") for own in directories(path))
+    return sum(log[-1]["frames"] for log in logs if log)
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Describes a run, with the flags of its training and the packages that trained it last."""
+    """Describes a run, with the flags of its training and the packages that trained it last.
+
+    Frames and seconds of a population are those of all members, and flags those that they share.
+    """
     config = _config(path)
-    metrics = _lines(path / "metrics.jsonl")
+    metrics = [line for own in directories(path) for line in _lines(own / "metrics.jsonl")]
     processes = _lines(path / "processes.jsonl")
     return {
         "run": str(path),
@@ -80,9 +98,9 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
     partial = file.with_name(f"{file.name}.partial")
     with tarfile.open(partial, "w:xz") as archive:
         for path in paths:
-            for name in _LOGS:
-                if (path / name).exists():
-                    archive.add(path / name, f"{path.name}/{name}", filter=_content)
+            logs = [own / name for own in directories(path) for name in _LOGS]
+            for log in filter(Path.exists, [path / POPULATION_FILE, *logs]):
+                archive.add(log, str(log.relative_to(path.parent)), filter=_content)
     partial.replace(file)
 
 
@@ -121,9 +139,17 @@ def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
     return [value for i, value in enumerate(found) if value not in found[:i]]
 
 
+def _is_population(path: Path) -> bool:
+    return (path / POPULATION_FILE).is_file()
+
+
 def _config(path: Path) -> dict[str, Any]:
-    """Reads what the run was last started with."""
-    return json.loads((path / "config.json").read_text())
+    """Reads what the run was last started with; of a population a member's, with common flags."""
+    files = (own / "config.json" for own in directories(path))
+    config = json.loads(next(filter(Path.is_file, files)).read_text())
+    if _is_population(path):
+        config["flags"] = json.loads((path / POPULATION_FILE).read_text())["flags"]
+    return config
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -36,6 +36,8 @@ COLUMNS = (
     "p",  # Of differences: of an exact permutation test.
 )
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
+# Measures of a population's members, and how each is made of their scores.
+_OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
 _KEYS = ["measure", "protocol", "task", "agent"]
 
 
@@ -49,6 +51,7 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
         _training(recorded["progress"], recorded["batches"]),
         _statistics(recorded["statistics"]),
         _gradients(recorded["gradients"]),
+        _members(recorded["members"]),
     ]
     by_run = _table(parts)
     published = [final.published() for final in finals]
@@ -127,9 +130,10 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     normalised scores.
     """
     keys = ["measure", "protocol", "task", "source"]
-    compared = by_run[by_run["measure"].isin(("aggregate", "normalised")) | _unscored(by_run)]
+    scored = ("aggregate", "normalised", *_OF_MEMBERS)
+    compared = by_run[by_run["measure"].isin(scored) | _unscored(by_run)]
     rows = []
-    for key, of_task in compared.groupby(keys, sort=False):
+    for key, of_task in compared.groupby(keys, sort=False, dropna=False):
         by_agent = dict(list(of_task.groupby("agent", sort=False)))
         for second, first in itertools.combinations(by_agent, 2):
             both = pd.concat([by_agent[first], by_agent[second]])
@@ -179,3 +183,14 @@ def _gradients(table: pd.DataFrame) -> pd.DataFrame:
     found = groups.agg(size=("norm", "median"), part=("part", "mean")).reset_index()
     rows = found.melt(keys, var_name="what").dropna(subset="value")
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
+
+
+def _members(table: pd.DataFrame) -> pd.DataFrame:
+    """Gives the scores in training of each population's best, median and worst member."""
+    groups = table.groupby(["agent", "run", "seed"], sort=False)
+    found = groups["score"].agg(**_OF_MEMBERS)
+    found["fewest_frames"], found["most_frames"] = groups["frames"].min(), groups["frames"].max()
+    rows = found.reset_index().melt(
+        ["agent", "run", "seed", "fewest_frames", "most_frames"], var_name="measure"
+    )
+    return rows.assign(source="training")

@@ -99,8 +99,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 
 
 def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Makes the tables `progress`, `batches`, `statistics` and `gradients`, by these names."""
-    makers = (progress, batches, statistics, gradients)
+    """Makes the tables `progress`, `batches`, `statistics`, `gradients` and `members`, by name."""
+    makers = (progress, batches, statistics, gradients, members)
     return {make.__name__: make(comparison) for make in makers}
 
 
@@ -170,6 +170,18 @@ def events(comparison: Comparison) -> pd.DataFrame:
     tuned = dict.fromkeys(name for *_, own in found for name in own.shown.config.tuned)
     table = pd.DataFrame(rows, columns=[*_RUN, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
+
+
+def members(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row a member with a `score`, see `read.Member`, of each population as a whole."""
+    rows = [
+        {**_about(agent, run), "member": member.number, "frames": member.frames, "score": score}
+        for agent, run, population in populations(comparison)
+        if population.whole
+        for member in population.members.values()
+        if (score := member.score) is not None and member.complete
+    ]
+    return pd.DataFrame(rows, columns=[*_RUN, "member", "frames", "score"])
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 It learns from a hundred frames every hundredth of a second and saves at SIGTERM. A run whose flags
 have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
-`go` beside the run directory.
+`go` beside the run directory. A population has two members, of which only one learns.
 """
 
 import json
@@ -21,6 +21,11 @@ def main(arguments: list[str]) -> None:
         Path(flags["report_dir"]).mkdir(parents=True, exist_ok=True)
         return
     run = Path(flags["logdir"])
+    if flags.get("mode") == "pbt":
+        run.mkdir(exist_ok=True)
+        (run / "population.json").write_text(json.dumps({"flags": flags}))
+        (run / "member-01").mkdir(exist_ok=True)
+        flags, run = {**flags, "seed": "70"}, run / "member-00"
     metrics = run / "metrics.jsonl"
     run.mkdir(exist_ok=True)
     lines = metrics.read_text().splitlines() if metrics.exists() else []

@@ -12,8 +12,9 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report import final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import COLUMNS, agents_numbers, summarise
-from tests.fakes.synthetic_runs import append, compare_runs, make_run
+from tests.fakes.synthetic_runs import START, append, compare_runs, make_population, make_run
 
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
@@ -108,3 +109,33 @@ def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: P
     assert sizes[["lowest", "highest"]].to_numpy().tolist() == [[2.5, 5.0]]
     parts = agents_numbers(table, "total_gradient_part", task="boxing")
     assert parts["value"].tolist() == pytest.approx([0.8])
+
+
+def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_path: Path) -> None:
+    expected: dict[str, dict[int, list[float]]] = {"best": {}, "median": {}, "worst": {}}
+    for episodes, seed, best in ((9, 1, 1), (9, 2, 2), (5, 1, 2), (5, 2, 0)):
+        path = tmp_path / f"{episodes}-{seed}"
+        members = {number: [START] for number in range(3)}
+        make_population(path, members, best, pbt_episodes=episodes, seed=seed)
+        found = read_run(str(path)).population
+        assert found is not None
+        own = sorted(member.score or 0.0 for member in found.members.values())
+        for name, score in zip(("worst", "median", "best"), own, strict=True):
+            expected[name].setdefault(episodes, []).append(score)
+    table = _summarise(compare_runs(*sorted(tmp_path.iterdir()), tmp_path / "9-1" / "member-00"))
+    for name, by_episodes in expected.items():
+        own = table[table["measure"] == f"{name}_member"]
+        agents = own[own["kind"] == "agent"].set_index("agent")
+        for episodes, values in by_episodes.items():
+            agent = f"PopArt-IMPALA (population of 5, pbt_episodes={episodes})"
+            assert agents.loc[agent, "value"] == pytest.approx(np.mean(values))
+            assert agents.loc[agent, ["runs", "fewest_frames", "most_frames"]].tolist() == [
+                2,
+                1200,
+                1200,
+            ]
+        (difference,) = own[own["kind"] == "difference"]["value"]
+        assert abs(difference) == pytest.approx(
+            abs(np.mean(by_episodes[9]) - np.mean(by_episodes[5]))
+        )
+    assert expected["best"][9] != expected["worst"][9]

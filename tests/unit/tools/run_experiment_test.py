@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,19 @@ def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) ->
     assert runs[0]["flags"]["entropy_cost"] == "0.007"
     assert runs[0]["test"]["frames"] == 300
     assert runs[0]["largest_memory_mib"] == experiment.processes("first")[0]["memory_kib"] // 1024
+
+
+def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
+    experiment: Experiment,
+) -> None:
+    code, error = experiment.run(experiment.flag_file("pbt", more="--mode=pbt"))
+    assert code == 0, error
+    (record,) = experiment.reported()
+    assert (record["frames"], record["seed"], record["test"]) == (300, "1", None)
+    assert record["seconds"] == round(experiment.processes("pbt")[0]["seconds"])
+    with tarfile.open(experiment.folder / "report" / "logs.tar.xz") as archive:
+        names = {f"member-00/{name}" for name in ("config.json", "metrics.jsonl")}
+        assert set(archive.getnames()) == {f"pbt-1/{own}" for own in names | {"population.json"}}
 
 
 def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experiment) -> None:
