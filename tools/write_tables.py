@@ -1,4 +1,4 @@
-"""Fills the tables and numbers of the Markdown pages from the CSV files of the results.
+"""Fills the tables and numbers of the Markdown pages from the files of the results.
 
   python tools/write_tables.py           # fills those of all pages
   python tools/write_tables.py --check   # only names those that are not up to date
@@ -31,9 +31,17 @@ Within a text, a comment says what the number after it is made of: a file, a que
 one of its rows, and the text for that row:
 
   <!-- value: results/catch5/earlier.csv; set == "later" and agent == "IMPALA"; {score:.1f} -->
+
+A JSON file is a row by itself, and the query stays empty. Its lists of numbers are `{NAME[mean]}`
+and so on as above, its lists of objects are objects of such lists, `{NAME[KEY][mean]}`, or, if each
+has a `name`, are by these, `{NAME[THE NAME][KEY]}`. In a table the line
+
+  list: NAME
+    makes each object of that list a row.
 """
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -60,7 +68,7 @@ def fill(text: str, root: Path) -> str:
         make = _table if found.re is _TABLE else _value
         try:
             return comment + make(root / file.strip(), root, *lines) + end
-        except (OSError, LookupError, ValueError, SyntaxError) as error:
+        except (OSError, LookupError, ValueError, TypeError, SyntaxError) as error:
             raise ValueError(f"table of {file}: {type(error).__name__}: {error}") from error
 
     return _VALUE.sub(filled, _TABLE.sub(filled, text))
@@ -75,19 +83,26 @@ def pages(root: Path) -> list[Path]:
 
 
 def _value(path: Path, root: Path, query: str, template: str) -> str:
-    rows = _rows(path, " ".join(query.split()), [])
+    query, template = " ".join(query.split()), " ".join(template.split())
+    rows = _rows(path, query, [])
     if len(rows) != 1:
-        raise ValueError(f"{query.strip()} is true for {len(rows)} rows")
-    text = " ".join(template.split()).format_map(rows[0])
+        raise ValueError(f"{query} is true for {len(rows)} rows")
+    text = template.format_map(rows[0])
     if re.search(r"\bnan\b", text):
-        raise ValueError(f"{query.strip()} is true for a row without a value that is needed")
+        raise ValueError(f"{query} is true for a row without a value that is needed")
     return text
 
 
 def _table(path: Path, root: Path, lines: str) -> str:
-    given = dict(line.split(": ", 1) for line in map(str.strip, lines.splitlines()) if line)
+    pairs = [line.split(": ", 1) for line in map(str.strip, lines.splitlines()) if line]
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise ValueError("two of its lines begin alike")
     query, group = given.pop("rows", ""), _names(given.pop("group by", ""))
-    rows = _rows(path, query, group)
+    if several := given.pop("list", ""):
+        rows = [_reduced(own) for own in json.loads(path.read_text())[several]]
+    else:
+        rows = _rows(path, query, group)
     for head in [head for head in given if head.startswith("across ")]:
         column, *keys = _names(head.removeprefix("across ").replace(", by ", ", "))
         other = root / given.pop(head)
@@ -100,6 +115,22 @@ def _table(path: Path, root: Path, lines: str) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
+def _reduced(value: Any) -> Any:
+    """Gives the content of a JSON file with each list by name or, of numbers, by reducer."""
+    if isinstance(value, dict):
+        return {key: _reduced(own) for key, own in value.items()}
+    if not isinstance(value, list) or not value:
+        return value
+    if all(isinstance(own, dict) for own in value):
+        if all("name" in own for own in value):
+            return {own["name"]: _reduced(own) for own in value}
+        return _reduced({key: [own[key] for own in value if key in own] for key in value[0]})
+    if all(isinstance(own, int | float) for own in value):
+        (reduced,) = pd.Series(value).groupby([0] * len(value)).agg(_REDUCERS).to_dict("records")
+        return reduced
+    return value
+
+
 def _names(text: str) -> list[str]:
     return re.findall(r"[^,\s]+", text)
 
@@ -109,8 +140,10 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Reads the rows of a CSV file by column; of groups, each column of numbers by reducer.
 
-    If `only_several`, rows are grouped only where some have the same keys.
+    If `only_several`, rows are grouped only where some have the same keys. A JSON file is one row.
     """
+    if path.suffix == ".json":
+        return [_reduced(json.loads(path.read_text()))]
     table = pd.read_csv(path)
     table = table.query(query) if query else table
     if not keys or (only_several and not table.duplicated(keys).any()):

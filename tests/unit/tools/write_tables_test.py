@@ -49,3 +49,33 @@ def test_tables_are_made_from_the_files_and_made_again_alike(tmp_path: Path) -> 
         write_tables.fill(_PAGE.replace("{score:.1f}%", "{low:.1f}%"), tmp_path)
     with pytest.raises(ValueError, match="is true for 2 rows"):
         write_tables.fill(_PAGE.replace("and\nscore > 1", "or score > 0"), tmp_path)
+
+
+def test_json_files_are_rows_and_their_lists_are_by_name_or_reduced(tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text(
+        '{"rate": 2.5, "repeats": [{"rate": 1, "of": {"a": 5}}, {"rate": 4}, {"rate": 2}],'
+        ' "peers": [{"name": "this", "rates": [7, 9]}, {"name": "that, tuned", "rates": [1]}]}'
+    )
+    page = """<!-- value: speed.json; ; {rate:.2f} ({repeats[rate][min]:.0f} to
+{repeats[rate][max]:.0f}, then {repeats[rate][last]:.0f}), {repeats[of][a][mean]:.0f}, {peers[that,
+tuned][rates][mean]:.0f} --><!-- end -->
+<!-- table: speed.json
+list: peers
+System: {name}
+rate: {rates[mean]:.1f}
+-->
+<!-- end -->
+<!-- table: speed.json
+rate: {rate}
+-->
+<!-- end -->
+"""
+    filled = write_tables.fill(page, tmp_path)
+    assert "-->2.50 (1 to 4, then 2), 5, 1<!-- end -->" in filled
+    table = "| System | rate |\n| --- | --- |\n| this | 8.0 |\n| that, tuned | 1.0 |\n"
+    assert table in filled
+    assert "| rate |\n| --- |\n| 2.5 |\n" in filled
+    with pytest.raises(ValueError, match=r"table of speed\.json"):
+        write_tables.fill(page.replace("{rate}", "{rate[min]}"), tmp_path)
+    with pytest.raises(ValueError, match="begin alike"):
+        write_tables.fill(page.replace("System: {name}", "rate: {name}"), tmp_path)
