@@ -52,7 +52,7 @@ RUN --mount=type=bind,target=/context \
     }; \
     python3 -c 'import ensurepip' 2> /dev/null || PACKAGES="python3-venv $PACKAGES"; \
     if [ -n "$PACKAGES" ]; then install_packages $PACKAGES; fi; \
-    useradd --uid 1000 --non-unique --home-dir /tmp --no-create-home user; \
+    echo 'user:x:1000:1000::/tmp:/bin/sh' >> /etc/passwd; \
     python3 -m venv /venv; \
     pip install --no-cache-dir --no-deps --require-hashes \
       --requirement "/context/requirements/image${CUDA:+-cuda}.txt"; \
