@@ -225,9 +225,11 @@ class _Section:
         few = len(self._suite.tasks) <= _MAX_COLUMNS
         rows: dict[tuple[str, str, str], dict[str, str]] = {}
         for final in self._finals:
-            heads = {("aggregate", self._suite.headline): f"{self._suite.headline} over tasks"}
+            headline = self._suite.headline
+            heads = {("aggregate", headline): f"{headline} over tasks"}
             for level in final.column.levels.values() if few else ():
                 heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
+            heads["area_under_curve", headline] = f"{headline} over tasks, over training"
             own = table[table["protocol"] == final.column.name].set_index(["measure", "task"])
             for key, head in heads.items():
                 for entry in own.loc[own.index.isin([key])].itertuples():
@@ -261,7 +263,7 @@ class _Section:
         ]
 
     def _learning_curves(self) -> list[str]:
-        table = tables.learning_curves(self._comparison)
+        table = self._recorded["learning_curves"]
         returns = self._returns()
         if not len(table):
             return ["### Learning curves", _note("no_curves"), *returns]

@@ -44,10 +44,12 @@ _KEYS = ["measure", "protocol", "task", "agent"]
 def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Makes a row for each number: agents' over their runs, differences, and each run's.
 
+    The first of `finals` is of the tasks as they are trained on.
     What runs recorded over training are the tables of `tables.recorded`.
     """
     parts = [final.by_run() for final in finals]
     parts += [
+        _over_training(recorded["learning_curves"], finals[0].column.name),
         _training(recorded["progress"], recorded["batches"]),
         _statistics(recorded["statistics"]),
         _gradients(recorded["gradients"]),
@@ -130,7 +132,7 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     normalised scores.
     """
     keys = ["measure", "protocol", "task", "source"]
-    scored = ("aggregate", "normalised", *_OF_MEMBERS)
+    scored = ("aggregate", "normalised", "area_under_curve", *_OF_MEMBERS)
     compared = by_run[by_run["measure"].isin(scored) | _unscored(by_run)]
     rows = []
     for key, of_task in compared.groupby(keys, sort=False, dropna=False):
@@ -149,6 +151,22 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
                 row |= {"fewest_frames": fewest, "most_frames": most}
                 rows.append(row | {"episodes": both["episodes"].min()})
     return pd.DataFrame(rows).rename(columns={"mean": "value"})
+
+
+def _over_training(curves: pd.DataFrame, protocol: str) -> pd.DataFrame:
+    """Gives the mean of each run's learning curve, over the frames at which all have points.
+
+    Runs that lag far behind do not count.
+    """
+    ends = curves.groupby("run")["frames"].agg(["min", "max"])
+    ends = ends[ends["max"] >= MIN_PART_OF_FRAMES * ends["max"].max()]
+    first, last = ends["min"].max(), ends["max"].min()
+    curves = curves[curves["run"].isin(ends.index) & curves["frames"].between(first, last)]
+    keys = ["agent", "run", "seed"]
+    means = curves.groupby(keys, sort=False)[list(scores.Aggregate._fields)].mean()
+    rows = means.reset_index().melt(keys, var_name="task")
+    about = {"measure": "area_under_curve", "source": "training", "protocol": protocol}
+    return rows.assign(**about, fewest_frames=last, most_frames=last)
 
 
 def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:

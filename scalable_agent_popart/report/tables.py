@@ -99,8 +99,8 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
 
 
 def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Makes the tables `progress`, `batches`, `statistics`, `gradients` and `members`, by name."""
-    makers = (progress, batches, statistics, gradients, members)
+    """Makes a table of each kind but `returns`, by the name of the function that makes it."""
+    makers = (learning_curves, progress, batches, statistics, gradients, members)
     return {make.__name__: make(comparison) for make in makers}
 
 

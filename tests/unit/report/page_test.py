@@ -139,7 +139,9 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
     assert set(summary["agent"]) | set(summary["versus"]) == {"IMPALA", "PopArt-IMPALA"}
     lines = [line for line in text.splitlines() if line.startswith("| PopArt-IMPALA over IMPALA")]
     assert len(lines) == 2
-    shown = summary.query("measure != 'aggregate' or task == 'mean_capped'")
+    total = "measure in ('aggregate', 'area_under_curve')"
+    shown = summary.query(f"not {total} or task == 'mean_capped'")
+    assert shown["measure"].nunique() == 4
     assert set(shown.query("measure == 'return'")["task"]) == {"seekavoid_arena_01"}
     for row in shown.itertuples():
         cell = f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}], g = {row.effect:.1f}, p = 0.33"

@@ -69,7 +69,8 @@ def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
     values = {agent: own["value"].to_numpy() for agent, own in medians.groupby("agent")}
     expected = scores.difference_over_seeds(values["PopArt-IMPALA"], values["IMPALA"])
     assert expected is not None
-    (row,) = differences[differences["task"] == "median"].to_dict("records")
+    of_tests = differences[differences["source"] == "test"]
+    (row,) = of_tests[of_tests["task"] == "median"].to_dict("records")
     found = [row[name] for name in ("value", "low", "high", "effect", "p")]
     assert found == pytest.approx(list(expected))
     assert (row["runs"], row["source"]) == (2, "test")
@@ -95,6 +96,22 @@ def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     assert shares.loc["pong", ["value", "lowest", "highest"]].tolist() == pytest.approx(expected)
     scales = by_measure["scale"].set_index("task")["value"]
     assert scales.to_dict() == {"pong": 3.0, "boxing": 4.0}
+
+
+def test_learning_curves_are_averaged_over_the_frames_that_all_runs_have(tmp_path: Path) -> None:
+    flags = {"level_name": "pong,boxing"}
+    for episodes in (20, 38, 40):
+        make_run(tmp_path / str(episodes), episodes=episodes, seed=episodes, **flags)
+    comparison = compare_runs(*tmp_path.iterdir())
+    curves = tables.learning_curves(comparison)
+    # The longest run has 80,000 frames and another 76,000; the third lags far behind.
+    common = curves[(curves["frames"] <= 76_000) & (curves["seed"] > 20)]
+    expected = common.groupby("seed")["median"].mean()
+    assert 0 < expected[40] < curves[curves["seed"] == 40]["median"].mean()
+    table = _summarise(comparison).query("measure == 'area_under_curve' and task == 'median'")
+    found = table[table["kind"] == "run"].set_index("seed")["value"]
+    assert found.to_dict() == pytest.approx(expected.to_dict())
+    assert table["most_frames"].tolist() == [76_000] * len(table)
 
 
 def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: Path) -> None:
