@@ -22,10 +22,12 @@ optional, and no columns:
   group by: A, B
     Makes one row of all rows with the same A and B, sorted by these. Any other column NAME, of
     numbers, is then `{NAME[mean]}`, or so with `median`, `min`, `max`, `count` or `last`.
-  across C, by A, B: FILE
-    Puts in rows of another file as `{C[VALUE][NAME]}`: column NAME of the row with the same A and
-    B, and with VALUE in column C; where there are several such rows, they are grouped as above.
-    FILE may be the first line's, and then only the rows that are kept count.
+  across: C, by A, B
+    Puts in `{C[VALUE][NAME]}`: column NAME of the row that is kept with the same A and B, and with
+    VALUE in column C; where there are several such rows, they are grouped as above.
+
+If the first line names several files, the table is of the rows of all, and a column `folder` has
+the name of each file's folder.
 
 Within a text, a comment says what the number after it is made of: a file, a query that is true for
 one of its rows, and the text for that row:
@@ -67,7 +69,7 @@ def fill(text: str, root: Path) -> str:
         comment, file, *lines, end = found.groups()
         make = _table if found.re is _TABLE else _value
         try:
-            return comment + make(root / file.strip(), root, *lines) + end
+            return comment + make([root / name for name in file.split()], *lines) + end
         except (OSError, LookupError, ValueError, TypeError, SyntaxError) as error:
             raise ValueError(f"table of {file}: {type(error).__name__}: {error}") from error
 
@@ -82,9 +84,9 @@ def pages(root: Path) -> list[Path]:
     )
 
 
-def _value(path: Path, root: Path, query: str, template: str) -> str:
+def _value(paths: list[Path], query: str, template: str) -> str:
     query, template = " ".join(query.split()), " ".join(template.split())
-    rows = _rows(path, query, [])
+    rows = _rows(paths, query, [])
     if len(rows) != 1:
         raise ValueError(f"{query} is true for {len(rows)} rows")
     text = template.format_map(rows[0])
@@ -93,20 +95,19 @@ def _value(path: Path, root: Path, query: str, template: str) -> str:
     return text
 
 
-def _table(path: Path, root: Path, lines: str) -> str:
+def _table(paths: list[Path], lines: str) -> str:
     pairs = [line.split(": ", 1) for line in map(str.strip, lines.splitlines()) if line]
     given = dict(pairs)
     if len(given) < len(pairs):
         raise ValueError("two of its lines begin alike")
     query, group = given.pop("rows", ""), _names(given.pop("group by", ""))
     if several := given.pop("list", ""):
-        rows = [_reduced(own) for own in json.loads(path.read_text())[several]]
+        rows = [_reduced(own) for path in paths for own in json.loads(path.read_text())[several]]
     else:
-        rows = _rows(path, query, group)
-    for head in [head for head in given if head.startswith("across ")]:
-        column, *keys = _names(head.removeprefix("across ").replace(", by ", ", "))
-        other = root / given.pop(head)
-        found = _rows(other, query if other == path else "", [*keys, column], only_several=True)
+        rows = _rows(paths, query, group)
+    if across := given.pop("across", ""):
+        column, *keys = _names(across.replace(", by ", ", "))
+        found = _rows(paths, query, [*keys, column], only_several=True)
         for row in rows:
             same = [own for own in found if all(own[key] == row[key] for key in keys)]
             row[column] = {str(own[column]): own for own in same}
@@ -136,15 +137,15 @@ def _names(text: str) -> list[str]:
 
 
 def _rows(
-    path: Path, query: str, keys: list[str], only_several: bool = False
+    paths: list[Path], query: str, keys: list[str], only_several: bool = False
 ) -> list[dict[str, Any]]:
-    """Reads the rows of a CSV file by column; of groups, each column of numbers by reducer.
+    """Reads the rows of CSV files by column; of groups, each column of numbers by reducer.
 
     If `only_several`, rows are grouped only where some have the same keys. A JSON file is one row.
     """
-    if path.suffix == ".json":
-        return [_reduced(json.loads(path.read_text()))]
-    table = pd.read_csv(path)
+    if paths[0].suffix == ".json":
+        return [_reduced(json.loads(path.read_text())) for path in paths]
+    table = pd.concat([pd.read_csv(path).assign(folder=path.parent.name) for path in paths])
     table = table.query(query) if query else table
     if not keys or (only_several and not table.duplicated(keys).any()):
         return table.to_dict("records")

@@ -8,42 +8,47 @@ from tools import write_tables
 
 _PAGE = """# A page
 
-<!-- table: scores.csv
-rows: score > 0
-across level, by agent: levels.csv
+<!-- table: one/scores.csv two/scores.csv
+rows: score > 0 and folder == "one" or level == "x.1"
+across: folder, by agent
 Agent: {agent}
-x: {level[x.1][score]:.0f}
+two: {folder[two][score]:.0f}
 score [interval]: **{score:.1f}** [{low:.1f}, 9]
 -->
 | what stood here |
 <!-- end -->
 
-<!-- table: levels.csv
+<!-- table: two/scores.csv
 group by: level
 Level: {level}
 mean, best: {score[mean]:.2f}, {score[max]:,.0f}
 -->
 <!-- end -->
 
-It comes to <!-- value: scores.csv; agent == "c" and
+It comes to <!-- value: one/scores.csv; agent == "c" and
 score > 1; {score:.1f}% --><!-- end --> here.
 """
 _FILLED = (
-    "| Agent | x | score [interval] |\n| --- | --- | --- |\n"
-    "| a\\|b | 3 | **1.5** [0.5, 9] |\n| c | 5000 |  |\n",
+    "| Agent | two | score [interval] |\n| --- | --- | --- |\n"
+    "| a\\|b | 3 | **1.5** [0.5, 9] |\n| c | 5000 |  |\n"
+    "| a\\|b | 3 |  |\n| c | 5000 |  |\n",
     "| Level | mean, best |\n| --- | --- |\n| x.1 | 2501.50, 5,000 |\n| y | 4.00, 4 |\n",
 )
 
 
 def test_tables_are_made_from_the_files_and_made_again_alike(tmp_path: Path) -> None:
-    (tmp_path / "scores.csv").write_text("agent,score,low\na|b,1.5,0.5\nc,2,\nnone,-1,0\n")
-    (tmp_path / "levels.csv").write_text("agent,level,score\na|b,x.1,3\na|b,y,4\nc,x.1,5000\n")
+    for folder, rows in (
+        ("one", "agent,score,low\na|b,1.5,0.5\nc,2,\nnone,-1,0\n"),
+        ("two", "agent,level,score\na|b,x.1,3\na|b,y,4\nc,x.1,5000\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "scores.csv").write_text(rows)
     filled = write_tables.fill(_PAGE, tmp_path)
     assert all(f"-->\n{table}<!-- end -->" in filled for table in _FILLED)
     assert "{score:.1f}% -->2.0%<!-- end --> here" in filled
     assert "what stood here" not in filled
     assert write_tables.fill(filled, tmp_path) == filled
-    with pytest.raises(ValueError, match=r"table of scores\.csv"):
+    with pytest.raises(ValueError, match=r"table of one/scores\.csv"):
         write_tables.fill(_PAGE.replace("{agent}", "{agnet}", 1), tmp_path)
     with pytest.raises(ValueError, match="without a value"):
         write_tables.fill(_PAGE.replace("{score:.1f}%", "{low:.1f}%"), tmp_path)
