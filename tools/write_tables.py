@@ -21,7 +21,8 @@ optional, and no columns:
     Keeps the rows of the file for which this is true (`pandas.DataFrame.query`).
   group by: A, B
     Makes one row of all rows with the same A and B, sorted by these. Any other column NAME, of
-    numbers, is then `{NAME[mean]}`, or so with `median`, `min`, `max`, `count` or `last`.
+    numbers, is then `{NAME[mean]}`, or so with `median`, `min`, `max`, `count` or `last`, or with
+    `low` or `high`, the ends of the mean's 95% interval by Student's t.
   across: C, by A, B
     Puts in `{C[VALUE][NAME]}`: column NAME of the row that is kept with the same A and B, and with
     VALUE in column C; where there are several such rows, they are grouped as above.
@@ -51,11 +52,25 @@ from typing import Any
 
 import pandas as pd
 
+from scalable_agent_popart import scores
+
 _ROOT = Path(__file__).resolve().parents[1]
 _END = "<!-- end -->"
 _TABLE = re.compile(rf"(<!-- table: (.*?)\n(.*?)-->\n).*?({_END})", re.DOTALL)
 _VALUE = re.compile(rf"(<!-- value: ([^;]*);([^;]*);(.*?)-->).*?({_END})", re.DOTALL)
-_REDUCERS = ["mean", "median", "min", "max", "count", "last"]
+
+
+def low(values: pd.Series) -> float:
+    """Gives the lower end of the 95% interval of the mean of a normal distribution's values."""
+    return float(scores.students_t(values.mean(), values.std(), len(values))[0])
+
+
+def high(values: pd.Series) -> float:
+    """Gives the upper end, as `low`."""
+    return float(scores.students_t(values.mean(), values.std(), len(values))[1])
+
+
+_REDUCERS = ["mean", "median", "min", "max", "count", "last", low, high]
 
 
 def fill(text: str, root: Path) -> str:

@@ -40,7 +40,8 @@ _MALLOC = {
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _TUNING = {*_MALLOC, *_PASSIVE, *_ONE_THREAD}
-_OURS = [str(_ROOT / "benchmarks" / "throughput.py"), "--use_popart=false", "--repeats=1"]
+_OURS = [str(_ROOT / "benchmarks" / "throughput.py"), "--use_popart=false", "--precision=float32"]
+_OURS += ["--repeats=1"]
 _OURS += ["--level_name={game}", "--seconds={seconds}", "--json={json}"]
 _PEER = ["--game={game}", "--seconds={seconds}", "--json={json}"]
 _OURS_OVERHEAD = ["--measure=overhead", f"--num_actors={setting.OVERHEAD_ENVIRONMENTS}"]
