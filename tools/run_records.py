@@ -65,7 +65,8 @@ def frames(path: Path) -> int:
 def describe(path: Path) -> dict[str, Any]:
     """Describes a run, with the flags of its training and the packages that trained it last.
 
-    Frames and seconds of a population are those of all members, and flags those that they share.
+    Frames and seconds of a population are those of all members together, rates those of each, flags
+    those that they share, and packages those of the first.
     """
     config = _config(path)
     metrics = [line for own in directories(path) for line in _lines(own / "metrics.jsonl")]
@@ -98,8 +99,10 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
     partial = file.with_name(f"{file.name}.partial")
     with tarfile.open(partial, "w:xz") as archive:
         for path in paths:
-            logs = [own / name for own in directories(path) for name in _LOGS]
-            for log in filter(Path.exists, [path / POPULATION_FILE, *logs]):
+            # Beside its members' logs a population has some of its own.
+            folders = dict.fromkeys([path, *directories(path)])
+            logs = [own / name for own in folders for name in (POPULATION_FILE, *_LOGS)]
+            for log in filter(Path.exists, logs):
                 archive.add(log, str(log.relative_to(path.parent)), filter=_content)
     partial.replace(file)
 

@@ -27,8 +27,8 @@ optional, and no columns:
     Puts in `{C[VALUE][NAME]}`: column NAME of the row that is kept with the same A and B, and with
     VALUE in column C; where there are several such rows, they are grouped as above.
 
-If the first line names several files, the table is of the rows of all, and a column `folder` has
-the name of each file's folder.
+If the first line names several CSV files, the table is of the rows of all, and a column `folder`
+has the name of each file's folder.
 
 Within a text, a comment says what the number after it is made of: a file, a query that is true for
 one of its rows, and the text for that row:
@@ -55,6 +55,8 @@ import pandas as pd
 from scalable_agent_popart import scores
 
 _ROOT = Path(__file__).resolve().parents[1]
+# What a query or a text raises that does not fit the files.
+_MISTAKES = (AttributeError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError)
 _END = "<!-- end -->"
 _TABLE = re.compile(rf"(<!-- table: (.*?)\n(.*?)-->\n).*?({_END})", re.DOTALL)
 _VALUE = re.compile(rf"(<!-- value: ([^;]*);([^;]*);(.*?)-->).*?({_END})", re.DOTALL)
@@ -62,19 +64,19 @@ _VALUE = re.compile(rf"(<!-- value: ([^;]*);([^;]*);(.*?)-->).*?({_END})", re.DO
 
 def low(values: pd.Series) -> float:
     """Gives the lower end of the 95% interval of the mean of a normal distribution's values."""
-    return float(scores.students_t(values.mean(), values.std(), len(values))[0])
+    return float(scores.students_t(values.mean(), values.std(), values.count())[0])
 
 
 def high(values: pd.Series) -> float:
     """Gives the upper end, as `low`."""
-    return float(scores.students_t(values.mean(), values.std(), len(values))[1])
+    return float(scores.students_t(values.mean(), values.std(), values.count())[1])
 
 
 _REDUCERS = ["mean", "median", "min", "max", "count", "last", low, high]
 
 
 def fill(text: str, root: Path) -> str:
-    """Gives a page's text with its tables and numbers made from the CSV files under `root`.
+    """Gives a page's text with its tables and numbers made from the files under `root`.
 
     Raises:
       ValueError: if one cannot be made; names its file.
@@ -85,7 +87,7 @@ def fill(text: str, root: Path) -> str:
         make = _table if found.re is _TABLE else _value
         try:
             return comment + make([root / name for name in file.split()], *lines) + end
-        except (OSError, LookupError, ValueError, TypeError, SyntaxError) as error:
+        except _MISTAKES as error:
             raise ValueError(f"table of {file}: {type(error).__name__}: {error}") from error
 
     return _VALUE.sub(filled, _TABLE.sub(filled, text))
@@ -111,15 +113,21 @@ def _value(paths: list[Path], query: str, template: str) -> str:
 
 
 def _table(paths: list[Path], lines: str) -> str:
-    pairs = [line.split(": ", 1) for line in map(str.strip, lines.splitlines()) if line]
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        raise ValueError("two of its lines begin alike")
+    given: dict[str, str] = {}
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        head, colon, text = line.partition(": ")
+        if not colon or head in given:
+            raise ValueError(f"{line} is no new line of the form HEAD: TEXT")
+        given[head] = text
     query, group = given.pop("rows", ""), _names(given.pop("group by", ""))
     if several := given.pop("list", ""):
+        if query or group:
+            raise ValueError("the rows of a list can be neither chosen nor grouped")
         rows = [_reduced(own) for path in paths for own in json.loads(path.read_text())[several]]
     else:
         rows = _rows(paths, query, group)
+    if not rows:
+        raise ValueError("no row is left")
     if across := given.pop("across", ""):
         column, *keys = _names(across.replace(", by ", ", "))
         found = _rows(paths, query, [*keys, column], only_several=True)
@@ -140,7 +148,8 @@ def _reduced(value: Any) -> Any:
     if all(isinstance(own, dict) for own in value):
         if all("name" in own for own in value):
             return {own["name"]: _reduced(own) for own in value}
-        return _reduced({key: [own[key] for own in value if key in own] for key in value[0]})
+        found = dict.fromkeys(key for own in value for key in own)
+        return _reduced({key: [own[key] for own in value if key in own] for key in found})
     if all(isinstance(own, int | float) for own in value):
         (reduced,) = pd.Series(value).groupby([0] * len(value)).agg(_REDUCERS).to_dict("records")
         return reduced
@@ -159,6 +168,8 @@ def _rows(
     If `only_several`, rows are grouped only where some have the same keys. A JSON file is one row.
     """
     if paths[0].suffix == ".json":
+        if query or keys:
+            raise ValueError("the rows of JSON files can be neither chosen nor grouped")
         return [_reduced(json.loads(path.read_text())) for path in paths]
     table = pd.concat([pd.read_csv(path).assign(folder=path.parent.name) for path in paths])
     table = table.query(query) if query else table

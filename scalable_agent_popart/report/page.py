@@ -229,7 +229,7 @@ class _Section:
             heads = {("aggregate", headline): f"{headline} over tasks"}
             for level in final.column.levels.values() if few else ():
                 heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
-            heads["area_under_curve", headline] = f"{headline} over tasks, over training"
+            heads["mean_over_training", headline] = f"{headline} over tasks, over training"
             own = table[table["protocol"] == final.column.name].set_index(["measure", "task"])
             for key, head in heads.items():
                 for entry in own.loc[own.index.isin([key])].itertuples():

@@ -49,7 +49,7 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
     """
     parts = [final.by_run() for final in finals]
     parts += [
-        _over_training(recorded["learning_curves"], finals[0].column.name),
+        _over_training(recorded["learning_curves"], parts[0]),
         _training(recorded["progress"], recorded["batches"]),
         _statistics(recorded["statistics"]),
         _gradients(recorded["gradients"]),
@@ -132,7 +132,7 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     normalised scores.
     """
     keys = ["measure", "protocol", "task", "source"]
-    scored = ("aggregate", "normalised", "area_under_curve", *_OF_MEMBERS)
+    scored = ("aggregate", "normalised", "mean_over_training", *_OF_MEMBERS)
     compared = by_run[by_run["measure"].isin(scored) | _unscored(by_run)]
     rows = []
     for key, of_task in compared.groupby(keys, sort=False, dropna=False):
@@ -153,20 +153,17 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns={"mean": "value"})
 
 
-def _over_training(curves: pd.DataFrame, protocol: str) -> pd.DataFrame:
-    """Gives the mean of each run's learning curve, over the frames at which all have points.
-
-    Runs that lag far behind do not count.
-    """
-    ends = curves.groupby("run")["frames"].agg(["min", "max"])
-    ends = ends[ends["max"] >= MIN_PART_OF_FRAMES * ends["max"].max()]
-    first, last = ends["min"].max(), ends["max"].min()
-    curves = curves[curves["run"].isin(ends.index) & curves["frames"].between(first, last)]
+def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
+    """Gives the means of the learning curves' points, of the runs whose final scores count."""
+    if not len(scored):
+        return scored
     keys = ["agent", "run", "seed"]
-    means = curves.groupby(keys, sort=False)[list(scores.Aggregate._fields)].mean()
-    rows = means.reset_index().melt(keys, var_name="task")
-    about = {"measure": "area_under_curve", "source": "training", "protocol": protocol}
-    return rows.assign(**about, fewest_frames=last, most_frames=last)
+    groups = curves[curves["run"].isin(scored["run"])].groupby(keys, sort=False)
+    means = groups[list(scores.Aggregate._fields)].mean()
+    means["fewest_frames"] = means["most_frames"] = groups["frames"].max()
+    rows = means.reset_index().melt([*keys, "fewest_frames", "most_frames"], var_name="task")
+    about = {"measure": "mean_over_training", "source": "training"}
+    return rows.assign(**about, protocol=scored["protocol"].iloc[0])
 
 
 def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:

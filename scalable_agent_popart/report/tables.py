@@ -173,14 +173,16 @@ def events(comparison: Comparison) -> pd.DataFrame:
 
 
 def members(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a member with a `score`, see `read.Member`, of each population as a whole."""
-    rows = [
-        {**_about(agent, run), "member": member.number, "frames": member.frames, "score": score}
-        for agent, run, population in populations(comparison)
-        if population.whole
-        for member in population.members.values()
-        if (score := member.score) is not None and member.complete
-    ]
+    """Makes a row a member, see `read.Member`, of populations whose members all have a score."""
+    rows = []
+    for agent, run, population in populations(comparison):
+        own = [member for member in population.members.values() if member.complete]
+        if population.whole and len(own) == run.config.population_size:
+            about = _about(agent, run)
+            rows += [
+                {**about, "member": member.number, "frames": member.frames, "score": member.score}
+                for member in own
+            ]
     return pd.DataFrame(rows, columns=[*_RUN, "member", "frames", "score"])
 
 

@@ -2,7 +2,8 @@
 
 It learns from a hundred frames every hundredth of a second and saves at SIGTERM. A run whose flags
 have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
-`go` beside the run directory. A population has two members, of which only one learns.
+`go` beside the run directory. A population has three members: the first never begins, the second
+has learned before, and the third learns.
 """
 
 import json
@@ -24,8 +25,12 @@ def main(arguments: list[str]) -> None:
     if flags.get("mode") == "pbt":
         run.mkdir(exist_ok=True)
         (run / "population.json").write_text(json.dumps({"flags": flags}))
-        (run / "member-01").mkdir(exist_ok=True)
-        flags, run = {**flags, "seed": "70"}, run / "member-00"
+        for number in range(3):
+            (run / f"member-0{number}").mkdir(exist_ok=True)
+        flags, run = {**flags, "seed": "70"}, run / "member-02"
+        before = json.dumps({"frames": 50, "frames_per_second": 30}) + "\n"
+        (run.parent / "member-01" / "metrics.jsonl").write_text(before)
+        (run / "lineage.jsonl").touch()
     metrics = run / "metrics.jsonl"
     run.mkdir(exist_ok=True)
     lines = metrics.read_text().splitlines() if metrics.exists() else []

@@ -139,7 +139,7 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
     assert set(summary["agent"]) | set(summary["versus"]) == {"IMPALA", "PopArt-IMPALA"}
     lines = [line for line in text.splitlines() if line.startswith("| PopArt-IMPALA over IMPALA")]
     assert len(lines) == 2
-    total = "measure in ('aggregate', 'area_under_curve')"
+    total = "measure in ('aggregate', 'mean_over_training')"
     shown = summary.query(f"not {total} or task == 'mean_capped'")
     assert shown["measure"].nunique() == 4
     assert set(shown.query("measure == 'return'")["task"]) == {"seekavoid_arena_01"}

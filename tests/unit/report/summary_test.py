@@ -98,20 +98,22 @@ def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     assert scales.to_dict() == {"pong": 3.0, "boxing": 4.0}
 
 
-def test_learning_curves_are_averaged_over_the_frames_that_all_runs_have(tmp_path: Path) -> None:
-    flags = {"level_name": "pong,boxing"}
-    for episodes in (20, 38, 40):
-        make_run(tmp_path / str(episodes), episodes=episodes, seed=episodes, **flags)
+def test_learning_curves_of_the_runs_that_count_are_averaged(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"level_name": "pong,boxing"}
+    for seed, episodes in ((1, 38), (2, 40), (3, 10)):  # The third lags far behind.
+        make_run(tmp_path / f"tested-{seed}", episodes=episodes, seed=seed, **flags)
+    make_run(tmp_path / "untested", tests={}, seed=4, **flags)
+    make_run(tmp_path / "another", episodes=9, multi_head=True, **flags)
     comparison = compare_runs(*tmp_path.iterdir())
-    curves = tables.learning_curves(comparison)
-    # The longest run has 80,000 frames and another 76,000; the third lags far behind.
-    common = curves[(curves["frames"] <= 76_000) & (curves["seed"] > 20)]
-    expected = common.groupby("seed")["median"].mean()
-    assert 0 < expected[40] < curves[curves["seed"] == 40]["median"].mean()
-    table = _summarise(comparison).query("measure == 'area_under_curve' and task == 'median'")
-    found = table[table["kind"] == "run"].set_index("seed")["value"]
-    assert found.to_dict() == pytest.approx(expected.to_dict())
-    assert table["most_frames"].tolist() == [76_000] * len(table)
+    table = _summarise(comparison).query("measure == 'mean_over_training' and task == 'median'")
+    assert set(table["protocol"]) == {"noop"}
+    runs = table[table["kind"] == "run"].set_index("run")
+    curves = tables.learning_curves(comparison).groupby("run")
+    counted = [str(tmp_path / name) for name in ("tested-1", "tested-2", "another")]
+    for run in counted:
+        assert runs.loc[run, "value"] == pytest.approx(curves["median"].mean()[run])
+        assert runs.loc[run, "most_frames"] == curves["frames"].max()[run]
+    assert set(runs.index) == set(counted)
 
 
 def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: Path) -> None:
@@ -129,30 +131,32 @@ def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: P
 
 
 def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_path: Path) -> None:
-    expected: dict[str, dict[int, list[float]]] = {"best": {}, "median": {}, "worst": {}}
-    for episodes, seed, best in ((9, 1, 1), (9, 2, 2), (5, 1, 2), (5, 2, 0)):
+    expected: dict[int, list[list[float]]] = {9: [], 5: []}
+    begun: dict[int, Any] = {number: [START] for number in range(5)}
+    for episodes, seed, best in ((9, 1, 1), (9, 2, 2), (5, 1, 4), (5, 2, 0)):
         path = tmp_path / f"{episodes}-{seed}"
-        members = {number: [START] for number in range(3)}
-        make_population(path, members, best, pbt_episodes=episodes, seed=seed)
+        make_population(path, begun, best, pbt_episodes=episodes, seed=seed)
         found = read_run(str(path)).population
         assert found is not None
-        own = sorted(member.score or 0.0 for member in found.members.values())
-        for name, score in zip(("worst", "median", "best"), own, strict=True):
-            expected[name].setdefault(episodes, []).append(score)
-    table = _summarise(compare_runs(*sorted(tmp_path.iterdir()), tmp_path / "9-1" / "member-00"))
-    for name, by_episodes in expected.items():
+        expected[episodes].append(sorted(member.score or 0.0 for member in found.members.values()))
+    # Members that have not begun, or not all tasks, say nothing of their population.
+    make_population(tmp_path / "4", {0: [START]}, seed=4, pbt_episodes=9)
+    episodes_log = make_population(tmp_path / "5", begun, seed=5, pbt_episodes=9).member(1).episodes
+    episodes_log.write_text(episodes_log.read_text().splitlines(keepends=True)[0])
+    alone = make_population(tmp_path / "6", begun, seed=6, pbt_episodes=9).member(1).path
+    paths = [path for path in tmp_path.iterdir() if path.name != "6"]
+    table = _summarise(compare_runs(*paths, alone))
+    for name, i in (("worst", 0), ("median", 2), ("best", 4)):
         own = table[table["measure"] == f"{name}_member"]
         agents = own[own["kind"] == "agent"].set_index("agent")
-        for episodes, values in by_episodes.items():
-            agent = f"PopArt-IMPALA (population of 5, pbt_episodes={episodes})"
-            assert agents.loc[agent, "value"] == pytest.approx(np.mean(values))
-            assert agents.loc[agent, ["runs", "fewest_frames", "most_frames"]].tolist() == [
-                2,
-                1200,
-                1200,
+        means = {}
+        for episodes, values in expected.items():
+            means[f"PopArt-IMPALA (population of 5, pbt_episodes={episodes})"] = np.mean(values, 0)[
+                i
             ]
-        (difference,) = own[own["kind"] == "difference"]["value"]
-        assert abs(difference) == pytest.approx(
-            abs(np.mean(by_episodes[9]) - np.mean(by_episodes[5]))
-        )
-    assert expected["best"][9] != expected["worst"][9]
+        assert agents["value"].to_dict() == pytest.approx(means)
+        counts = agents[["runs", "fewest_frames", "most_frames"]]
+        assert counts.to_numpy().tolist() == [[2, 1200, 1200]] * 2
+        (difference,) = own[own["kind"] == "difference"].to_dict("records")
+        by_hand = means[difference["agent"]] - means[difference["versus"]]
+        assert difference["value"] == pytest.approx(by_hand)

@@ -105,14 +105,24 @@ def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) ->
 def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
     experiment: Experiment,
 ) -> None:
-    code, error = experiment.run(experiment.flag_file("pbt", more="--mode=pbt"))
+    endless = experiment.flag_file("pbt", _ENDLESS, "--mode=pbt")
+    learns = experiment.run_path("pbt") / "member-02"
+    with experiment.running(endless) as process:
+        wait_until(lambda: bool(metrics(learns)), process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    frames = metrics(learns)[-1]["frames"]
+    code, error = experiment.run(experiment.flag_file("pbt", frames + 300, "--mode=pbt"))
     assert code == 0, error
     (record,) = experiment.reported()
-    assert (record["frames"], record["seed"], record["test"]) == (300, "1", None)
-    assert record["seconds"] == round(experiment.processes("pbt")[0]["seconds"])
+    assert (record["frames"], record["seed"], record["test"]) == (frames + 350, "1", None)
+    assert record["median_frames_per_second"] == 10
+    seconds = [process["seconds"] for process in experiment.processes("pbt")]
+    assert (len(seconds), record["seconds"]) == (2, round(sum(seconds)))
     with tarfile.open(experiment.folder / "report" / "logs.tar.xz") as archive:
-        names = {f"member-00/{name}" for name in ("config.json", "metrics.jsonl")}
-        assert set(archive.getnames()) == {f"pbt-1/{own}" for own in names | {"population.json"}}
+        names = [f"member-02/{name}" for name in ("config.json", "metrics.jsonl", "lineage.jsonl")]
+        names += ["member-01/metrics.jsonl", "population.json", "processes.jsonl"]
+        assert set(archive.getnames()) == {f"pbt-1/{name}" for name in names}
 
 
 def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experiment) -> None:
