@@ -12,11 +12,12 @@ def test_popart_impala_learns_catch_at_a_small_reward_scale(tmp_path: Path) -> N
         {
             "level_name": "catch_0.01",
             "use_popart": True,
-            "total_environment_frames": 100_000,
+            "total_environment_frames": 150_000,
             "logdir": str(tmp_path),
         }
     )
     trainer.train(config)
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    # Random play is 0, and 100 games have a standard error of about 8 around it.
-    assert last["mean"] > 60
+    # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, so
+    # runs begin to learn at some 60,000 to 80,000 frames; they catch nearly all by 120,000.
+    assert last["mean"] > 80
