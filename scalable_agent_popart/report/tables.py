@@ -16,7 +16,7 @@ from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Populati
 _RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
-_STRETCHES = 40  # Of training, in the figure of gradients.
+_MAX_STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
 
 
@@ -107,13 +107,15 @@ def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
-    `frames` are the stretches' middles. `panel` is the agent, with seed unless these are too many.
+    There are no more stretches than the run with the fewest records has of these. `frames` are
+    their middles. `panel` is the agent, with seed unless these are too many.
     """
     seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()
     panels = table["agent"] if one_each or seeds.nunique() > _MAX_PANELS else seeds
-    width = table["frames"].max() / _STRETCHES
-    stretch = ((table["frames"] - 1) // width).clip(0, _STRETCHES - 1)
+    stretches = min(_MAX_STRETCHES, table.groupby("run")["frames"].nunique().min())
+    width = table["frames"].max() / stretches
+    stretch = ((table["frames"] - 1) // width).clip(0, stretches - 1)
     binned = table.assign(panel=panels, frames=(stretch + 0.5) * width)
     keys = ["panel", "task", "frames"]
     norms = binned.groupby(keys, sort=False)[["norm"]].median()

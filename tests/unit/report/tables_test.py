@@ -45,6 +45,20 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
         assert row["return"] == pytest.approx(own["episode_return"].tail(100).mean())
 
 
+def test_stretches_of_gradients_hold_a_record_of_every_run() -> None:
+    """Runs write them by the clock, and so at frames of their own and some more than others."""
+    records = [
+        {"agent": "A", "seed": seed, "run": seed, "task": "catch_1", "frames": frames} | values
+        for seed, number in enumerate((10, 11, 200) * 3)
+        for frames in np.linspace(900 // number, 1000, number)
+        for values in [{"norm": 1.0, "part": seed / 8}]
+    ]
+    table = tables.gradients_over_frames(pd.DataFrame(records))
+    assert table["frames"].tolist() == pytest.approx(np.arange(50, 1000, 100))
+    assert table["part"].tolist() == pytest.approx([0.5] * 10)
+    assert np.isfinite(table["low_part"]).all()
+
+
 def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:
     comparison = compare_runs(make_population(tmp_path / "pbt").path)
     table = tables.events(comparison)
