@@ -107,8 +107,9 @@ def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
-    There are no more stretches than the run with the fewest records has of these. `frames` are
-    their middles. `panel` is the agent, with seed unless these are too many.
+    There are at most as many stretches as the run with the fewest records has, so that each holds
+    about one of every run. `frames` are the stretches' middles. `panel` is the agent, with seed
+    unless these are too many.
     """
     seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
     one_each = seeds.nunique() == table["agent"].nunique()

@@ -45,7 +45,7 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
         assert row["return"] == pytest.approx(own["episode_return"].tail(100).mean())
 
 
-def test_stretches_of_gradients_hold_a_record_of_every_run() -> None:
+def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() -> None:
     """Runs write them by the clock, and so at frames of their own and some more than others."""
     records = [
         {"agent": "A", "seed": seed, "run": seed, "task": "catch_1", "frames": frames} | values
