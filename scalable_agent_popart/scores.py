@@ -125,8 +125,8 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference | None:
 
     The permutation test assigns the runs to the two agents in every possible way. Its p is twice
     the share of ways in which the means differ at least as far to the side on which they were
-    found, at most 1. It assumes no distribution, and is exact up to 50,000 ways (of nine runs
-    each); of more it takes as many at random.
+    found, at most 1. It assumes that both agents' runs have one distribution, of any shape, and is
+    exact up to 50,000 ways (of nine runs each); of more it takes as many at random.
     """
     from scipy import stats  # noqa: PLC0415
 
