@@ -220,8 +220,9 @@ class Config:
     )
     precision: str = setting(
         "auto",
-        "Type of the convolutions; all else is float32. auto: bfloat16 where it is measured to be "
-        "clearly faster as the run begins; a run that is resumed keeps its type.",
+        "Type of the convolutional part of the network; all else is float32. auto: bfloat16 where "
+        "it is measured to be clearly faster as the run begins; a run that is resumed keeps its "
+        "type.",
         choices=("float32", "bfloat16", "auto"),
         modes=_RUNS,
     )
@@ -294,7 +295,7 @@ class Config:
             "num_actors": num_tasks * math.ceil(suite.usual_num_actors / num_tasks),
             **suite.defaults,
         }
-        if flags.get("mode") == "pbt":  # Whether its rate is annealed, IMPALA's paper leaves open.
+        if flags.get("mode") == "pbt":  # Tuning takes annealing's place.
             defaults["learning_rate_schedule"] = "constant"
         config = cls(**{**defaults, **flags, "level_name": suite.level_name})
         for name, declared in SETTINGS.items():

@@ -1,7 +1,8 @@
 """Networks that turn observations into features (Espeholt et al., 2018, Figure 3).
 
-Torsos turn an image into 256 features, the instruction encoder words into 64. Convolutions run
-in the torso's compute type, float32 or bfloat16; every weight is float32, and so is all else.
+Torsos turn an image into 256 features, the instruction encoder words into 64. Convolutions, pooling
+and residual sums run in the torso's compute type, float32 or bfloat16; every weight is float32, and
+so is all else.
 """
 
 import functools
