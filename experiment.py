@@ -135,7 +135,9 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import remote_actors, trainer  # noqa: PLC0415
 
-    hardware.prepare_process(config.gpus)
+    learns = config.mode != "test" and config.job_name == "learner"
+    # All jobs may have the same flags, and a test has the run's; but only a learner demands a GPU.
+    hardware.prepare_process(config.gpus if learns else -abs(config.gpus))
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

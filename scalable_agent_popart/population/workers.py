@@ -92,7 +92,9 @@ def work() -> None:
 
 def _take_turns(payload: tuple[Config, Mapping[str, float]]) -> Iterator[int | None]:
     from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
+    hardware.prepare_process(payload[0].gpus)
     yield from Worker(*payload).take_turns()
 
 

@@ -25,9 +25,6 @@ def run(work: Callable[[Any], Iterable[int | None]]) -> None:
 
     tensorflow_import.import_quietly()  # It forks, which threads would not survive.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    from scalable_agent_popart.system import hardware  # noqa: PLC0415
-
-    hardware.prepare_process()
     try:
         for signal_number in work(payload):
             if signal_number is not None:

@@ -36,7 +36,6 @@ class ActorJobs:
             actor_jobs=0,
             learner_address=address,
             actor_threads=threads,
-            gpus=-1,
         )
         self._jobs = [_Job(replace(shared, task=task)) for task in range(config.actor_jobs)]
 
@@ -105,6 +104,8 @@ def work() -> None:
 
 
 def _play(config: Config) -> Iterator[int | None]:
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import remote_actors  # noqa: PLC0415
 
+    hardware.prepare_process()
     yield remote_actors.run_actor_job(config)

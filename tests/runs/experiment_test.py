@@ -175,6 +175,13 @@ def test_the_type_that_was_measured_is_recorded_and_kept(
     assert "--precision was bfloat16 and is float32" in fails(logdir, precision="float32")
 
 
+def test_a_run_that_had_to_have_a_gpu_is_tested_without_one(logdir: Path) -> None:
+    record = recorded(logdir)
+    record["flags"]["gpus"] = 1
+    (logdir / "config.json").write_text(json.dumps(record))
+    assert test(logdir, test_num_episodes=1, num_actors=5)["frames"] == 400
+
+
 def test_another_run_is_refused_and_other_flags_go_on_only_if_allowed(logdir: Path) -> None:
     before = snapshot(logdir)
     assert "--network was shallow and is deep" in fails(logdir, network="deep")
