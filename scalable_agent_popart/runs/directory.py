@@ -109,7 +109,8 @@ class RunDirectory:
                     f"{'; '.join(changes)}; give the same flags, another --logdir, or "
                     "--allow_changes to go on with these"
                 )
-        for path in (self.metrics, self.episodes, self.checkpoints):
+        events = self.path.glob("events.out.tfevents.*")
+        for path in (self.metrics, self.episodes, self.checkpoints, *events):
             if previous is None and path.exists():
                 raise UserError(
                     f"{self.path} holds {path.name} but no config.json, so it is not known what "

@@ -192,7 +192,7 @@ def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: Run
         with pytest.raises(UserError, match="--logdir"):
             RunDirectory(str(place)).check(_config())
     assert file.read_text() == "something else"
-    for name in ("metrics.jsonl", "episodes.jsonl", "checkpoints"):
+    for name in ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host"):
         (directory.path / name).write_text("of unknown origin")
         with pytest.raises(UserError, match=rf"{name} but no config\.json"):
             directory.check(_config())
