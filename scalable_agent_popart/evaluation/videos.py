@@ -6,6 +6,7 @@ the largest value that it has had in this video so far, which its caption tells.
 
 import contextlib
 import functools
+import os
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -88,8 +89,9 @@ class _Video:
         self._last = ""  # The last episode's score, for the caption.
         self._max_values: dict[str, float] = {}  # By map.
         self._path = directory / f"{task.replace('/', '_')}.mp4"
-        # Absolute, as FFmpeg takes what precedes a colon in a relative path for a protocol.
-        self._temporary = self._path.with_suffix(".tmp").absolute()
+        # Each of several tests has its own. Absolute, as FFmpeg takes what precedes a colon in a
+        # relative path for a protocol.
+        self._temporary = self._path.with_suffix(f".{os.getpid()}.tmp").absolute()
         self._container = av.open(str(self._temporary), "w", format="mp4")
         self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
         self._stream.pix_fmt = "yuv420p"

@@ -1,6 +1,7 @@
 """Videos of made-up environments: the frames as they are encoded, and as the files hold them."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -147,12 +148,25 @@ def _film_two(directory: Path, error: BaseException | None = None) -> None:
             raise error
 
 
+def test_two_tests_may_film_the_same_task_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(videos.os, "getpid", iter((1, 2)).__next__)
+    with VideoRecorder(tmp_path, {0: "pong"}) as longer:
+        longer.watch(_step([0], _images(1)))
+        with VideoRecorder(tmp_path, {0: "pong"}) as shorter:
+            shorter.watch(_step([0], _images(1)))
+        longer.watch(_step([0], _images(1)))
+    assert [path.name for path in tmp_path.iterdir()] == ["pong.mp4"]
+    assert len(_read(tmp_path / "pong.mp4")) == 2
+
+
 def test_only_what_is_complete_is_left_if_anything_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = tmp_path / "full"
     full.mkdir()
-    (full / "breakout.tmp").symlink_to("/dev/full")
+    (full / f"breakout.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):
         _film_two(full)
     assert not list(full.iterdir())
