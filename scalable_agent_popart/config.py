@@ -328,10 +328,14 @@ class Config:
             got = f"{self.height}x{self.width} in {suite.name}"
             yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
         num_tasks = len(suite.tasks)
-        if self.mode != "test" and not self.uses_port and self.num_actors < num_tasks:
+        # How many jobs a learner with an address will have is not known here.
+        all_known = self.job_name == "learner" and not self.learner_address and self.mode != "test"
+        if all_known and self.num_actors * (self.actor_jobs or 1) < num_tasks:
+            jobs = f" in each of --actor_jobs={self.actor_jobs}" if self.actor_jobs else ""
             played = f"the {num_tasks} tasks of --level_name={self.level_name}"
-            yield f"--num_actors={self.num_actors} cannot play {played}: give at least {num_tasks}"
-        if self.actor_threads > self.num_actors:
+            told = f"give at least {num_tasks}{' in all' if jobs else ''}"
+            yield f"--num_actors={self.num_actors}{jobs} cannot play {played}: {told}"
+        if self.actor_threads > self.num_actors and self.mode != "test":
             yield f"--actor_threads={self.actor_threads} is above --num_actors={self.num_actors}"
         port = _ADDRESS.fullmatch(self.learner_address)
         if self.learner_address and not (port and int(port[2]) < 2**16):

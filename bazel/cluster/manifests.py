@@ -152,7 +152,9 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
 def _check_experiment(job: Job) -> None:
     """Raises UserError if the experiment would refuse the flags of a process."""
     run = job.members[0]
-    given = _parse(run.run_flags) | {"learner_address": f"learner:{job.port}"}
+    given = _parse(run.run_flags)
+    Config.from_flags(given | {"actor_jobs": job.num_actor_jobs})  # Are they enough for all tasks?
+    given["learner_address"] = f"learner:{job.port}"
     Config.from_flags(given)
     Config.from_flags(given | {"job_name": "actor", "task": 0})
 

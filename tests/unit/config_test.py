@@ -200,6 +200,7 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
     ("level_name", "given", "expected"),
     [
         ("atari57", {"num_actors": 56}, "--num_actors=56 .*57 tasks .*--level_name=atari57"),
+        ("atari57", {"num_actors": 28, "actor_jobs": 2}, "=28 in each of --actor_jobs=2 .*57 in"),
         ("pong", {"num_actors": 4, "actor_threads": 5}, "--actor_threads=5 .*--num_actors=4"),
         ("catch5", {"width": 6}, "--width .*5 in catch5, got 6"),
         ("catch5", {"height": 11}, "--height .*10 in catch5, got 11"),
@@ -222,8 +223,10 @@ def test_contradictions_are_refused_with_the_values(
 
 def test_values_at_their_limits_are_taken() -> None:
     _config("atari57", num_actors=57)
+    _config("atari57", num_actors=19, actor_jobs=3)
+    _config("atari57", num_actors=1, learner_address="host:1")
     _config("atari57", num_actors=5, mode="test")
-    _config("pong", num_actors=4, actor_threads=4)
+    _config("pong", num_actors=4, actor_threads=4).for_test({"num_actors": 3})
     _config("pong", **_POPART, popart_scale_lower_bound=1.0, popart_scale_upper_bound=1.0)
     assert _config("catch5", width=5, height=10, num_action_repeats=1) == _config("catch5")
 

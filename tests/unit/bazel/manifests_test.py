@@ -172,6 +172,7 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
         ("--use_popat", "Did you mean: use_popart"),
         ("--num_actors=many", "invalid literal"),
         ("--level_name=cacth5", "did you mean catch5"),
+        ("--level_name=atari57", "--num_actors=8 in each of --actor_jobs=3 cannot play"),
         ("--popart_step_size=0.1", "means nothing without --use_popart"),
         ("--mode=pbt", "needs --population_size"),
         ("boxing", "is not a flag"),
@@ -181,7 +182,7 @@ def test_an_impossible_job_is_answered_in_one_line(
     make: _Make, capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str, message: str
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
-        make("--level_name=pong", flag)
+        make("--level_name=pong", "--num_actors=8", flag)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line
