@@ -62,7 +62,7 @@ class ProcessPool:
         self._names = names
         self._make = make
         self._resources = contextlib.ExitStack()
-        self._memory = os.memfd_create("environments")
+        self._memory = _create_shared_memory()
         # Children write to it the numbers of environments that have given the turn back.
         self._answers, self._answer = os.pipe()
         for file in (self._memory, self._answers, self._answer):
@@ -201,6 +201,15 @@ class ProcessPool:
         logging.warning(warning, self._names[i], end, pause, words)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
+
+
+def _create_shared_memory() -> int:
+    """Returns a descriptor of memory that children can share, as long as anyone holds it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("environments")
+    # Python was built for an older Linux, as conda's and uv's may be.
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        return os.dup(file.fileno())
 
 
 def child_environment(directory: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ this, so only the standard library is used.
 """
 
 import contextlib
+import errno
 import math
 import os
 import pickle
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +95,7 @@ class Child:
                 preexec_fn=None if self._leads else leave_if_orphaned,
             )
         self.pid = self._process.pid
-        self.ends = os.pidfd_open(self.pid)
+        self.ends = _open_end(self.pid)
         self.began = time.monotonic()
         self.output = self._process.stdout  # If it is a pipe.
         # As shells count, 128 and more for signals. This and the rest is known after `wait`.
@@ -117,7 +119,7 @@ class Child:
         """Sends a signal to this process alone, unless it has ended."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.ends, number)
+                os.kill(self.pid, number)  # Which is nobody else's before it is waited for.
 
     def kill(self) -> None:
         """Ends it at once, with all of its group, if it leads one."""
@@ -125,7 +127,7 @@ class Child:
         self.wait()
 
     def _handle_exit(self) -> None:
-        if self._leads:  # The group's number is nobody else's before this process is waited for.
+        if self._leads:  # Nor is the group's number.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
@@ -137,6 +139,25 @@ class Child:
             self.message = self.connection.recv(_MAX_MESSAGE_BYTES).decode()
         self.connection.close()
         os.close(self.ends)
+
+
+def _open_end(pid: int) -> int:
+    """Returns a descriptor that can be read from once a child of this process has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except AttributeError:  # Python was built for Linux before 5.3, as conda's and uv's may be.
+        pass
+    except OSError as error:  # It runs on such a Linux, or in a container that knows no later one.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+    end, open_until_then = os.pipe()
+
+    def watch() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(open_until_then)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return end
 
 
 def begin() -> tuple[socket.socket, Any]:

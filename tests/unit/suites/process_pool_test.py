@@ -119,10 +119,16 @@ def test_one_that_is_slow_to_begin_holds_up_nobody(
     assert steps_of(play(pool, has_steps(0, 20)), 0)[0].fresh
 
 
+@pytest.mark.parametrize("lacking", [(), ("memfd_create", "pidfd_open")])
 def test_a_lost_environment_starts_again_and_is_counted(
-    make_pool: MakePool, caplog: pytest.LogCaptureFixture
+    make_pool: MakePool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    lacking: tuple[str, ...],
 ) -> None:
-    """One of them ends its process, and one raises."""
+    """One of them ends its process, and one raises, also with a Python for an older Linux."""
+    for name in lacking:
+        monkeypatch.delattr(os, name)
     dying = [functools.partial(Dying, 13, code) for code in (7, 0)]
     pool = make_pool(*dying, *[Counting] * 3)
 

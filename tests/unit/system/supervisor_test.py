@@ -1,6 +1,7 @@
 """Child processes: started, told, ended, killed with their group, and started again in time."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -48,7 +50,14 @@ def test_child_is_told_what_to_do_and_answers() -> None:
         assert child.max_memory_kib > 1000
 
 
-def test_waiting_ends_with_the_child_or_the_time() -> None:
+@pytest.mark.parametrize("lacks", ["nothing", "pidfd_open", "a Linux with it"])
+def test_waiting_ends_with_the_child_or_the_time(
+    lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacks == "pidfd_open":
+        monkeypatch.delattr(os, lacks)
+    elif lacks != "nothing":
+        monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError(errno.ENOSYS, "")))
     with _python("import time; time.sleep(1000)") as child:
         assert child.wait(0.05) is None
         child.send_signal(signal.SIGTERM)
