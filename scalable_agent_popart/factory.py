@@ -18,7 +18,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner, LearnerSettings
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
-from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system import cores, hardware
 
 # Images in a part of a batch on the processor, so few that the next layer finds them in the cache.
 _IMAGES_PER_PART = 64
@@ -85,9 +85,9 @@ def _bare_agent(config: Config) -> Agent:
     frame = suite.observation_spec(config.environment_options(training=True))
     # On a processor a multiple of the cores, for which each has work. The agent splits whole steps,
     # and so into no more parts than a rollout has steps.
-    images, cores = config.unroll_length * config.batch_size, hardware.num_cores()
-    images //= _num_microbatches(config)
-    num_parts = 1 if hardware.has_gpu() else cores * math.ceil(images / (_IMAGES_PER_PART * cores))
+    images = config.unroll_length * config.batch_size // _num_microbatches(config)
+    n = cores.num_cores()
+    num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
     return Agent(
         config.num_actions,
         config.network,
@@ -139,7 +139,7 @@ def make_q_head(config: Config) -> QHead:
 
 def num_actor_threads(config: Config) -> int:
     """Returns how many threads this process's actors share: `--actor_threads`, or what suits it."""
-    per_core = min(hardware.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
+    per_core = min(cores.num_cores(), config.num_actors // _MIN_ACTORS_PER_THREAD)
     return config.actor_threads or max(1, per_core)
 
 

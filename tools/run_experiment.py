@@ -33,6 +33,7 @@ from typing import NamedTuple
 import run_records
 from absl import app, flags
 
+from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
 
 FLAGS = flags.FLAGS
@@ -229,7 +230,7 @@ def main(argv: list[str]) -> None:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []
         if FLAGS.train:
-            places = FLAGS.places or len(os.sched_getaffinity(0))
+            places = FLAGS.places or num_cores()
             failures = _train(runs, min(places, len(runs)), more_flags, stops)
         try:
             if not stops:

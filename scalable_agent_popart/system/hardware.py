@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import cores
 from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
 
 # Names of glibc's `mallopt` parameters, from its malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)  # glibc before 2.35 takes only the second.
-# Linux's lists of the cgroups that a process is in, and of what they allow.
-_OWN_CGROUPS = Path("/proc/self/cgroup")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 _MEASURING_SECONDS, _MIN_ROUNDS = 0.5, 8  # Types are compared for at least both.
 # bfloat16 has to be so many times as fast; nearer to 1 noise would decide, for each run anew.
@@ -56,7 +54,7 @@ def prepare_process(gpus: int = -1) -> None:
             return
         # Actors and the parts of a batch give every core work of its own.
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(num_cores())
+        tf.config.threading.set_inter_op_parallelism_threads(cores.num_cores())
 
 
 def keep_freed_memory() -> None:
@@ -100,34 +98,6 @@ def _resident_bytes(process: Path, proportional: bool) -> int:
     return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def num_cores() -> int:
-    """Counts the cores that this process may use: by affinity and cgroups, rounded up."""
-    known = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-    return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
-
-
-def _cgroup_quotas() -> Iterator[float]:
-    """Yields the processor time, in cores, that each of this process's cgroups allows it."""
-    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 names no controllers, and has both numbers in one file.
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        root = _CGROUPS / controllers
-        # Limits of the groups above hold as well. In a container the path may be the host's, and
-        # the container's own group the root.
-        for group in (own := root / path.lstrip("/"), *own.parents):
-            with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max".
-                quota, period = " ".join((group / name).read_text() for name in names).split()
-                if float(quota) >= 0:
-                    yield float(quota) / float(period)
-            if group == root:
-                break
-
-
 def has_gpu() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
@@ -152,7 +122,7 @@ def device() -> dict[str, Any]:
     model = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
     return {
         "processor": model[1] if model else platform.processor() or platform.machine(),
-        "cores": num_cores(),
+        "cores": cores.num_cores(),
         "gpus": [
             tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
             for gpu in tf.config.get_visible_devices("GPU")

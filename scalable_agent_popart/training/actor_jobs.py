@@ -10,7 +10,7 @@ from absl import logging
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError
-from scalable_agent_popart.system import child_program, supervisor
+from scalable_agent_popart.system import child_program, cores, supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.training.actor_jobs import work; work()"
@@ -26,9 +26,7 @@ class ActorJobs:
 
     def __init__(self, config: Config, address: str):
         """Starts none yet."""
-        from scalable_agent_popart.system import hardware  # noqa: PLC0415 - loads TensorFlow.
-
-        per_job = hardware.num_cores() // max(1, config.actor_jobs)
+        per_job = cores.num_cores() // max(1, config.actor_jobs)
         threads = config.actor_threads or max(1, min(per_job, config.num_actors // 8))
         shared = replace(
             config,

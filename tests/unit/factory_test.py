@@ -69,7 +69,7 @@ def test_a_run_has_parts_for_all_cores_of_a_processor_and_the_precision_that_was
     monkeypatch: pytest.MonkeyPatch, gpu: bool, cores: int, num_parts: int, precision: str
 ) -> None:
     monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
-    monkeypatch.setattr(hardware, "num_cores", lambda: cores)
+    monkeypatch.setattr(factory.cores, "num_cores", lambda: cores)
     config, layers = make_config(precision=precision), 2
     assert convolutions(config, 21, True) == [precision] * layers * (num_parts + 1)
     # No more than a part for each step, and one for the last.

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system import cores, hardware
 from tests.fakes.programs import ROOT
 
 
@@ -55,28 +54,6 @@ def test_a_type_that_a_device_cannot_compute_is_not_taken() -> None:
     assert hardware.faster_type(lambda dtype: make[dtype](dtype)) == tf.float32
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "cores"),
-    [
-        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 2),
-        # As a container sees it: the path is the host's, and the root is the container's group.
-        ("0::/host/path", {"cpu.max": "400000 100000"}, 4),
-        ("2:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "1e5"}, 3),
-    ],
-)
-def test_cores_are_those_of_the_affinity_and_no_more_than_cgroups_allow(
-    own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own").write_text(own + "\n")
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text + "\n")
-    monkeypatch.setattr(hardware, "_OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(hardware, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda process: set(range(8)))
-    assert hardware.num_cores() == cores
-
-
 @pytest.mark.parametrize("gpus", [[], ["H100", "A2"]])
 def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
     monkeypatch: pytest.MonkeyPatch, gpus: list[str]
@@ -95,7 +72,7 @@ def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
         monkeypatch.setattr(tf.config.threading, name, lambda number: calls.append((number,)))
     hardware.prepare_process()
     # A learner computes on one GPU, and leaves others alone.
-    assert calls == ([(name, True) for name in gpus[:1]] or [(1,), (hardware.num_cores(),)])
+    assert calls == ([(name, True) for name in gpus[:1]] or [(1,), (cores.num_cores(),)])
     assert gc.get_freeze_count() > 10_000, "modules' objects are kept from the garbage collector"
     gc.unfreeze()
 
@@ -104,7 +81,7 @@ _PROGRAM = """
 import resource, sys, threading
 from unittest.mock import MagicMock
 sys.modules["tensorflow"] = MagicMock()
-from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system import cores, hardware
 
 def allocate(faults):
     for _ in range(5):

@@ -127,6 +127,6 @@ def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
         (8, 1, 0, 1),
         (8, 32, 3, 3),
     ):
-        monkeypatch.setattr(factory.hardware, "num_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(factory.cores, "num_cores", lambda cores=cores: cores)
         given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
         assert factory.num_actor_threads(Config.from_flags(given)) == threads
