@@ -21,6 +21,10 @@ class InUseError(UserError):
     """Another process trains in the run directory."""
 
 
+class UnsavedError(UserError):
+    """A run's records or checkpoint cannot be written any more, as on a full disk."""
+
+
 def explain(error: BaseException) -> str | None:
     """Returns one line for the user; None if the error is not the user's to mend."""
     if isinstance(error, UserError | EnvironmentLostError):
@@ -35,5 +39,6 @@ def exit_code(error: BaseException | None) -> int:
 
     A lock of a process on a lost node, a full disk and a lost environment may be mended meanwhile.
     """
-    fails_again = isinstance(error, UserError) and not isinstance(error, InUseError)
+    mendable = isinstance(error, InUseError | UnsavedError)
+    fails_again = isinstance(error, UserError) and not mendable
     return FAILS_AGAIN if fails_again else 1

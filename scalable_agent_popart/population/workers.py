@@ -17,7 +17,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import child_program, supervisor
-from scalable_agent_popart.system.signals import StopOnSignal, show_saved
+from scalable_agent_popart.system.signals import StopOnSignal, Terminal, show_saved
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.population.workers import work; work()"
@@ -112,8 +112,10 @@ class _Progress:
             with contextlib.suppress(UserError, OSError):
                 self._num_events[number] = len(member.read_lineage())
         self._count()
-        terminal = sys.stderr.isatty()
+        self._terminal = Terminal()
+        terminal = self._terminal.isatty()
         self._bar = tqdm.tqdm(
+            file=self._terminal,
             total=size * config.total_environment_frames,
             initial=self.frames,
             desc="members start",
@@ -133,7 +135,7 @@ class _Progress:
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
                 for event in events[self._num_events[number] :]:
-                    self._bar.write(event.describe(number), file=sys.stderr)
+                    self._bar.write(event.describe(number), file=self._terminal)
                 self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness

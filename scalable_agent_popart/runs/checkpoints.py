@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UnsavedError, UserError
 
 _KEPT = 3
 _KEY = "learner/{}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -50,7 +50,7 @@ class Checkpoints:
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path.
 
-        Raises UserError if it cannot be written; the one before it is still in force.
+        Raises UnsavedError if it cannot be written; the one before it is still in force.
         """
         try:
             if self._manager is None:
@@ -59,7 +59,7 @@ class Checkpoints:
                 )
             return self._manager.save()
         except (OSError, tf.errors.OpError) as error:
-            raise UserError(
+            raise UnsavedError(
                 f"no checkpoint could be written to {self._directory} ({_first_line(error)}); "
                 "make room, and the same command goes on from the last one"
             ) from error

@@ -22,10 +22,11 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system.signals import Terminal
 
 _RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
 # TensorBoard shows these in the group `speed`, losses in `losses` and the rest in `learning`.
@@ -120,6 +121,7 @@ class RunLog:
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         terminal = sys.stderr.isatty()
         self._progress = tqdm.tqdm(
+            file=Terminal(),
             total=total_frames,
             initial=frames,
             unit=" frames",
@@ -187,17 +189,23 @@ class RunLog:
         self.metrics.write({"time": time.time(), **record, **self._constants, **by_task})
         self.metrics.flush()
         self.episodes.flush()
-        with self._tensorboard.as_default(step=frames):
-            for name, value in record.items():
-                group = "speed" if name in _SPEED else "learning"
-                group = "losses" if name.endswith("_loss") else group
-                group = "scores" if name in score else group
-                if name != "frames":  # The axis.
-                    tf.summary.scalar(f"{group}/{name}", value)
-            for name, values in by_task.items():
-                for task, value in values.items():
-                    tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
-        self._tensorboard.flush()
+        try:
+            with self._tensorboard.as_default(step=frames):
+                for name, value in record.items():
+                    group = "speed" if name in _SPEED else "learning"
+                    group = "losses" if name.endswith("_loss") else group
+                    group = "scores" if name in score else group
+                    if name != "frames":  # The axis.
+                        tf.summary.scalar(f"{group}/{name}", value)
+                for name, values in by_task.items():
+                    for task, value in values.items():
+                        tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
+            self._tensorboard.flush()
+        except tf.errors.OpError as error:
+            raise UnsavedError(
+                f"TensorBoard's file in {self._directory.path} cannot be written "
+                f"({type(error).__name__}); make room, and the same command goes on"
+            ) from error
         shown = {"loss": f"{record['total_loss']:.4g}"}
         headline = self._suite.headline
         if headline in record:
