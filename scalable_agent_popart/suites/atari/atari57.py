@@ -34,7 +34,8 @@ class AtariEnvironments:
         self.task_ids = task_ids
         self._seeds = seeds
         self._counter = EpisodeCounter(len(task_ids))
-        self._game_frame = np.zeros(len(task_ids), np.int32)
+        self._training = options.training
+        self._game_frame, self._lives = np.zeros((2, len(task_ids)), np.int32)
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
             num_envs=len(task_ids),
@@ -48,7 +49,8 @@ class AtariEnvironments:
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
             noop_max=atari_emulator.MAX_NOOPS + 1,  # Exclusive.
-            # Reports a lost life as terminated and goes on; `episodic_life` would restart.
+            # Reports a lost life as terminated, unless its number is 0, and goes on;
+            # `episodic_life` would restart.
             life_loss_info=options.training,
             reward_clipping=False,
             use_fire_reset=False,
@@ -62,7 +64,7 @@ class AtariEnvironments:
 
     def reset(self) -> StepOutput:
         frames, info = self._environments.reset(seed=self._seeds)
-        self._game_frame = info["episode_frame_number"]
+        self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
         return self._counter.start(np.moveaxis(frames, 1, -1))
 
     def send(self, actions: np.ndarray) -> None:
@@ -71,9 +73,11 @@ class AtariEnvironments:
     def receive(self) -> StepOutput:
         frames, rewards, terminated, truncated, info = self._environments.recv()
         done = terminated | truncated
+        if self._training:  # In Bank Heist a last life is played, whose number is 0.
+            done |= info["lives"] < self._lives
         # A new game resets its frame counter. Lives would not tell: some games never report any.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
-        self._game_frame = info["episode_frame_number"]
+        self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
         rewards = rewards.astype(np.float32)
         info = self._counter.step(rewards, game_over)
         return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
