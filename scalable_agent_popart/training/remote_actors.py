@@ -5,6 +5,7 @@ its queue and weights.
 """
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -181,7 +182,9 @@ def run_actor_job(config: Config) -> int | None:
             return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
         sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
-        seed = np.random.SeedSequence([config.seed, config.task, weights.newest.version])
+        # Of this process alone: a job started again, and another one of its number, play otherwise.
+        own = int.from_bytes(os.urandom(4))
+        seed = np.random.SeedSequence([config.seed, config.task, own])
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         actors.start()
         try:
