@@ -100,9 +100,11 @@ class _Video:
     def add(
         self, image: np.ndarray, episode_return: float, ends: bool, maps: Mapping[str, np.ndarray]
     ) -> None:
-        """Films a step: an image uint8 `[height, width, 1 or 3]`, maps `[rows, columns]`."""
+        """Films a step: an image uint8 `[height, width, channels]`, maps `[rows, columns]`."""
         if ends:  # The image is of the next episode already.
             self._last, episode_return = f"last {_brief(episode_return)}", 0.0
+        if image.shape[-1] != 3:
+            image = image[..., -1:]  # Of a stack of grey images the newest.
         colours = np.broadcast_to(image, (*image.shape[:2], 3))
         factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
         picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)

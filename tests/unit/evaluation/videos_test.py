@@ -17,8 +17,8 @@ from scalable_agent_popart.evaluation import videos
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 
 _CAPTION, _GAP, _BACKGROUND = 48, 8, 48
-# Atari's and DmLab's images, one that nothing divides, and one that is not enlarged.
-_SHAPES = [(84, 84, 1), (72, 96, 3), (33, 101, 3), (160, 321, 1)]
+# Atari's and DmLab's images, one that nothing divides, one that is not enlarged, and a stack.
+_SHAPES = [(84, 84, 1), (72, 96, 3), (33, 101, 3), (160, 321, 1), (84, 84, 4)]
 
 
 def _images(num: int, shape: tuple[int, ...] = (84, 84, 1), seed: int = 0) -> np.ndarray:
@@ -83,7 +83,8 @@ def test_a_frame_is_the_enlarged_picture_under_its_caption(
         assert (_empty(title), _empty(current), _empty(last)) == (False, False, True)
         expected = np.full_like(frame[_CAPTION:], _BACKGROUND)
         left = (frame.shape[1] - width) // 4 * 2
-        enlarged = image.repeat(factor, axis=0).repeat(factor, axis=1)
+        shown = image if shape[-1] == 3 else image[..., -1:]
+        enlarged = shown.repeat(factor, axis=0).repeat(factor, axis=1)
         expected[:height, left : left + width] = enlarged
         np.testing.assert_array_equal(frame[_CAPTION:], expected)
         assert np.abs(kept.astype(float) - frame).mean() < 12  # Compressed.
