@@ -297,6 +297,9 @@ class Config:
         }
         if flags.get("mode") == "pbt":  # Tuning takes annealing's place.
             defaults["learning_rate_schedule"] = "constant"
+        if unknown := defaults.keys() - SETTINGS.keys():
+            told = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
+            raise UserError(f"--level_name: the suite {told}, which is no flag")
         config = cls(**{**defaults, **flags, "level_name": suite.level_name})
         for name, declared in SETTINGS.items():
             if not declared.allows(value := getattr(config, name)):

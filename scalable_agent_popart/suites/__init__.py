@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.scores import Aggregate
 from scalable_agent_popart.suites import catch, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
@@ -41,7 +42,7 @@ def resolve(level_name: str) -> Suite:
             sys.path.append(os.getcwd())
         suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
         suites = (replace(suite, module=module),)
-    elif not {name for suite in ALL for name in (suite.name, *suite.tasks)}.issuperset(names):
+    elif not all(map(_is_of_the_package, names)):
         entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
         # Other packages' suites of the given names, or else all, one of which may have the tasks.
         for entry in [entry for entry in entries if entry.name in names] or entries:
@@ -63,6 +64,13 @@ def resolve(level_name: str) -> Suite:
         listing = ", ".join(f"{task} ({suite.name})" for task, suite in suite_of.items())
         raise UserError(f"--level_name mixes tasks of different suites: {listing}")
     return suite.select(suite_of)
+
+
+def _is_of_the_package(name: str) -> bool:
+    return any(
+        name in (suite.name, *suite.tasks) or bool(name and suite.other_tasks(name))
+        for suite in ALL
+    )
 
 
 def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
@@ -100,6 +108,10 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
         problem = "must have names without commas, colons and spaces"
     elif set(suite.tasks) != set(suite.reference_scores):
         problem = "must have reference scores of all its tasks, or of none"
+    elif suite.stacks_frames and suite.num_channels != 1:
+        problem = f"must have images of one channel to stack them, not of {suite.num_channels}"
+    elif suite.headline not in Aggregate._fields:
+        problem = f"must have a headline of {', '.join(Aggregate._fields)}, not {suite.headline}"
     else:
         return suite
     raise UserError(f"--level_name: {source} {problem}")

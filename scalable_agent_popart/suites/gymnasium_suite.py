@@ -1,6 +1,7 @@
 """Suites of Gymnasium environments whose observations are images (see `docs/own_suite.md`)."""
 
 import functools
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def make_suite(
                 environment = tasks[task]()
                 found = (environment.observation_space, environment.action_space)
                 environment.close()
+                if processes:
+                    pickle.dumps(tasks[task])
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UserError(f"the environment of {task} cannot be made ({reason})") from error
@@ -90,7 +93,7 @@ def make_suite(
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,
-        defaults={"height": height, "width": width, "pbt_burn_in_frames": burn_in, **given},
+        defaults={"pbt_burn_in_frames": burn_in, **given, "height": height, "width": width},
         environment_factory=make_environments,
         check_tasks=check,
         **fields,

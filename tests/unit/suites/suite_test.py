@@ -106,6 +106,13 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
     [
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("SUITE = make('catch5')", "must not be named catch5"),
+        ("SUITE = make(stacks_frames=True)", "images of one channel to stack them, not of 3"),
+        ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
+        ("SUITE = make(defaults={'learning_rat': 1})", "default of learning_rat, which is no flag"),
+        (
+            "SUITE = make_suite('own', {'a': lambda: Counter()}, (12, 8, 3), 2, 9, processes=True)",
+            "cannot be made .*[Pp]ickle",
+        ),
         ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
     ],
 )
@@ -149,3 +156,4 @@ def test_installed_packages_register_suites(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert suites.resolve("own").level_name == "own"
     assert "No module named 'own_nowhere'" in _refusal("broken")
+    assert suites.resolve("lt_chasm").name == "dmlab30", "whatever else is broken"
