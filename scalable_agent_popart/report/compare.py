@@ -1,14 +1,15 @@
 """Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.suites import Suite
 
+MIN_PART_OF_FRAMES = 0.9  # Of the farthest run's, from which another run is compared with it.
 # Agents in the order of the paper; any other comes after them.
 _ORDER = ("IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA", "Pixel-IMPALA", "Pixel-PopArt-IMPALA")
 # Flags by which the paper tells variants of an agent apart, and its words for their values.
@@ -41,6 +42,13 @@ class Comparison:
         return [(agent, run) for agent in self.agents for run in agent.runs]
 
     @property
+    def even_runs(self) -> list[tuple[Agent, Run]]:
+        """The runs that are about as far as the farthest of their agent, and can be averaged."""
+        farthest = {agent.label: max(run.frames for run in agent.runs) for agent in self.agents}
+        least = {label: MIN_PART_OF_FRAMES * frames for label, frames in farthest.items()}
+        return [(agent, run) for agent, run in self.runs if run.frames >= least[agent.label]]
+
+    @property
     def title(self) -> str:
         """Names the benchmark, and what part of it is compared."""
         known, tasks = self.suite.reference_scores, self.suite.tasks
@@ -61,7 +69,7 @@ def compare(
     agents apart: a UserError if they do not anyway. Gives also a line for each run left out.
     """
     for name in ignored:
-        if not any(name in _experiment(run.config) for run in runs) or name in _IN_NAMES:
+        if not any(name in _experiment(run) for run in runs) or name in _IN_NAMES:
             raise UserError(
                 f"--ignore_flags={name} is no flag by which agents are told apart beside their "
                 "names, such as precision or batch_size; leave it out"
@@ -97,17 +105,22 @@ def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
     """Groups runs by label and flags; where a label has several, their differences are added."""
     labels: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        flags = repr(sorted(_experiment(run.config, ignored).items()))
+        flags = repr(sorted(_experiment(run, ignored).items()))
         labels.setdefault(_label(run), {}).setdefault(flags, []).append(run)
     agents = []
     for groups in labels.values():
-        experiments = [_experiment(own[0].config, ignored) for own in groups.values()]
+        experiments = [_experiment(own[0], ignored) for own in groups.values()]
         differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
+        lengths = Counter(len(names.split(",")) for names in {e["level_name"] for e in experiments})
         for own, flags_of in zip(groups.values(), experiments, strict=True):
-            others = [f"{name}={flags_of[name]}" for name in differing]
+            others = [
+                f"{name} sampled" if flags_of[name] is None else f"{name}={flags_of[name]}"
+                for name in differing
+            ]
             if "level_name" in differing:
                 tasks = flags_of["level_name"].split(",")
-                named = ",".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+                in_full = len(tasks) < 4 or lengths[len(tasks)] > 1
+                named = ",".join(tasks) if in_full else f"{len(tasks)} tasks"
                 others[differing.index("level_name")] = f"trained on {named}"
             agents.append(Agent(own[0].config.agent_name, _label(own[0], others), tuple(own)))
     rank = {name: i for i, name in enumerate(_ORDER)}
@@ -128,9 +141,18 @@ def _label(run: Run, others: Sequence[str] = ()) -> str:
     return agent_label(config.agent_name, config.suite, [*words, *others], **variant)
 
 
-def _experiment(config: Config, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Gives the flags that make an experiment, with its tasks always in the same order."""
-    flags = {**config.experiment, "level_name": _in_order(config.suite).level_name}
+def _experiment(run: Run, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Gives the flags that make an experiment, with its tasks always in the same order.
+
+    Of a population also what all its members began with, or None if they began with several values.
+    """
+    flags = {**run.config.experiment, "level_name": _in_order(run.config.suite).level_name}
+    if run.population:
+        lineages = [member.lineage for member in run.population.members.values()]
+        begun = [lineage[0].hyperparameters for lineage in lineages if lineage]
+        for name in run.config.tuned:
+            values = {own.get(name) for own in begun}
+            flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
     return {name: value for name, value in flags.items() if name not in ignored}
 
 

@@ -110,7 +110,7 @@ def returns(table: pd.DataFrame, styles: Styles) -> Figure:
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
     figure.supylabel("Episode return", fontsize="medium")
-    _legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
+    _legend(figure, *figure.axes, loc="outside upper left", fontsize="small")
     return figure
 
 
@@ -419,9 +419,10 @@ def _frames_axis(
     return unit
 
 
-def _legend(figure: Figure, axes: Axes, **where: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    handle_of = dict(zip(labels, handles, strict=True))  # Several lines may have the same.
+def _legend(figure: Figure, *parts: Axes, **where: Any) -> None:
+    every = [axes.get_legend_handles_labels() for axes in parts]
+    # Several lines may have the same, and a line may be in some of the axes only.
+    handle_of = {text: line for own in every for line, text in zip(*own, strict=True)}
     columns = _legend_columns(figure.get_figwidth(), list(handle_of))
     figure.legend(handle_of.values(), handle_of, ncols=columns, **where)
 

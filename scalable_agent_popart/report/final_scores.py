@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison
 from scalable_agent_popart.report.read import RECENT_EPISODES, Run
 from scalable_agent_popart.suites import Suite
 
@@ -19,7 +19,6 @@ _BY_LEVEL = {
     "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
     "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
 }
-MIN_PART_OF_FRAMES = 0.9  # Of the farthest run's, from which another run is compared with it.
 
 
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
@@ -191,7 +190,9 @@ class FinalScores:
         kept = []
         for final in chosen:
             if final.tested != tested:
-                reason = f"not tested yet, as other runs of {agent.label} are"
+                planned = final.run.config.total_environment_frames
+                where = f"at {final.frames:,} of {planned:,} frames"
+                reason = f"{where} and not tested, as other runs of {agent.label} are"
             elif final.frames < MIN_PART_OF_FRAMES * farthest:
                 another = f"another run of {agent.label} is at {farthest:,}"
                 reason = f"at {final.frames:,} frames, and {another}"

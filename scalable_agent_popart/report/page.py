@@ -58,6 +58,11 @@ def write_report(
             skipped.append(f"{path} skipped: {error}")
     comparisons, left_out = compare(runs, suite, ignored)
     skipped += left_out
+    for agent in (agent for comparison in comparisons for agent in comparison.agents):
+        for seed, count in Counter(run.seed for run in agent.runs).items():
+            if count > 1:
+                told = f"{count} runs have seed {seed} and count as independent ones"
+                skipped.append(f"{agent.label}: {told}; give each run once")
     if not comparisons:
         raise UserError(f"there is no run to report on: {'; '.join(skipped)}")
     directory = Path(report_dir)
@@ -109,7 +114,7 @@ def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str
     parts = ["# Comparison with the published results", "## Runs", _table(rows)]
     if any(run.population for _, run in found):
         parts.append(_note("population"))
-    return [*parts, *_lines("Skipped:", skipped)]
+    return [*parts, *_lines("Skipped, or doubtful:", skipped)]
 
 
 def _members(population: Population | None) -> str:
@@ -185,7 +190,8 @@ class _Section:
             for final in self._finals
             for what in ("published", "ours", "from")
         ]
-        cells: dict[str, dict[str, str]] = {agent.label: {} for agent in self._comparison.agents}
+        known = {agent.label: len(agent.runs) for agent in self._comparison.agents}
+        cells: dict[str, dict[str, str]] = {label: {} for label in known}
         left_out = []
         for final in self._finals:
             title = final.column.title
@@ -204,8 +210,9 @@ class _Section:
                     + " †" * (entry.source == "training")
                 )
                 frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
+                of = f"of {known[entry.agent]} " if known[entry.agent] > entry.runs else ""
                 row[f"{title}: from"] = (
-                    f"{entry.runs} {'run' if entry.runs == 1 else 'runs'}, "
+                    f"{entry.runs} {of}{'run' if known[entry.agent] == 1 else 'runs'}, "
                     f"{entry.episodes} episodes a task, "
                     f"{' to '.join(map(_short, frames))} frames"
                 )
@@ -311,7 +318,18 @@ class _Section:
                 )
             rows.append(row)
         file = self._file(progress, "progress")
-        return ["### Training progress", _table(rows), f"All of it: {file}."]
+        even = self._comparison.even_runs
+        behind = [
+            f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
+            for agent, run in self._comparison.runs
+            if (agent, run) not in even
+        ]
+        return [
+            "### Training progress",
+            _table(rows),
+            f"All of it: {file}.",
+            *_lines("Records that do not count here and in what follows:", behind),
+        ]
 
     def _statistics(self) -> list[str]:
         table = self._recorded["statistics"]
@@ -350,7 +368,9 @@ class _Section:
 
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
         drawn = self._figures(draw, policy, "gradients", says)
-        end = [_table(list(rows.values())), _note("gradients"), self._file(table, "gradients")]
+        common = self.summary.query("measure.str.endswith('_gradient_size')")["most_frames"].max()
+        note = _note("gradients", frames=f"{common:,}")
+        end = [_table(list(rows.values())), note, self._file(table, "gradients")]
         return ["### Gradients by task", *drawn, *end]
 
     def _breakdown(self, final: FinalScores) -> list[str]:

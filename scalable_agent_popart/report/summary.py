@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.final_scores import MIN_PART_OF_FRAMES, FinalScores
+from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
+from scalable_agent_popart.report.final_scores import FinalScores
 
 COLUMNS = (
     "kind",  # `agent` (of all its runs), `published`, `difference` (of two agents) or `run`.
@@ -45,7 +46,8 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
     """Makes a row for each number: agents' over their runs, differences, and each run's.
 
     The first of `finals` is of the tasks as they are trained on.
-    What runs recorded over training are the tables of `tables.recorded`.
+    What runs recorded over training are the tables of `tables.recorded`, which leave out runs that
+    lag far behind.
     """
     parts = [final.by_run() for final in finals]
     parts += [

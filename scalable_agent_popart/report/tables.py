@@ -15,6 +15,7 @@ from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Populati
 
 _RUN = ("agent", "reward_clipping", "run", "seed")
 _AGGREGATES = scores.Aggregate._fields
+_MIN_PART_OF_RECORD = 0.5  # Of the median record's frames, from which a record is whole.
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
 _MAX_STRETCHES = 40  # Of training, in the figure of gradients.
 _MAX_PANELS = 8  # For each seed one, in that figure.
@@ -32,7 +33,7 @@ def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
         ]
         return pd.concat(parts).dropna() if parts else pd.DataFrame()
 
-    return _of_runs(comparison, ["task", "frames", "return"], read)
+    return _of_runs(comparison.runs, ["task", "frames", "return"], read)
 
 
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
@@ -51,7 +52,7 @@ def learning_curves(comparison: Comparison) -> pd.DataFrame:
         aggregates = scores.aggregate(normalised[:, known])._asdict()
         return pd.DataFrame({"frames": frames[known], **aggregates})
 
-    return _of_runs(comparison, ["frames", *_AGGREGATES], read)
+    return _of_runs(comparison.runs, ["frames", *_AGGREGATES], read)
 
 
 def statistics(comparison: Comparison) -> pd.DataFrame:
@@ -65,22 +66,35 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
         ]
         return pd.concat(parts) if parts else pd.DataFrame()
 
-    return _of_runs(comparison, ["task", "frames", "shift", "scale", "episode_return"], read)
+    names = ["task", "frames", "shift", "scale", "episode_return"]
+    return _of_runs(comparison.even_runs, names, read)
 
 
 def progress(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run and record: speed, memory and entropy, see `read.Run.logs`."""
-    return _of_runs(comparison, ["frames", *METRICS["progress"]], lambda run: run.logs["progress"])
+    names = ["frames", *METRICS["progress"]]
+    return _of_runs(comparison.even_runs, names, lambda run: run.logs["progress"])
 
 
 def batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and task: mean, `least` and `most` of its `share` of records' rollouts."""
+    """Makes a row a run and task: its `share` of all rollouts, `least` and `most` of a record's.
+
+    A record counts by the frames since the one before. That of a first or last batch has no share
+    worth comparing, and is not looked for the least and the most.
+    """
 
     def read(run: Run) -> pd.DataFrame:
-        groups = run.logs["batches"].groupby("task", sort=False)["share"]
-        return groups.agg(share="mean", least="min", most="max").reset_index()
+        table = run.logs["batches"].copy()
+        of_task = table.groupby("task", sort=False)["frames"]
+        frames = of_task.diff().fillna(table["frames"])
+        table["weighted"] = table["share"] * frames / frames.groupby(table["task"]).transform("sum")
+        whole = table["share"].where(frames >= _MIN_PART_OF_RECORD * frames.median())
+        groups = table.assign(whole=whole).groupby("task", sort=False)
+        return groups.agg(
+            share=("weighted", "sum"), least=("whole", "min"), most=("whole", "max")
+        ).reset_index()
 
-    return _of_runs(comparison, ["task", "share", "least", "most"], read)
+    return _of_runs(comparison.even_runs, ["task", "share", "least", "most"], read)
 
 
 def gradients(comparison: Comparison) -> pd.DataFrame:
@@ -95,7 +109,7 @@ def gradients(comparison: Comparison) -> pd.DataFrame:
         sums = own.groupby(["frames", "loss"])["norm"].transform("sum")
         return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
 
-    return _of_runs(comparison, ["loss", "task", "frames", "norm", "part"], read)
+    return _of_runs(comparison.even_runs, ["loss", "task", "frames", "norm", "part"], read)
 
 
 def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
@@ -207,10 +221,12 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
 
 
 def _of_runs(
-    comparison: Comparison, columns: Sequence[str], read: Callable[[Run], pd.DataFrame]
+    runs: Sequence[tuple[Agent, Run]],
+    columns: Sequence[str],
+    read: Callable[[Run], pd.DataFrame],
 ) -> pd.DataFrame:
     """Makes one table of what `read` finds of each run; an empty one if it finds nothing."""
-    parts = [read(run).assign(**_about(agent, run)) for agent, run in comparison.runs]
+    parts = [read(run).assign(**_about(agent, run)) for agent, run in runs]
     whole, columns = [part for part in parts if len(part)], [*_RUN, *columns]
     return pd.concat(whole)[columns] if whole else pd.DataFrame(columns=columns)
 

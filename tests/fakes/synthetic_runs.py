@@ -105,6 +105,14 @@ def make_event(
 
 
 START = make_event(0, 0)
+
+
+def begin(number: int) -> Event:
+    """Returns the start of a member whose hyperparameters are its own."""
+    values = {name: value * (1 + number) for name, value in HYPERPARAMETERS.items()}
+    return make_event(0, 0, hyperparameters=values)
+
+
 # By hand: 3 copies 2 at 900 when that has 700, which had copied 1 at 400 when that was ahead, at
 # 650, which had copied 0 at 300 when that was behind, at 200.
 LINEAGES: dict[int, list[Event]] = {

@@ -10,7 +10,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
-from tests.fakes.synthetic_runs import START, make_population, make_run
+from tests.fakes.synthetic_runs import HYPERPARAMETERS, START, make_event, make_population, make_run
 
 
 def _runs(folder: Path, *flags: dict[str, Any]) -> list[Run]:
@@ -72,13 +72,28 @@ def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: 
     assert [line.split(" skipped: ")[0] for line in left_out] == [str(runs[3].path)]
 
 
+def test_agents_of_as_many_tasks_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    both = "pong,boxing"
+    runs = _runs(
+        tmp_path, *({"level_name": f"{both},{more}"} for more in ("alien,qbert", "hero,zaxxon"))
+    )
+    (comparison,), _ = compare(runs, suites.resolve(both))
+    assert {agent.label for agent in comparison.agents} == {
+        "IMPALA (trained on alien,boxing,pong,qbert)",
+        "IMPALA (trained on boxing,hero,pong,zaxxon)",
+    }
+
+
 def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_path: Path) -> None:
     for name, flags in {"a": {"seed": 5}, "b": {"seed": 10}, "often": {"pbt_episodes": 9}}.items():
         make_population(tmp_path / name, {i: [START] for i in range(4)}, **flags)
-    names = ("a", "b", "often", "a/member-00", "a/member-01")
+    own = [make_event(0, 0, hyperparameters={**HYPERPARAMETERS, "epsilon": i}) for i in (0.1, 0.2)]
+    make_population(tmp_path / "sampled", {i: [event] for i, event in enumerate(own)})
+    names = ("a", "b", "often", "sampled", "a/member-00", "a/member-01")
     assert _labels([read_run(str(tmp_path / name)) for name in names]) == {
         "PopArt-IMPALA (member 0 of a population of 5)": ["member-00"],
         "PopArt-IMPALA (member 1 of a population of 5)": ["member-01"],
-        "PopArt-IMPALA (population of 5, pbt_episodes=1000)": ["a", "b"],
-        "PopArt-IMPALA (population of 5, pbt_episodes=9)": ["often"],
+        "PopArt-IMPALA (population of 5, pbt_episodes=1000, epsilon=0.1)": ["a", "b"],
+        "PopArt-IMPALA (population of 5, pbt_episodes=1000, epsilon sampled)": ["sampled"],
+        "PopArt-IMPALA (population of 5, pbt_episodes=9, epsilon=0.1)": ["often"],
     }

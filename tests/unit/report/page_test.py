@@ -115,6 +115,15 @@ def test_what_cannot_be_reported_or_written_is_one_line(runs: Path, tmp_path: Pa
     assert not out.exists()
 
 
+def test_a_score_of_some_runs_says_of_how_many_and_repeated_seeds_are_named(tmp_path: Path) -> None:
+    for name, tests in (("a", {"noop": 5}), ("b", {"noop": 5}), ("untested", {})):
+        make_run(tmp_path / name, tests=tests, level_name="pong")
+    paths = [str(tmp_path / name) for name in ("a", "b", "untested")]
+    (line,) = write_report(paths, str(tmp_path / "out"))
+    assert "IMPALA: 3 runs have seed 1" in line
+    assert "2 of 3 runs, 5 episodes" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
     assert write_report([path], str(tmp_path / "out")) == []

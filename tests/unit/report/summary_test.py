@@ -14,7 +14,7 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import COLUMNS, agents_numbers, summarise
-from tests.fakes.synthetic_runs import START, append, compare_runs, make_population, make_run
+from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
 
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
@@ -81,19 +81,21 @@ def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
 
 def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", use_popart=True, level_name="pong,boxing")
-    record: dict[str, Any] = {"frames": 10**6, "frames_per_second": 10.0, "memory_mib": 7.0}
+    record: dict[str, Any] = {"frames_per_second": 10.0, "memory_mib": 7.0}
     record |= {"shift": dict.fromkeys(("pong", "boxing"), 2.0)}
-    record |= {"scale": {"pong": 3.0, "boxing": 4.0}, "batch_share": {"pong": 0.9, "boxing": 0.1}}
-    append(run.metrics, record)
+    record |= {"scale": {"pong": 3.0, "boxing": 4.0}}
+    # After 50 records up to 80,000 frames a longer one, and one of the last batch.
+    for frames, pong in ((100_000, 0.9), (100_001, 1.0)):
+        append(run.metrics, record | {"frames": frames, "batch_share": {"pong": pong, "boxing": 0}})
     table = _summarise(compare_runs(tmp_path / "run")).query("kind == 'run'")
     by_measure = {str(name): own for name, own in table.groupby("measure")}
     # The memory of a run is the largest of 501 to 550 MiB, and its rate the median.
     (memory,), (rate,) = (by_measure[n]["value"] for n in ("memory_mib", "frames_per_second"))
     assert (memory, rate) == (550, 1000)
     shares = by_measure["batch_share"].set_index("task")
-    mean = (50 * 0.5 + 0.9) / 51
-    expected = [mean, 0.5, 0.9]
-    assert shares.loc["pong", ["value", "lowest", "highest"]].tolist() == pytest.approx(expected)
+    expected = [0.8 * 0.5 + 0.2 * 0.9, 0.5, 0.9]
+    found = shares.loc["pong", ["value", "lowest", "highest"]].tolist()
+    assert found == pytest.approx(expected, abs=1e-4)
     scales = by_measure["scale"].set_index("task")["value"]
     assert scales.to_dict() == {"pong": 3.0, "boxing": 4.0}
 
@@ -118,21 +120,30 @@ def test_learning_curves_of_the_runs_that_count_are_averaged(tmp_path: Path) -> 
 
 def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: Path) -> None:
     flags = {"level_name": "pong,boxing", "log_task_gradients": True}
-    for name, episodes in (("short", 20), ("long", 40)):
-        make_run(tmp_path / name, episodes=episodes, seed=episodes, **flags)
-    comparison = compare_runs(tmp_path / "short", tmp_path / "long")
-    table = _summarise(comparison)
+    for name, episodes, agent in (("short", 20, {}), ("long", 40, {"multi_head": True})):
+        make_run(tmp_path / name, episodes=episodes, **agent, **flags)
+    table = _summarise(compare_runs(tmp_path / "short", tmp_path / "long"))
     # The short run's records end at 49 of its 50, and the long one's count up to the 24th of 50.
     # Task k of two has a size of k/10 in the first record, and so on.
     sizes = agents_numbers(table, "policy_gradient_size", task="boxing")
-    assert sizes[["lowest", "highest"]].to_numpy().tolist() == [[2.5, 5.0]]
+    assert sizes.set_index("agent")["value"].to_dict() == {"IMPALA": 5.0, "MultiHead-IMPALA": 2.5}
     parts = agents_numbers(table, "total_gradient_part", task="boxing")
-    assert parts["value"].tolist() == pytest.approx([0.8])
+    assert parts["value"].tolist() == pytest.approx([0.8] * 2)
+
+
+def test_what_a_run_that_lags_far_behind_has_recorded_does_not_count(tmp_path: Path) -> None:
+    flags = {"level_name": "pong,boxing", "log_task_gradients": True, "use_popart": True}
+    for seed, episodes in ((1, 38), (2, 40), (3, 4)):
+        make_run(tmp_path / f"{seed}", episodes=episodes, seed=seed, **flags)
+    without, table = (
+        _summarise(compare_runs(*(tmp_path / seed for seed in seeds))) for seeds in ("12", "123")
+    )
+    pd.testing.assert_frame_equal(table, without)
 
 
 def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_path: Path) -> None:
     expected: dict[int, list[list[float]]] = {9: [], 5: []}
-    begun: dict[int, Any] = {number: [START] for number in range(5)}
+    begun: dict[int, Any] = {number: [begin(number)] for number in range(5)}
     for episodes, seed, best in ((9, 1, 1), (9, 2, 2), (5, 1, 4), (5, 2, 0)):
         path = tmp_path / f"{episodes}-{seed}"
         make_population(path, begun, best, pbt_episodes=episodes, seed=seed)
