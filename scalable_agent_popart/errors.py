@@ -4,6 +4,8 @@ import errno
 
 from environments import EnvironmentLostError
 
+# Of a file system over a network that is not there for a while.
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
 
 
@@ -37,8 +39,11 @@ def explain(error: BaseException) -> str | None:
 def exit_code(error: BaseException | None) -> int:
     """Returns `FAILS_AGAIN` for what would, so that a cluster need not try; otherwise 1.
 
-    A lock of a process on a lost node, a full disk and a lost environment may be mended meanwhile.
+    A lock of a process on a lost node, a full disk, a file system that is away and a lost
+    environment may be mended meanwhile.
     """
-    mendable = isinstance(error, InUseError | UnsavedError)
+    cause = getattr(error, "__cause__", None)
+    passing = isinstance(cause, OSError) and cause.errno in _PASSING
+    mendable = passing or isinstance(error, InUseError | UnsavedError)
     fails_again = isinstance(error, UserError) and not mendable
     return FAILS_AGAIN if fails_again else 1

@@ -1,15 +1,17 @@
 """A run's directory: its record, its lock, and writes that are never seen half done."""
 
 import contextlib
+import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 
@@ -179,6 +181,16 @@ def test_a_damaged_record_is_refused_by_name(directory: RunDirectory, content: b
     with pytest.raises(UserError, match=r"config\.json is damaged.*--logdir"):
         directory.check(_config())
     assert (directory.path / "config.json").read_bytes() == content
+
+
+def test_a_file_system_that_is_away_may_be_back_later(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, later in ((errno.EIO, True), (errno.ESTALE, True), (errno.EACCES, False)):
+        monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(number, "away")))
+        with pytest.raises(UserError, match="away") as error:
+            directory.read_config()
+        assert (exit_code(error.value) != FAILS_AGAIN) == later
 
 
 def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: RunDirectory) -> None:
