@@ -148,6 +148,7 @@ def _train(
     failures: list[str] = []
     turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
     test = ["--mode=test"]
+    num_episodes = FLAGS.test_num_episodes or 1
     if FLAGS.test_num_episodes is not None:
         test.append(f"--test_num_episodes={FLAGS.test_num_episodes}")
     with Group() as group:
@@ -176,7 +177,7 @@ def _train(
                     else:
                         if process.trains and code:
                             waiting.append(run)
-                        elif not run_records.is_tested(run.path) and process.trains:
+                        elif process.trains and not run_records.is_tested(run.path, num_episodes):
                             active.append(Process(run, process.cores, group, test))
                             continue
                     free.append(process.cores)

@@ -48,12 +48,22 @@ def note_process(path: Path, seconds: float, memory: int) -> None:
         file.write(json.dumps(process) + "\n")
 
 
-def is_tested(path: Path) -> bool:
-    """Tells if the newest test of a run is of the end of its log; populations need none."""
+def is_tested(path: Path, num_episodes: int) -> bool:
+    """Tells if a run was tested at the end of its log; populations need not be.
+
+    That is from random starts, on all its tasks, with so many episodes of each or more.
+    """
     if _is_population(path):
         return True
-    evaluation = path / "evaluation.json"
-    return evaluation.is_file() and json.loads(evaluation.read_text())["frames"] == frames(path)
+    tasks, end = _config(path)["tasks"], frames(path)
+    for file in [path / "evaluation.json", *(path / "evaluations").glob("*.json")]:
+        text = file.read_text() if file.is_file() else ""  # Empty while it is written.
+        test = json.loads(text or "{}")
+        if test and (test["frames"], test["starts"]) == (end, "noop"):
+            played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
+            if all(task in played and played[task]["episodes"] >= num_episodes for task in tasks):
+                return True
+    return False
 
 
 def frames(path: Path) -> int:

@@ -36,11 +36,13 @@ def main(arguments: list[str]) -> None:
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     frames = json.loads(lines[-1])["frames"] if lines else 0
     if flags.get("mode") == "test":
-        tested = {"frames": frames, "starts": "noop", "tasks": {}}
+        episodes = int(flags.get("test_num_episodes", 200))
+        tested = {"frames": frames, "starts": "noop", "tasks": {"pong": {"episodes": episodes}}}
         (run / "evaluation.json").write_text(json.dumps(tested))
         (run / "tests").open("a").write("tested\n")
         return
     config = {"agent": "IMPALA", "git_revision": "abc", "versions": {}, "flags": flags}
+    config["tasks"] = ["pong"]
     (run / "config.json").write_text(json.dumps(config))
 
     def save(number: int, frame: object) -> None:
