@@ -31,6 +31,7 @@ fi
 if [[ $role == login ]]; then
   PYTHON=$(type -P "${PYTHON:-python3}") || refuse "there is no program ${PYTHON:-python3}; set PYTHON"
   PYTHON=$(realpath -s -- "$PYTHON") # The link in a virtual environment is what makes it that.
+  export PATH=${PYTHON%/*}:$PATH     # Where a zip's own launcher looks for Python.
   EXECUTABLE=$(realpath -s -- "${EXECUTABLE:-$executable_name}")
   [[ -r $EXECUTABLE ]] || refuse "there is no $EXECUTABLE; set EXECUTABLE to experiment.py or a zip"
   LOGDIR=$(realpath -m -s -- "${LOGDIR:-runs/$name}")
@@ -130,22 +131,22 @@ case $role in
 esac
 [[ $role == learner ]] || export CUDA_VISIBLE_DEVICES=-1
 
-# Ends actors and evaluator whose learner's job is gone, since it was cancelled, say.
-watch_learner() {
+# Ends actors and evaluator whose learner's job is gone, since it was cancelled, say; and a learner
+# of which all actors are, which nobody plays for.
+needed=${jobs[0]}
+[[ $role != learner ]] || needed=${jobs[1]}
+watch_needed() {
   local queued
   while sleep "${WATCH_SECONDS:-60}"; do
     queued=$(squeue --me --noheader --format=%F) || continue
-    if ! grep -qx "${jobs[0]}" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
-      echo "the learner's job ${jobs[0]} is gone; ending" >&2
+    if ! grep -qx "$needed" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
+      echo "the job $needed, which the $role needs, is gone; ending" >&2
       scancel --quiet "$own_job"
     fi
   done
 }
-watch=""
-if [[ $role != learner ]]; then
-  watch_learner &
-  watch=$!
-fi
+watch_needed &
+watch=$!
 
 status=1
 # On a node that only Slurm lost sight of, the learner that was started there may train on.
@@ -191,7 +192,7 @@ while [[ -z $stop ]]; do
   sleep "$pause" &
   wait $! # A signal is heard at once.
 done
-[[ -z $watch ]] || kill "$watch" 2>/dev/null
+kill "$watch" 2>/dev/null
 
 if [[ $stop == requeue && $status != 0 && $status != 2 ]]; then
   scontrol requeue "$own_job"

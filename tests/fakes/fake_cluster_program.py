@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN if word in ("deaf", "late") else save)
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     record = {"arguments": arguments, "pid": os.getpid(), "devices": devices}
+    record["path"] = os.environ["PATH"]
     (directory / f"{name}.jsonl").open("a").write(json.dumps(record) + "\n")
     print(f"{role} says {word}\rover\nand an unfinished line", end="", flush=True)
     if word == "kill":

@@ -148,6 +148,8 @@ def test_time_limit_saves_and_queues_again(job: Submission) -> None:
     assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in told)
     assert [each["devices"] for each in told][1:] == ["-1"] * 3
     assert "--learner_address=127.0.0.1:0" in told[0]["arguments"]
+    # Where the launcher of a zip looks for Python.
+    assert all(each["path"].startswith(f"{Path(sys.executable).parent}:") for each in told)
 
 
 def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
@@ -240,6 +242,13 @@ def test_user_errors_end_the_job_and_other_failures_do_not(job: Submission) -> N
     assert job.submit(learner="1,kill,2", actor="1,kill,wait").returncode == 0
     job.wait_for_states("FAILED", "CANCELLED", "CANCELLED", "CANCELLED")
     assert job.num_starts()[0] == 3
+
+
+def test_learner_that_nobody_plays_for_saves_and_ends(job: Submission) -> None:
+    assert job.submit(actor="2").returncode == 0
+    job.wait_for_states("CANCELLED", "FAILED", "FAILED", "CANCELLED")
+    assert (job.directory / "learner.saved").exists()
+    assert job.num_starts() == [1, 1, 1, 1]
 
 
 def test_ten_failures_at_once_end_the_job(job: Submission) -> None:
