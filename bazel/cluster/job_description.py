@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 # actor's index and a suffix of its own; a Service's may not start with a digit.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MOST_CHARACTERS = 40
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _NODE_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}")
 
@@ -136,8 +137,9 @@ class Job:
             ("image_pull_secret", self.image_pull_secrets, "a Secret"),
             ("namespace", (self.namespace or "default",), "a namespace"),
         ):
+            known = _NAMESPACE if name == "namespace" else _LABEL
             for value in values:
-                if not _LABEL.fullmatch(value):
+                if not known.fullmatch(value):
                     raise JobError(f"--{name}={value} is no name of {of}")
         for name in ("image", "executable", "slurm_time"):
             value = getattr(self, name)

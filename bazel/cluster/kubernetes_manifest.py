@@ -57,7 +57,7 @@ _HEADER = """\
 # The claim must exist{many}.
 #
 # A learner or an evaluator that ends with exit code 2 says what is to be mended, and is not started
-# again: its Job is shown as failed.
+# again: its Job is shown as failed. The others wait on until they are deleted.
 """
 
 _POPULATION_HEADER = """\
@@ -224,6 +224,8 @@ def _pod(job: Job, role: str, container: _Object, grace_seconds: int) -> _Object
         **({"nodeSelector": labels} if labels else {}),
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace_seconds,
+        # As the first process the program would not hear SIGTERM before it is ready to save.
+        "shareProcessNamespace": True,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {

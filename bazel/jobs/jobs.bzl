@@ -9,7 +9,8 @@ Set what your clusters know by other names here.
 
 load("//bazel:cluster_job.bzl", "cluster_job")
 
-# As built from the Dockerfile and pushed: with its registry, as the cluster's nodes reach it.
+# As built from the Dockerfile and pushed: with its registry, as the cluster's nodes reach it. Jobs
+# ask for a GPU, for which it is built with CUDA=1, and DmLab's with `--build-context lab=FOLDER`.
 _IMAGE = "registry.example.org/lab/popart-impala:1"
 
 # Exists already, and is ReadWriteMany.
@@ -26,8 +27,10 @@ _CLUSTER_OPTIONS = [
     # "--slurm_learner_option=--partition=gpu",
 ]
 
-# In the image: the pictures of two of DmLab's levels. `dummy` would be another experiment.
-_DMLAB_DATASET = "/data/brady_konkle_oliva2008"
+# Folder of the pictures that two of DmLab's levels show, as image and nodes have it, such as
+# "/data/brady_konkle_oliva2008". Without it these levels show squares: another experiment, as runs,
+# tests and reports then say.
+_DMLAB_DATASET = ""
 
 def jobs(flag_files, num_actor_jobs, num_actors):
     """Declares a job for each flag file, named after it.
@@ -49,7 +52,7 @@ def jobs(flag_files, num_actor_jobs, num_actors):
             name = name,
             evaluator = not population,
             flag_file = path,
-            flags = ["--dataset_path=" + _DMLAB_DATASET] if "dmlab30" in name else [],
+            flags = ["--dataset_path=" + _DMLAB_DATASET] if _DMLAB_DATASET and "dmlab30" in name else [],
             image = _IMAGE,
             manifest_options = _CLUSTER_OPTIONS,
             num_actor_jobs = num_actor_jobs,

@@ -189,6 +189,14 @@ def test_an_impossible_job_is_answered_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_namespace_is_a_single_label(make: _Make, capsys: pytest.CaptureFixture[str]) -> None:
+    make("--level_name=pong", namespace="a" * 63)
+    for namespace in ("a.b", "a" * 64):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            make("--level_name=pong", namespace=namespace)
+        assert "is no name of a namespace" in capsys.readouterr().err
+
+
 def test_time_limits_are_read_as_slurm_does(
     make: _Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
