@@ -139,10 +139,16 @@ watch_needed() {
   local queued
   while sleep "${WATCH_SECONDS:-60}"; do
     queued=$(squeue --me --noheader --format=%F) || continue
-    if ! grep -qx "$needed" <<<"$queued" && [[ $(tail -n 1 "$record") != finished ]]; then
-      echo "the job $needed, which the $role needs, is gone; ending" >&2
-      scancel --quiet "$own_job"
+    if grep -qx "$needed" <<<"$queued" || [[ $(tail -n 1 "$record") == finished ]]; then
+      continue
     fi
+    # Actors that were told of the run's end are gone some time before the learner.
+    if [[ $role == learner ]] &&
+      grep -qs '"finished_frames": [1-9]' "$LOGDIR/$run_directory/learner.json"; then
+      continue
+    fi
+    echo "the job $needed, which the $role needs, is gone; ending" >&2
+    scancel --quiet "$own_job"
   done
 }
 watch_needed &
