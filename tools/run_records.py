@@ -161,7 +161,9 @@ def _config(path: Path) -> dict[str, Any]:
     files = (own / "config.json" for own in directories(path))
     config = json.loads(next(filter(Path.is_file, files)).read_text())
     if _is_population(path):
-        config["flags"] = json.loads((path / POPULATION_FILE).read_text())["flags"]
+        shared = json.loads((path / POPULATION_FILE).read_text())["flags"]
+        # The member's number is that of whoever wrote the file.
+        config["flags"] = {name: v for name, v in shared.items() if name != "pbt_member"}
     return config
 
 
