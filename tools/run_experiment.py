@@ -148,9 +148,8 @@ def _train(
     failures: list[str] = []
     turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
     test = ["--mode=test"]
-    num_episodes = FLAGS.test_num_episodes or 1
-    if FLAGS.test_num_episodes is not None:
-        test.append(f"--test_num_episodes={FLAGS.test_num_episodes}")
+    if (num_episodes := FLAGS.test_num_episodes) is not None:
+        test.append(f"--test_num_episodes={num_episodes}")
     with Group() as group:
         try:
             while (waiting or active) and not stops:

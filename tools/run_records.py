@@ -48,20 +48,22 @@ def note_process(path: Path, seconds: float, memory: int) -> None:
         file.write(json.dumps(process) + "\n")
 
 
-def is_tested(path: Path, num_episodes: int) -> bool:
+def is_tested(path: Path, num_episodes: int | None) -> bool:
     """Tells if a run was tested at the end of its log; populations need not be.
 
-    That is from random starts, on all its tasks, with so many episodes of each or more.
+    That is from random starts, on all its tasks, with so many episodes of each or more; by default
+    as many as its suite has.
     """
     if _is_population(path):
         return True
-    tasks, end = _config(path)["tasks"], frames(path)
+    config, end = _config(path), frames(path)
+    tasks, least = config["tasks"], num_episodes or config["flags"]["test_num_episodes"]
     for file in [path / "evaluation.json", *(path / "evaluations").glob("*.json")]:
         text = file.read_text() if file.is_file() else ""  # Empty while it is written.
         test = json.loads(text or "{}")
         if test and (test["frames"], test["starts"]) == (end, "noop"):
             played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
-            if all(task in played and played[task]["episodes"] >= num_episodes for task in tasks):
+            if all(task in played and played[task]["episodes"] >= least for task in tasks):
                 return True
     return False
 

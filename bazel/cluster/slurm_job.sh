@@ -131,8 +131,8 @@ case $role in
 esac
 [[ $role == learner ]] || export CUDA_VISIBLE_DEVICES=-1
 
-# Ends actors and evaluator whose learner's job is gone, since it was cancelled, say; and a learner
-# of which all actors are, which nobody plays for.
+# Ends actors and evaluator whose learner's job is gone, cancelled for instance, and a learner whose
+# actors' job is gone, as nobody plays for it.
 needed=${jobs[0]}
 [[ $role != learner ]] || needed=${jobs[1]}
 watch_needed() {

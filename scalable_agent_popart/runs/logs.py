@@ -204,7 +204,7 @@ class RunLog:
         except tf.errors.OpError as error:
             raise UnsavedError(
                 f"TensorBoard's file in {self._directory.path} cannot be written "
-                f"({type(error).__name__}); make room, and the same command goes on"
+                f"({error.message}); make room, or mend this, and the same command goes on"
             ) from error
         shown = {"loss": f"{record['total_loss']:.4g}"}
         headline = self._suite.headline

@@ -205,9 +205,9 @@ class ProcessPool:
 
 def _create_shared_memory() -> int:
     """Returns a descriptor of memory that children can share, as long as anyone holds it open."""
-    if hasattr(os, "memfd_create"):
+    # Python may be built for an older Linux, as conda's and uv's, or run in a container of one.
+    with contextlib.suppress(AttributeError, OSError):
         return os.memfd_create("environments")
-    # Python was built for an older Linux, as conda's and uv's may be.
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
         return os.dup(file.fileno())
 

@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
         (run / "evaluation.json").write_text(json.dumps(tested))
         (run / "tests").open("a").write("tested\n")
         return
-    config = {"agent": "IMPALA", "git_revision": "abc", "versions": {}, "flags": flags}
+    made = {"test_num_episodes": 200, **flags}
+    config = {"agent": "IMPALA", "git_revision": "abc", "versions": {}, "flags": made}
     config["tasks"] = ["pong"]
     (run / "config.json").write_text(json.dumps(config))
 

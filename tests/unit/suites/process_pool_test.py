@@ -1,5 +1,6 @@
 """Environments in processes of their own: in step, on their own, lost, and gone for good."""
 
+import errno
 import functools
 import logging
 import os
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -129,6 +131,9 @@ def test_a_lost_environment_starts_again_and_is_counted(
     """One of them ends its process, and one raises, also with a Python for an older Linux."""
     for name in lacking:
         monkeypatch.delattr(os, name)
+    if not lacking:
+        refusal = OSError(errno.ENOSYS, "")
+        monkeypatch.setattr(os, "memfd_create", mock.Mock(side_effect=refusal))
     dying = [functools.partial(Dying, 13, code) for code in (7, 0)]
     pool = make_pool(*dying, *[Counting] * 3)
 

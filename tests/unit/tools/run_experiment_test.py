@@ -104,11 +104,16 @@ def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) ->
 
 def test_a_test_of_fewer_episodes_is_repeated(experiment: Experiment) -> None:
     file = experiment.flag_file("first")
-    for num_episodes in (2, 5, 4):
-        code, error = experiment.run(f"--test_num_episodes={num_episodes}", file)
+    for asked in (
+        ["--test_num_episodes=2"],
+        ["--test_num_episodes=5"],
+        ["--test_num_episodes=4"],
+        [],
+    ):
+        code, error = experiment.run(*asked, file)
         assert code == 0, error
-    assert (experiment.run_path("first") / "tests").read_text() == "tested\n" * 2
-    assert experiment.reported()[0]["test"]["episodes"] == {"pong": 5}
+    assert (experiment.run_path("first") / "tests").read_text() == "tested\n" * 3
+    assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
 
 
 def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
