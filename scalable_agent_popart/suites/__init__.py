@@ -37,6 +37,7 @@ def resolve(level_name: str) -> Suite:
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
+    broken: list[str] = []  # Why other packages' suites, one of which may be meant, are not there.
     if module:
         if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
             sys.path.append(os.getcwd())
@@ -47,16 +48,21 @@ def resolve(level_name: str) -> Suite:
         # Other packages' suites of the given names, or else all, one of which may have the tasks.
         for entry in [entry for entry in entries if entry.name in names] or entries:
             source = f"the suite {entry.name}, registered as {entry.value},"
-            suite = _load(entry.load, source)
-            if suite.name != entry.name:
-                raise UserError(f"--level_name: {source} must have that name, not {suite.name}")
-            suites += (suite,)
+            try:
+                suite = _load(entry.load, source)
+                if suite.name != entry.name:
+                    raise UserError(f"--level_name: {source} must have that name, not {suite.name}")
+                suites += (suite,)
+            except UserError as error:
+                if entry.name in names:
+                    raise
+                broken.append(str(error).removeprefix("--level_name: "))
     for suite in suites:
         if names == [suite.name]:
             return suite
     suite_of = {}
     for name in names:
-        suite, task = _find(name, suites)
+        suite, task = _find(name, suites, broken)
         if task in suite_of:
             raise UserError(f"--level_name names {task} more than once")
         suite_of[task] = suite
@@ -73,8 +79,11 @@ def _is_of_the_package(name: str) -> bool:
     )
 
 
-def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
-    """Returns the suite that a task belongs to, and the task's own name."""
+def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Suite, str]:
+    """Returns the suite that a task belongs to, and the task's own name.
+
+    Raises UserError, which also says what is `broken`, if there is no such task.
+    """
     suite_names = [suite.name for suite in suites]
     if name in suite_names:
         raise UserError(f"--level_name: {name} is a whole suite and cannot stand in a list")
@@ -90,7 +99,7 @@ def _find(name: str, suites: Sequence[Suite]) -> tuple[Suite, str]:
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]
         hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
-    raise UserError(f"--level_name: there is no level {name!r}; {hint}")
+    raise UserError("; ".join([f"--level_name: there is no level {name!r}", hint, *broken]))
 
 
 def _load(load: Callable[[], Any], source: str) -> Suite:

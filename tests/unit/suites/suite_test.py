@@ -155,5 +155,7 @@ def test_installed_packages_register_suites(
     entry_points.write_text(f"{group}\nown = {module}:SUITE\nbroken = own_nowhere:SUITE\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert suites.resolve("own").level_name == "own"
+    assert suites.resolve("left").name == "own", "whatever else is broken"
+    assert re.search("mean pong.*; the suite broken.* cannot be loaded", _refusal("pongg"))
     assert "No module named 'own_nowhere'" in _refusal("broken")
     assert suites.resolve("lt_chasm").name == "dmlab30", "whatever else is broken"
