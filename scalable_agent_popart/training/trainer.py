@@ -165,11 +165,15 @@ def _learn(
         except (EnvironmentLostError, UserError) as error:
             failure = error
             break
+        except Exception:
+            if metrics is not None:
+                _check(learner, metrics)  # No action can be drawn with what is not finite.
+            raise
         if batch is None:
             if metrics is None:
                 log.show_start(actors.describe_start())
             else:
-                _check(learner, metrics)  # Actors cannot play with what is not finite.
+                _check(learner, metrics)  # Nor do processes of environments get one then.
             continue
         if metrics is None:
             log.show_start("compiling the update")
@@ -228,9 +232,10 @@ def _record(
 
 
 def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:
-    """Raises DivergenceError if an update is not finite."""
+    """Raises DivergenceError if an update, or the weights after it, are not finite."""
     loss, norm = float(metrics["total_loss"]), float(metrics["gradient_norm"])
-    if not np.isfinite(loss + norm):
+    weights = learner.agent.trainable_variables
+    if not np.isfinite([loss, norm, *(np.abs(weight.numpy()).max() for weight in weights)]).all():
         raise DivergenceError(
             f"training diverged at {int(learner.frames):,} frames: total_loss is {loss}, "
             f"gradient_norm {norm}; "
