@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tqdm
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
 from environments import StepOutputInfo
@@ -227,12 +228,17 @@ class RunLog:
 
 
 def _cut_events(directory: Path, frames: int) -> None:
-    """Removes from TensorBoard's files all events after `frames`, and records cut short."""
+    """Removes from TensorBoard's files all events after `frames`, and records cut short.
+
+    A record is the event's length (8 bytes), a checksum (4), the event and a checksum (4).
+    TensorFlow's own reader would take minutes for each day of training.
+    """
     for path in directory.glob("events.out.tfevents.*"):
-        end = 0
-        with contextlib.suppress(tf.errors.DataLossError):  # At a damaged record.
-            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-                if Event.FromString(record).step > frames:
+        end, size = 0, path.stat().st_size
+        with open(path, "rb") as file, contextlib.suppress(DecodeError):  # At a damaged record.
+            while 0 < (length := int.from_bytes(file.read(12)[:8], "little")) <= size - end - 16:
+                if Event.FromString(file.read(length)).step > frames:
                     break
-                end += len(record) + 16  # Its length, and checksums of both.
+                file.read(4)
+                end += length + 16
         os.truncate(path, end)

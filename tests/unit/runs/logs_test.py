@@ -14,7 +14,7 @@ from environments import StepOutputInfo
 from scalable_agent_popart import suites
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.directory import RunDirectory
-from scalable_agent_popart.runs.logs import JsonLines, RunLog
+from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
 from scalable_agent_popart.system.signals import show_saved
 
 
@@ -112,8 +112,12 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
     for frames in (100, 200, 300, 400):
         record(killed, frames)
     (events,) = tmp_path.glob("events.*")
-    with open(events, "ab") as file:
-        file.write(b"\x18\0\0\0\0\0\0\0cut")  # In the middle of a record.
+    killed._tensorboard.close()
+    whole = events.read_bytes()
+    for damage in (b"\x18\0\0\0\0\0\0\0cut", bytes(100), b"\x04\0\0\0\0\0\0\0" + b"\xff" * 12):
+        events.write_bytes(whole + damage)
+        _cut_events(tmp_path, 400)
+        assert events.read_bytes() == whole
     resumed = _log(tmp_path)
     resumed.open(200, 1000, show_progress=False)  # Of the checkpoint.
     for frames in (350, 450):
