@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import re
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)  # glibc before 2.35 takes only the second.
 
+_MAX_OPEN_FILES = 2**16
+
 _MEASURING_SECONDS, _MIN_ROUNDS = 0.5, 8  # Types are compared for at least both.
 # bfloat16 has to be so many times as fast; nearer to 1 noise would decide, for each run anew.
 _MIN_GAIN = 1.05
@@ -31,13 +34,14 @@ MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
 def prepare_process(gpus: int = -1) -> None:
-    """Sets TensorFlow's GPU and threads, the allocator and Python's garbage collector.
+    """Sets TensorFlow's GPU and threads, the allocator, the collector of garbage and open files.
 
     To be called once all modules are imported, and before TensorFlow first computes. `gpus` is 1
     for the first GPU, 0 for none and -1 for the first if there is one. Raises UserError if there is
     none and it is 1.
     """
     keep_freed_memory()
+    allow_open_files()
     # Looking through the modules' many objects again and again would take a tenth of all work.
     gc.collect()
     gc.freeze()
@@ -70,6 +74,17 @@ def keep_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
+def allow_open_files() -> int:
+    """Raises this process's limit of open files, of which a connection is one; returns it.
+
+    Each environment in a process of its own takes two.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    return limit
+
+
 def memory() -> dict[str, float]:
     """Measures `memory_mib`, resident now of this process and its descendants.
 
@@ -79,10 +94,11 @@ def memory() -> dict[str, float]:
         return {}
     processes, total = [own], _resident_bytes(own, proportional=False)
     for process in processes:  # The list grows meanwhile.
-        # A child belongs to the thread that started it.
-        for children in process.glob("task/*/children"):
-            with contextlib.suppress(OSError):  # The thread has ended.
-                processes += [Path("/proc", child) for child in children.read_text().split()]
+        with contextlib.suppress(OSError):  # The process has ended.
+            # A child belongs to the thread that started it.
+            for children in process.glob("task/*/children"):
+                with contextlib.suppress(OSError):  # The thread has ended.
+                    processes += [Path("/proc", child) for child in children.read_text().split()]
     for process in processes[1:]:
         with contextlib.suppress(OSError):  # The process has ended.
             total += _resident_bytes(process, proportional=True)

@@ -14,7 +14,6 @@ import ipaddress
 import json
 import os
 import random
-import resource
 import secrets
 import struct
 import threading
@@ -33,8 +32,9 @@ from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.keys import LEARNER, Keys
+from scalable_agent_popart.system import hardware
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # It would report every stranger who knocks.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # It would report every stranger who connects.
 import grpc
 
 _SERVICE = "Learner"
@@ -48,7 +48,6 @@ _NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
 _HANDSHAKE_MILLISECONDS = 10_000
 # Answers with weights that are on their way at a time; each has a copy of them.
 _MAX_WEIGHTS_ON_THEIR_WAY = 16
-_MAX_OPEN_FILES = 2**16
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
 _MAX_HANDSHAKE_BYTES, _MAX_NAME, _MAX_LINE = 2**16, 100, 500
@@ -177,8 +176,8 @@ class LearnerPort:
                 ("grpc.max_receive_message_length", 2 * limit),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
-                # Strangers who only knock must leave files for the learner's own work.
-                ("grpc.max_allowed_incoming_connections", _allow_open_files() // 2),
+                # Strangers who only connect must leave files for the learner's own work.
+                ("grpc.max_allowed_incoming_connections", hardware.allow_open_files() // 2),
             ],
         )
         methods = {
@@ -544,14 +543,6 @@ def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) ->
         for setting in {**own, **theirs}
         if theirs.get(setting) != own.get(setting)
     )
-
-
-def _allow_open_files() -> int:
-    """Raises this process's limit of open files, of which a connection is one; returns it."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
-    return limit
 
 
 def _one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,7 +71,10 @@ def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
     for kind in ("intra", "inter"):
         name = f"set_{kind}_op_parallelism_threads"
         monkeypatch.setattr(tf.config.threading, name, lambda number: calls.append((number,)))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
     hardware.prepare_process()
+    assert 256 < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= most, "of open files"
     # A learner computes on one GPU, and leaves others alone.
     assert calls == ([(name, True) for name in gpus[:1]] or [(1,), (cores.num_cores(),)])
     assert gc.get_freeze_count() > 10_000, "modules' objects are kept from the garbage collector"
