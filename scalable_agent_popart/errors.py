@@ -19,11 +19,15 @@ class DivergenceError(UserError):
     signal_number: int | None = None  # Of the signal that had asked the run to stop before.
 
 
-class InUseError(UserError):
+class PassingError(UserError):
+    """Stands for what may be mended before the same command is given again."""
+
+
+class InUseError(PassingError):
     """Another process trains in the run directory."""
 
 
-class UnsavedError(UserError):
+class UnsavedError(PassingError):
     """A run's records or checkpoint cannot be written any more, as on a full disk."""
 
 
@@ -44,6 +48,5 @@ def exit_code(error: BaseException | None) -> int:
     """
     cause = getattr(error, "__cause__", None)
     passing = isinstance(cause, OSError) and cause.errno in _PASSING
-    mendable = passing or isinstance(error, InUseError | UnsavedError)
-    fails_again = isinstance(error, UserError) and not mendable
-    return FAILS_AGAIN if fails_again else 1
+    fails_again = isinstance(error, UserError) and not isinstance(error, PassingError)
+    return FAILS_AGAIN if fails_again and not passing else 1

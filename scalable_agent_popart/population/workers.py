@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import tqdm
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.signals import StopOnSignal, Terminal, show_saved
@@ -31,7 +31,8 @@ _MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    `start` has hyperparameters that are not to be sampled. Raises UserError if workers fail.
+    `start` has hyperparameters that are not to be sampled. Raises UserError if workers fail, as
+    also when they are asked to save and end.
     """
     workers: list[_Worker] = []
     with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:
@@ -48,6 +49,8 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
             supervisor.end([worker.child for worker in workers], _GRACE_SECONDS)
         progress.refresh()
     if stop.signal_number is not None:
+        for worker in workers:
+            worker.raise_failure()
         show_saved(progress.frames, PopulationDirectory(config.logdir).path)
     return stop.signal_number
 
@@ -69,12 +72,11 @@ class _Worker:
     def is_done(self, frames: int) -> bool:
         """Tells whether no member is left to train; starts the process again if it was killed."""
         code = self.child.wait(0)
-        if self.child.message:
-            raise UserError(self.child.message)
-        if not code:
-            return code == 0
+        if code is None:
+            return False
         if code <= 128:
-            raise UserError(f"a process that trains members {supervisor.describe_exit(code)}")
+            self.raise_failure()
+            return True
         age = time.monotonic() - self.child.began
         if self._restarts.pause(age >= _HEALTHY_SECONDS and frames > self._frames) is None:
             raise UserError(
@@ -83,6 +85,18 @@ class _Worker:
             )
         self._open(frames)
         return False
+
+    def raise_failure(self) -> None:
+        """Raises UserError if the process has ended otherwise than it should.
+
+        It is a PassingError unless the process has said that it would fail again.
+        """
+        code = self.child.exit_code
+        if code is None or code in (0, 128 + signal.SIGTERM):
+            return
+        how = f"a process that trains members {supervisor.describe_exit(code)}; the same command "
+        message = self.child.message or f"{how}goes on from its last checkpoint"
+        raise (UserError if code == FAILS_AGAIN else PassingError)(message)
 
 
 def work() -> None:

@@ -1,0 +1,69 @@
+"""The owner of a population's workers: what it makes of how they end."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError, exit_code
+from scalable_agent_popart.population import workers
+
+_BEGIN = """
+import os, signal, sys
+from scalable_agent_popart.system import supervisor
+connection, _ = supervisor.begin()
+
+def fail(message, code):
+    connection.sendall(message)
+    sys.exit(code)
+
+def when_asked(*end):
+    signal.signal(signal.SIGTERM, lambda *_: end[0](*end[1:]))
+    os.kill(os.getppid(), signal.SIGTERM)  # As a user does.
+    signal.pause()
+"""
+
+
+def _train(monkeypatch: pytest.MonkeyPatch, directory: Path, program: str) -> int | None:
+    monkeypatch.setattr(workers, "_COMMAND", _BEGIN + program)
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "_MAX_RESTARTS_IN_A_ROW", 2)
+    (directory / "member-00").mkdir(exist_ok=True)
+    (directory / "member-00" / "metrics.jsonl").write_text('{"frames": 40}\n')
+    flags = {"mode": "pbt", "population_size": 2, "level_name": "catch5", "pbt_places": 2}
+    return workers.train_population(Config.from_flags({**flags, "logdir": str(directory)}), {})
+
+
+def test_workers_end_when_they_are_done_or_are_asked_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _train(monkeypatch, tmp_path, "") is None
+    assert "saved" not in capsys.readouterr().err
+    assert _train(monkeypatch, tmp_path, "when_asked(sys.exit, 143)") == signal.SIGTERM
+    assert "saved at 40 frames" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "message", "code"),
+    [
+        ('fail(b"disk full", 1)', "^disk full$", 1),
+        ('fail(b"no such game", 2)', "^no such game$", 2),
+        ("1 / 0", "ended with exit code 1; the same command goes on", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed 3 times in a row", 2),
+        ('when_asked(fail, b"disk full", 1)', "^disk full$", 1),
+        ("when_asked(os.kill, os.getpid(), signal.SIGKILL)", "ended by signal 9; the same", 1),
+    ],
+)
+def test_a_worker_that_fails_ends_the_population_with_its_message_and_code(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    message: str,
+    code: int,
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        _train(monkeypatch, tmp_path, program)
+    assert exit_code(error.value) == code
+    assert "saved" not in capsys.readouterr().err
