@@ -17,7 +17,7 @@ from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, explain
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import pbt
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
@@ -183,7 +183,10 @@ class Member(Tuner):
         save()
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
-        """Copies the partner if it is fitter; returns what it published, and whether it did."""
+        """Copies the partner if it is fitter; returns what it published, and whether it did.
+
+        Returns None and False if what it published cannot be read.
+        """
         for look in range(_MAX_LOOKS):
             source = self._published(partner)
             if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
@@ -194,9 +197,11 @@ class Member(Tuner):
                 return source, True
             except FileNotFoundError:  # The partner has published again.
                 time.sleep(_FIRST_PAUSE_SECONDS * 2**look)  # File systems may be slow to show it.
-            except UserError as error:
+            except (OSError, UserError) as error:
+                if isinstance(error, OSError) and explain(error):  # This member's disk is full.
+                    raise
                 logging.warning("member %d's %s: %s", partner, source.checkpoint, error)
-                return source, False
+                return None, False
         return None, False
 
     def _published(self, number: int) -> Published | None:

@@ -87,7 +87,7 @@ class Checkpoints:
 
 def load(checkpoint: str, **objects: Any) -> None:
     """Restores objects by name from a checkpoint of another run; raises as `restore` does."""
-    _restore(tf.train.Checkpoint(**objects), checkpoint, "delete it there")
+    _restore(tf.train.Checkpoint(**objects), checkpoint, "nothing of it is taken")
 
 
 def newest_checkpoint(directory: Path) -> str | None:

@@ -264,18 +264,20 @@ def test_of_a_damaged_or_vanished_checkpoint_nothing_is_taken(
     (data,) = (source.directory.path / "snapshots").glob("*.data-*")
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 255
-    data.write_bytes(content)
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
     run = _Run(tmp_path, 0)
-    for frames in (1500, 1600):
+    # The last stands for a file system that cannot read it.
+    damages = (lambda: data.write_bytes(content), data.unlink, data.mkdir)
+    for frames, damage in zip((1500, 1600, 1700), damages, strict=True):
+        damage()
         run.learn(frames).play(10.0)
         weights, hyperparameters, progress = run.weights(), run.tuned(), run.progress()
         assert run.tune()
         assert _same(run.weights(), weights)
         assert _explored(run.tuned(), hyperparameters)
         assert run.progress() == progress
-        assert not run.event().copied
-        data.unlink(missing_ok=True)
+        event = run.event()
+        assert (event.partner, event.partner_fitness, event.copied) == (1, None, False)
 
 
 def test_a_diverged_run_goes_on_from_anybody_who_can_be_read(
