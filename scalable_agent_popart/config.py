@@ -361,8 +361,8 @@ class Config:
         if not -1 <= member < size:
             yield f"--pbt_member={member} must lie in [0, {size - 1}]; without it all are trained"
         if member < 0 and self.uses_port:
-            named = "--learner_address" if self.learner_address else "--actor_jobs"
-            yield f"{named} is for one member: give --pbt_member too"
+            how = "--learner_address, --actor_jobs and --job_name=actor"
+            yield f"{how} are for one member: give --pbt_member too"
         if member >= 0 and self.pbt_places > 1:
             yield "--pbt_places is for members that share a machine; with --pbt_member leave it out"
         for name in suite.search_space:

@@ -35,6 +35,7 @@ class Worker:
         self._show_progress = show_progress
         self._population = PopulationDirectory(config.logdir)
         self._parts = ReusedParts()
+        self._warned: set[int] = set()  # Of members that have begun with other values.
 
     def take_turns(self) -> Iterator[int | None]:
         """Trains the member that is furthest behind, a turn at a time, until all are finished.
@@ -85,7 +86,7 @@ class Worker:
                         f"{message}, {_MAX_RESCUES} times without a comparison in between, "
                         "whatever it tries; look at the other flags, such as --reward_clipping"
                     ) from error
-                logging.warning("%s; it goes on from what another member published", message)
+                logging.warning("%s; it copies another member or starts over", message)
 
     def _starting_values(self, number: int) -> dict[str, float]:
         """Returns the hyperparameters that a member starts with, or has started with."""
@@ -94,9 +95,11 @@ class Worker:
         if recorded is None or newest_checkpoint(directory.checkpoints) is None:
             return {**pbt.sample(config.suite.search_space, [config.seed, number]), **self._start}
         values = {name: getattr(recorded, name) for name in config.tuned}
-        for name, value in self._start.items():
-            if value != values[name]:
-                logging.warning("member %d has begun: --%s is only for its start", number, name)
+        others = [f"--{name}" for name, value in self._start.items() if value != values[name]]
+        if others and number not in self._warned:
+            given = " and ".join(others)
+            logging.warning("member %d has begun: %s counts only at its start", number, given)
+            self._warned.add(number)
         return values
 
     def _unfinished(self) -> list[int]:

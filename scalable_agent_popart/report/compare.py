@@ -151,7 +151,8 @@ def _experiment(run: Run, ignored: Collection[str] = ()) -> dict[str, Any]:
         lineages = [member.lineage for member in run.population.members.values()]
         begun = [lineage[0].hyperparameters for lineage in lineages if lineage]
         for name in run.config.tuned:
-            values = {own.get(name) for own in begun}
+            # A lineage has them as float32.
+            values = {float(f"{own[name]:.6g}") for own in begun if name in own}
             flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
     return {name: value for name, value in flags.items() if name not in ignored}
 

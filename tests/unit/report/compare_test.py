@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scalable_agent_popart import suites
@@ -10,7 +11,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
-from tests.fakes.synthetic_runs import HYPERPARAMETERS, START, make_event, make_population, make_run
+from tests.fakes.synthetic_runs import HYPERPARAMETERS, make_event, make_population, make_run
 
 
 def _runs(folder: Path, *flags: dict[str, Any]) -> list[Run]:
@@ -85,9 +86,12 @@ def test_agents_of_as_many_tasks_are_told_apart_by_their_names(tmp_path: Path) -
 
 
 def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_path: Path) -> None:
+    own = [
+        make_event(0, 0, hyperparameters={**HYPERPARAMETERS, "epsilon": float(np.float32(epsilon))})
+        for epsilon in (0.1, 0.2)
+    ]
     for name, flags in {"a": {"seed": 5}, "b": {"seed": 10}, "often": {"pbt_episodes": 9}}.items():
-        make_population(tmp_path / name, {i: [START] for i in range(4)}, **flags)
-    own = [make_event(0, 0, hyperparameters={**HYPERPARAMETERS, "epsilon": i}) for i in (0.1, 0.2)]
+        make_population(tmp_path / name, dict.fromkeys(range(4), own[:1]), **flags)
     make_population(tmp_path / "sampled", {i: [event] for i, event in enumerate(own)})
     names = ("a", "b", "often", "sampled", "a/member-00", "a/member-01")
     assert _labels([read_run(str(tmp_path / name)) for name in names]) == {
