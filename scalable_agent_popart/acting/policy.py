@@ -133,7 +133,10 @@ class Policy:
             part[ids] = value
 
     def refresh(self) -> int:
-        """Takes the newest weights, if they are newer than its own; returns their version."""
+        """Takes the weights published last, if not its own already; returns their version.
+
+        They may be of an older version: those of a learner that went back to a checkpoint.
+        """
         weights = self._source.latest()
         if weights.version != self._version:
             variables = self._agent.trainable_variables

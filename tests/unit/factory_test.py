@@ -136,3 +136,20 @@ def test_actors_need_not_know_of_pixel_control() -> None:
         assert (learner.q_head is not None) == pixel_control
         parts.append((spec, [(v.name, v.shape) for v in learner.agent.variables]))
     assert parts[0] == parts[1]
+
+
+def test_popart_learns_statistics_as_the_flags_say() -> None:
+    config = make_config(
+        use_popart=True,
+        popart_step_size=0.25,
+        popart_scale_lower_bound=0.9,
+        popart_scale_upper_bound=2.0,
+        popart_second_moment_of="mean",
+    )
+    spec = factory.make_rollout_spec(config)
+    assert not factory.make_learner(make_config(multi_head=True), spec).head.normalise
+    head = factory.make_learner(config, spec).head
+    head.update(tf.constant([[0.0, 0.0, 90.0], [4.0, 0.0, 110.0]]), tf.constant([0, 1, 2]))
+    np.testing.assert_allclose(head.shift, [0.5, 0, 25, 0, 0])
+    # The square of the first mean is 4, and 0.75 + 0.25 * 4 - 0.5^2 = 1.5.
+    np.testing.assert_allclose(head.scale, [1.5**0.5, 0.9, 2, 1, 1])

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from environments import Lockstep
 from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart.acting import actor
 from scalable_agent_popart.acting.actor import run_actor
 from scalable_agent_popart.acting.policy import Policy, Weights
 from scalable_agent_popart.agent.agent import Agent
@@ -163,6 +165,55 @@ def test_environments_that_are_behind_catch_up_while_the_sink_is_full() -> None:
     counts = np.bincount([int(made.task_id[0]) for made in sink.rollouts])
     assert counts.sum() == 40
     assert counts.max() - counts.min() <= 2
+
+
+def test_an_environment_that_is_late_catches_up_with_a_few_rollouts_of_many() -> None:
+    pool = UnevenEnvironments(np.arange(2), lost=0.0)
+    pool._chance = np.array([0.0, 1.0])
+
+    class FullSink(ListSink):
+        """Full after 30 rollouts, when the late one begins; closes once all wait."""
+
+        def reserve(self, count: int, seconds: float, behind: bool) -> int:
+            if behind or len(self.rollouts) < 30:
+                return count
+            pool._chance[0] = 1.0
+            self.closed = seconds > 0
+            return 0
+
+    sink = FullSink(1000)
+    act(pool, sink)
+    caught_up = actor._MAX_TO_CATCH_UP - 1  # One behind is as good as level.
+    assert [int(made.task_id[0]) for made in sink.rollouts] == [1] * 30 + [0] * caught_up
+
+
+def requests(
+    taken: list[int], waiting: list[int], grants: list[int], lockstep: bool = False
+) -> list[tuple[int, float, bool]]:
+    """Returns what the sink is asked after so many rollouts of each, if it grants so many."""
+    asked: list[tuple[int, float, bool]] = []
+    put: list[int] = []
+    left = iter(grants)
+
+    def reserve(count: int, seconds: float, behind: bool) -> int:
+        asked.append((count, seconds, behind))
+        return next(left)
+
+    sink = SimpleNamespace(closed=False, reserve=reserve, put=put.extend)
+    buffer = SimpleNamespace(take=list)
+    done = actor._hand_over(buffer, np.array(waiting), np.array(taken), sink, lockstep)
+    assert done.tolist() == put == waiting[: sum(grants)]
+    return asked
+
+
+def test_the_sink_is_waited_for_only_if_nobody_can_go_on_and_knows_who_is_behind() -> None:
+    wait = actor._WAIT_SECONDS
+    assert requests([0, 3, 3], [0, 1], [1, 0]) == [(1, 0.0, True), (1, 0.0, False)]
+    assert requests([1, 2], [0], [0]) == [(1, 0.0, False)], "another is always ahead by one"
+    for_one = [(2, wait, False), (2, wait, False), (1, 0.0, False)]
+    assert requests([1, 1], [0, 1], [0, 1, 0]) == for_one
+    for_all = [(2, wait, False), (1, wait, False), (1, wait, False)]
+    assert requests([1, 1], [0, 1], [1, 0, 1], lockstep=True) == for_all
 
 
 def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:

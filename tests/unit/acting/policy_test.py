@@ -1,4 +1,4 @@
-"""Weights that act change only when the policy takes newer ones."""
+"""Weights that act change only when the policy takes others."""
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,22 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
         if expected is before:
             store.publish(2)
             assert policy.refresh() == 2
+
+
+def test_a_policy_takes_older_weights_of_a_learner_that_went_back() -> None:
+    learned, acting = (make_agent(use_lstm=False, stacks=False)[0] for _ in range(2))
+    store = WeightStore(learned.trainable_variables, version=2)
+    policy = Policy(acting, store, seed=0, num_environments=1)
+    assert policy.refresh() == 2
+    for restarts in (False, True):  # The second time to others of the same version.
+        for variable in learned.trainable_variables:
+            variable.assign_add(tf.ones_like(variable))
+        store.publish(0)
+        if restarts:
+            policy.restart(store, seed=0)
+        assert policy.refresh() == 0
+        for own, other in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
+            np.testing.assert_array_equal(own, other)
 
 
 def test_actions_are_sampled_anew_at_every_step_and_decided_by_the_seed() -> None:

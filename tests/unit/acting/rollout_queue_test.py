@@ -1,6 +1,8 @@
 """The queue between actors and learner: its capacity, and its end."""
 
 import threading
+from collections.abc import Callable
+from queue import SimpleQueue
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +10,7 @@ import tensorflow as tf
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from tests.fakes.programs import wait_until
 
 SPEC = rollouts.rollout_spec(ArraySpec((1, 4, 1), np.uint8), (), 3, 5)
 
@@ -19,21 +22,39 @@ def zeros(number: int) -> rollouts.Rollout:
     )
 
 
+def in_a_thread(call: Callable[[], object]) -> SimpleQueue:
+    """Returns where the answer to a call that waits will be."""
+    answer = SimpleQueue()
+    threading.Thread(target=lambda: answer.put(call()), daemon=True).start()
+    return answer
+
+
+def waits_for_capacity(full: RolloutQueue) -> SimpleQueue:
+    """Returns where the answer to a thread that already waits to reserve will be."""
+    answer = in_a_thread(lambda: full.reserve(1, 600.0))
+    wait_until(lambda: bool(full._changed._waiters))
+    return answer
+
+
 def test_closing_the_queue_wakes_threads_that_put_and_that_get() -> None:
     full, empty = RolloutQueue(SPEC, capacity=1), RolloutQueue(SPEC, capacity=1)
     assert full.reserve(2, 0.0) == 1
     full.put(zeros(1))
-    answers: dict[str, object] = {}
-    putting = threading.Thread(target=lambda: answers.update(reserve=full.reserve(1, 30.0)))
-    getting = threading.Thread(target=lambda: answers.update(get=empty.get(1)))
-    putting.start()
-    getting.start()
+    reserved, got = waits_for_capacity(full), in_a_thread(lambda: empty.get(1))
     for rollout_queue in (full, empty, full):
         rollout_queue.close()
-    putting.join(30)
-    getting.join(30)
-    assert answers == {"reserve": 0, "get": None}
+    assert reserved.get(timeout=30) == 0
+    assert got.get(timeout=30) is None
     full.put(zeros(1))  # Dropped.
+
+
+def test_taking_rollouts_wakes_a_thread_that_waits_for_their_capacity() -> None:
+    full = RolloutQueue(SPEC, capacity=1)
+    full.reserve(1, 0.0)
+    full.put(zeros(1))
+    reserved = waits_for_capacity(full)
+    full.get(1)
+    assert reserved.get(timeout=30) == 1
 
 
 def test_capacity_is_reserved_until_rollouts_are_taken_with_more_for_those_behind() -> None:

@@ -12,8 +12,9 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.training import remote_actors
-from scalable_agent_popart.training.transport import LearnerStatus
+from scalable_agent_popart.training.transport import LearnerLink, LearnerStatus
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
 
@@ -179,6 +180,26 @@ def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
         link.answer = LearnerStatus(free=0, version=version, finished=False)
         assert weights.latest().version == version
     assert link.fetched == 3
+
+
+def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def record(suite: Suite, task_ids: np.ndarray, seeds: list[int], options: object) -> None:
+        seen.extend(seeds)
+        raise ZeroDivisionError  # Ends the job.
+
+    monkeypatch.setattr(Suite, "make_environments", record)
+    weights = bytes(10**7)  # More than enough.
+    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: (0, weights))
+    given = {"num_actors": 12, "actor_threads": 3, "precision": "float32"}
+    config = flags(**given, learner_address="host:1", job_name="actor", task=7)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            remote_actors.run_actor_job(config)
+    assert len(set(seen)) == len(seen) == 2 * config.num_actors
 
 
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
