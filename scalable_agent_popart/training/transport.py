@@ -282,12 +282,12 @@ class LearnerPort:
             if len(request) > _MAX_HANDSHAKE_BYTES:
                 raise ValueError(f"{len(request)} bytes")
             told = json.loads(request)
-            name, settings, noted = (told[part] for part in ("name", "settings", "noted"))
-            if not isinstance(name, str) or {type(settings), type(noted)} != {dict}:
+            name, settings, others = (told[part] for part in ("name", "settings", "may_differ"))
+            if not isinstance(name, str) or {type(settings), type(others)} != {dict}:
                 raise ValueError("parts of other types")
             if len(name) > _MAX_NAME:
                 raise ValueError("a long name")
-            noticed = differences(noted, self._may_differ, name)
+            noticed = differences(others, self._may_differ, name)
             refused = differences(settings, self._handshake, name)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._drop(context, f"shook hands with {type(error).__name__}: {error}")
@@ -304,7 +304,11 @@ class LearnerPort:
                 self._sessions[session] = 0
                 if len(self._sessions) > _MAX_REMEMBERED:
                     self._sessions.popitem(last=False)
-        answer = {"settings": self._handshake, "noted": self._may_differ, "session": session.hex()}
+        answer = {
+            "settings": self._handshake,
+            "may_differ": self._may_differ,
+            "session": session.hex(),
+        }
         return json.dumps(answer).encode()
 
     def _put(self, request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -474,11 +478,11 @@ class LearnerLink:
             channel = _open_channel(address, keys)
             connection = _Connection(channel, address)
             grpc.channel_ready_future(channel).result(_PROBE_SECONDS)
-            told = {"name": self._name, "settings": self._handshake, "noted": self._may_differ}
+            told = {"name": self._name, "settings": self._handshake, "may_differ": self._may_differ}
             answer = json.loads(connection.call("Handshake", json.dumps(told).encode()))
             connection.session = bytes.fromhex(answer["session"])
-            if noted := differences(self._may_differ, answer["noted"], self._name):
-                logging.warning("%s", noted)
+            if noticed := differences(self._may_differ, answer["may_differ"], self._name):
+                logging.warning("%s", noticed)
             if refused := differences(self._handshake, answer["settings"], self._name):
                 raise UserError(
                     f"the learner at {address} has another configuration: {refused}; give both "

@@ -117,7 +117,7 @@ class Fuzzer:
         self._payload = transport.to_bytes(rollout)
         largest = 8 * len(self._payload)
         self._too_much = bytes(3 * max(largest, transport._MAX_HANDSHAKE_BYTES))
-        self._told = {"name": "client", "settings": run.handshake, "noted": {}}
+        self._told = {"name": "client", "settings": run.handshake, "may_differ": {}}
 
     def handshake(self) -> bytes:
         return json.dumps(self._told).encode()
