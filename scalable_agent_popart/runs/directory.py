@@ -282,8 +282,13 @@ def describe_device(device: Mapping[str, Any] | None) -> str:
 
 
 def _git_revision() -> str | None:
-    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty"]
+    """Describes the checkout that this is part of, whoever owns it; None if it is installed."""
+    checkout = Path(__file__).resolve().parents[2]
+    command = ["git", "-C", str(checkout), "-c", "safe.directory=*", "describe"]
+    command += ["--always", "--dirty"]
     try:
+        if not (checkout / ".git").exists():  # Git would go on to what the installation is in.
+            raise FileNotFoundError
         return subprocess.check_output(
             command, stderr=subprocess.DEVNULL, text=True, timeout=10
         ).strip()

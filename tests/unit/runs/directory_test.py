@@ -67,14 +67,22 @@ def test_the_record_is_read_back_and_says_what_made_the_run(
 
 
 def test_the_git_revision_is_the_checkouts_or_without_git_the_images(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GIT_REVISION", "")
     with contextlib.suppress(FileNotFoundError):
-        command = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
+        git = ["git", "-c", "safe.directory=*", "-C"]
+        command = [*git, str(_ROOT), "rev-parse", "--short", "HEAD"]
         head = subprocess.run(command, capture_output=True, text=True).stdout.strip()
         recorded = _record(directory)["git_revision"]
         assert (head in recorded) if head else recorded is None
+        # An installation below somebody's own checkout is of no revision of that.
+        command = [*git, str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+        subprocess.run([*command, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+        installed = tmp_path / "venv" / "package" / "runs" / "directory.py"
+        monkeypatch.setattr(run_directory, "__file__", str(installed))
+        assert _record(directory)["git_revision"] is None
     monkeypatch.setenv("PATH", str(directory.path))
     assert _record(directory)["git_revision"] is None
     monkeypatch.setenv("GIT_REVISION", "v1-2-gabc")
