@@ -120,7 +120,7 @@ class Process:
         assert code is not None
         if self.has_trained:
             seconds = time.monotonic() - self.child.began
-            run_records.note_process(self.run.path, seconds, self.child.max_memory_kib)
+            run_records.record_process(self.run.path, seconds, self.child.max_memory_kib)
         if code not in (0, *_STOPPED):
             raise FailedError(f"{self.run.path} failed (exit code {code}); see {self.run.output}")
         return code
@@ -174,7 +174,7 @@ def _train(
                         print(error, flush=True)
                         failures.append(str(error))
                     else:
-                        if process.trains and code:
+                        if code:
                             waiting.append(run)
                         elif process.trains and not run_records.is_tested(run.path, num_episodes):
                             active.append(Process(run, process.cores, group, test))
@@ -241,7 +241,7 @@ def main(argv: list[str]) -> None:
             sys.exit(128 + stops[0])
         if failures:
             raise FailedError("; ".join(failures))
-    except FailedError as error:
+    except (FailedError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

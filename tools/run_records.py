@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalable_agent_popart.runs.directory import POPULATION_FILE
+from scalable_agent_popart.system.cores import num_cores
 
 # What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
 _LOGS = (
@@ -33,7 +34,7 @@ def has_begun(path: Path) -> bool:
     return any((own / "config.json").is_file() for own in directories(path))
 
 
-def note_process(path: Path, seconds: float, memory: int) -> None:
+def record_process(path: Path, seconds: float, memory: int) -> None:
     """Adds a process that trained a run to the record of these; its largest memory is in KiB.
 
     Runs may be continued by another revision and elsewhere.
@@ -127,13 +128,13 @@ def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def machine() -> dict[str, Any]:
-    """Describes this machine: its processor, cores, memory and system."""
+    """Describes this machine: its processor, cores that may be used, memory and system."""
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
+        "cores": num_cores(),
         "memory_gib": round(pages / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }

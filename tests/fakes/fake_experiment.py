@@ -2,11 +2,13 @@
 
 It learns from a hundred frames every hundredth of a second and saves at SIGTERM. A run whose flags
 have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
-`go` beside the run directory. A population has three members: the first never begins, the second
-has learned before, and the third learns.
+`go` beside the run directory. A test that finds a file `terminate` there removes it and is
+terminated. A population has three members: the first never begins, the second has learned before,
+and the third learns.
 """
 
 import json
+import os
 import signal
 import sys
 import time
@@ -36,6 +38,9 @@ def main(arguments: list[str]) -> None:
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     frames = json.loads(lines[-1])["frames"] if lines else 0
     if flags.get("mode") == "test":
+        if (terminate := run.parent / "terminate").exists():
+            terminate.unlink()
+            os.kill(os.getpid(), signal.SIGTERM)
         episodes = int(flags.get("test_num_episodes", 200))
         tested = {"frames": frames, "starts": "noop", "tasks": {"pong": {"episodes": episodes}}}
         (run / "evaluation.json").write_text(json.dumps(tested))

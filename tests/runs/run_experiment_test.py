@@ -1,12 +1,12 @@
 """A whole experiment: an agent is trained, tested and reported on, and again from its logs."""
 
 import json
-import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+from scalable_agent_popart.system.cores import num_cores
 from tests.fakes.programs import ROOT, metrics
 
 _FLAGS = """--level_name=catch_1,catch_10 --total_environment_frames=2000 --num_actors=4
@@ -29,7 +29,7 @@ def test_an_agent_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     report = (tmp_path / "report" / "report.md").read_text()
     assert "### Gradients by task" in report
     record = json.loads((tmp_path / "report" / "runs.json").read_text())
-    assert record["reported_on"]["cores"] == os.cpu_count()
+    assert record["reported_on"]["cores"] == num_cores()
     (made,) = record["runs"]
     config = json.loads((run / "config.json").read_text())
     assert made["machines"] == [record["reported_on"]]

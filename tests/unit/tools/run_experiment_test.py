@@ -102,8 +102,10 @@ def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) ->
     assert runs[0]["largest_memory_mib"] == experiment.processes("first")[0]["memory_kib"] // 1024
 
 
-def test_a_test_of_fewer_episodes_is_repeated(experiment: Experiment) -> None:
+def test_a_test_that_was_stopped_or_had_fewer_episodes_is_repeated(experiment: Experiment) -> None:
     file = experiment.flag_file("first")
+    (experiment.folder / "runs").mkdir()
+    (experiment.folder / "runs" / "terminate").touch()
     for asked in (
         ["--test_num_episodes=2"],
         ["--test_num_episodes=5"],
@@ -114,6 +116,12 @@ def test_a_test_of_fewer_episodes_is_repeated(experiment: Experiment) -> None:
         assert code == 0, error
     assert (experiment.run_path("first") / "tests").read_text() == "tested\n" * 3
     assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
+
+
+def test_a_folder_that_cannot_be_written_is_named_in_one_line(experiment: Experiment) -> None:
+    code, error = experiment.run("--logdir=/proc/none", experiment.flag_file("first"))
+    assert (code, error.count("\n")) == (1, 1)
+    assert "/proc/none" in error
 
 
 def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
