@@ -77,7 +77,8 @@ def debian_packages(files: Iterable[Path]) -> list[str]:
         lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     except FileNotFoundError:
         lines = libraries
-    return sorted({"zip", *(line.partition(":")[0] for line in lines)})
+    packages = {line.partition(":")[0] for line in lines if not line.startswith("diversion by ")}
+    return sorted({"zip", *packages})
 
 
 def write(
