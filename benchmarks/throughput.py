@@ -156,8 +156,12 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
 
 def changed(config: Config, changes: str) -> Config:
     """The configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`; all else stays equal."""
-    pairs = dict(change.split("=", 1) for change in changes.split(";"))
-    return config.with_flags({name: FLAGS[name].parser.parse(v) for name, v in pairs.items()})
+    try:
+        pairs = dict(change.split("=", 1) for change in changes.split(";"))
+        values = {name: FLAGS[name].parser.parse(value) for name, value in pairs.items()}
+    except (KeyError, ValueError) as error:
+        raise UserError(f"--against={changes} is not FLAG=VALUE;FLAG=VALUE: {error}") from error
+    return config.with_flags(values)
 
 
 def report(config: Config, results: list[dict[str, float]]) -> None:
