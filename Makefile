@@ -53,6 +53,6 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python 3.11, 3.12 or 3.13 here that makes environments; try PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)  # Remove it to have it made of another Python.
 	$(PY) -m pip install --quiet --editable '.[test]'
 	touch $@

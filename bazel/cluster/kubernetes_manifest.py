@@ -224,7 +224,7 @@ def _pod(job: Job, role: str, container: _Object, grace_seconds: int) -> _Object
         **({"nodeSelector": labels} if labels else {}),
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace_seconds,
-        # As the first process the program would not hear SIGTERM before it is ready to save.
+        # As the first process the program would not get SIGTERM before it is ready to save.
         "shareProcessNamespace": True,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

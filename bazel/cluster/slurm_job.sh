@@ -166,7 +166,7 @@ fi
 quick_failures=0
 while [[ -z $stop ]]; do
   began=$SECONDS
-  # Nobody but the program itself is to hear TERM: a zip's own launcher would die of it before
+  # Nobody but the program itself is to get TERM: a zip's own launcher would die of it before
   # the program has saved.
   set -m
   (
@@ -196,7 +196,7 @@ while [[ -z $stop ]]; do
   fi
   echo "the $role ended with exit code $status; starting it again" >&2
   sleep "$pause" &
-  wait $! # A signal is heard at once.
+  wait $! # A signal ends it at once.
 done
 kill "$watch" 2>/dev/null
 

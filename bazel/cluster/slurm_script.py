@@ -30,13 +30,13 @@ _HEADER = """\
 _USAGE = """\
 #   bash {name}.slurm.sh
 #
-# on the login node submits a job each for learner, actors (an array) and evaluator. The same
-# again, when these are gone, resumes. Past its time limit each queues itself again."""
+# on the login node submits a job each for these processes, with actors as an array. The same
+# again, when they are gone, resumes. Past its time limit each queues itself again."""
 
 _POPULATION_USAGE = """\
 #   for member in $(seq 0 {last}); do bash {name}.slurm.sh $member; done
 #
-# on the login node submits a job each for learner, actors (an array) and evaluator of each member.
+# on the login node submits a job each for these processes of each member, with actors as an array.
 # The same for one member whose jobs are gone resumes it, and the others go on without it. Past its
 # time limit each job queues itself again. All members share the run directory."""
 
