@@ -191,6 +191,23 @@ def test_git_knows_which_files_are_absent(checkout: Path) -> None:
     assert absent.endswith(f": git -C {checkout} checkout .")
 
 
+def test_the_wheel_needs_the_packages_of_what_its_programs_are_linked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, lines in {
+        "objdump": "Dynamic Section:\n  NEEDED  libGL.so.1\n  NEEDED  libz.so.1",
+        "dpkg-query": "diversion by glx from: /usr/lib/x86_64-linux-gnu/libGL.so.1\n"
+        "libgl1:amd64: /usr/lib/x86_64-linux-gnu/libGL.so.1\nzlib1g: /usr/lib/libz.so.1",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{lines}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert wheel.debian_packages([Path("lab.so")]) == ["libgl1", "zip", "zlib1g"]
+    (tmp_path / "dpkg-query").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert wheel.debian_packages([Path("lab.so")]) == ["libGL.so.1", "libz.so.1", "zip"]
+
+
 def test_the_wheel_is_one_that_installers_read(checkout: Path, tmp_path: Path) -> None:
     build_files = BuildFiles(checkout)
     for name in ("deepmind_lab.so", "bspc", "q3map2", "libdmlab_headless_hw.so", "baselab/vm.pk3"):
