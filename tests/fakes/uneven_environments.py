@@ -18,6 +18,7 @@ class UnevenEnvironments:
     def __init__(self, task_ids: np.ndarray, lost: float = 0.02):
         size = len(task_ids)
         self.task_ids = np.asarray(task_ids, np.int32)
+        self.groups = np.arange(size)
         self.restarts = np.zeros(size, np.int64)
         self.closed = False
         self._lost = lost

@@ -27,6 +27,8 @@ _POPART = {"use_popart": True, "popart_step_size": 1e-4}
 _CLUSTER = {"learner_address": "host:1"}
 _EVALUATOR = {"job_name": "evaluator"}
 _FIXED = {name for name, each in SETTINGS.items() if each.belongs_to == CHECKPOINT}
+# The suite `unscored` of this module, as `--level_name` finds it.
+SUITE = dataclasses.replace(suites.resolve("catch5"), name="unscored", reference_scores={})
 
 
 def _config(level_name: str = "catch5", /, **given: Any) -> Config:
@@ -213,6 +215,10 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"learner_address": "host"}, "--learner_address=host must be HOST:PORT"),
         ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
         ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
+        ("pong", {**_PBT, "pbt_member": 1, "pbt_places": 2}, "with --pbt_member leave it out"),
+        ("pong", {**_PBT, "max_grad_norm": 0.0}, "--max_grad_norm=0 cannot be tuned"),
+        ("stairway_to_melon", _PBT, "melon has none: add a level of dmlab30"),
+        (f"{__name__}:unscored", _PBT, "unscored has none: give the suite some"),
     ],
 )
 def test_contradictions_are_refused_with_the_values(

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sonnet as snt
 import tensorflow as tf
 
 import popart
@@ -139,6 +140,14 @@ def test_statistics_start_at_zero_and_one_and_are_saved_but_not_trained() -> Non
     assert {head.shift.ref(), head.second_moment.ref()} <= {v.ref() for v in head.variables}
     tensors = [head.weights, head.bias, *value, *head.statistics(tf.constant([0]))]
     assert {tensor.dtype for tensor in tensors} == {tf.float32}
+
+
+def test_weights_start_a_hundred_times_smaller_than_a_linear_layers() -> None:
+    head, layer = popart.ValueHead(100), snt.Linear(100)
+    head(tf.zeros([400]), tf.constant(0))
+    layer(tf.zeros([1, 400]))
+    assert 100 * np.std(head.weights) == pytest.approx(np.std(layer.w), rel=0.05)
+    assert not np.any(head.bias)
 
 
 def test_values_are_those_of_each_states_own_task() -> None:

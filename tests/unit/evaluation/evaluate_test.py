@@ -10,8 +10,10 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from environments import Lockstep, StepOutput
+from environments import EnvironmentLostError, Lockstep, StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
@@ -21,19 +23,21 @@ from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.suites.atari import emulator, starts
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
+from tests.fakes.uneven_environments import UnevenEnvironments
 
 _ROOT = Path(__file__).resolve().parents[3]
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
 
 
 class _StillPolicy:
-    """Always chooses action 0; records how many environments it acts in."""
+    """Always chooses action 0; records how many environments it acts in, and whom it forgets."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
+        self.forgotten: list[int] = []
 
     def forget(self, ids: np.ndarray) -> None:
-        del ids
+        self.forgotten += ids.tolist()
 
     def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
         assert len(ids) == len(env_output.reward)
@@ -50,6 +54,25 @@ def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path:
     assert returns == [[*episodes[:2]], [*episodes[:1]], [*episodes]]
     # The second copy plays on, uncounted, as long as the first does.
     assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
+
+
+def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
+    pool, policy = UnevenEnvironments(np.zeros(2), lost=0.02), _StillPolicy()
+    returns = evaluate.play(pool, policy, [20, 20], VideoRecorder(tmp_path, {}))
+    assert pool.restarts.max() > evaluate._MAX_RESTARTS, "but not within an episode"
+    assert np.bincount(policy.forgotten).tolist() == (1 + pool.restarts).tolist()
+    in_turn = [13.0, 17.0, 11.0, 15.0, 14.0]  # Episodes' returns, again and again.
+    for own in returns:
+        turns = [in_turn.index(episode_return) for episode_return in own]
+        assert len(turns) == 20
+        assert all(new in (0, (old + 1) % 5) for old, new in itertools.pairwise([4, *turns]))
+
+
+def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
+    pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # It would finish at last.
+    with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):
+        evaluate.play(pool, _StillPolicy(), [1], VideoRecorder(tmp_path, {}))
+    assert pool.restarts.tolist() == [9]
 
 
 def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
@@ -84,55 +107,71 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
 ) -> None:
     flags = {"level_name": "catch5", "logdir": str(tmp_path), "use_lstm": True}
     main_program.run(**flags, **_SMALL | {"num_actors": 5})
-    traced, modes = [], []
+    traced, modes, seeds = [], [], []
     step, make_environments = Agent.step, factory.make_environments
 
     def count_traces(agent: Agent, *inputs: Any) -> Any:
         traced.append(agent)
         return step(agent, *inputs)
 
-    def record_mode(*given: Any, training: bool) -> Any:
+    def record(*given: Any, training: bool) -> Any:
         modes.append(training)
+        seeds.append(given[-1].generate_state(4).tolist())
         return make_environments(*given, training=training)
 
     config = Config.from_flags({**flags, "mode": "test", "test_num_episodes": 3})
     with monkeypatch.context() as patch:
         patch.setattr(Agent, "step", count_traces)
-        patch.setattr(factory, "make_environments", record_mode)
+        patch.setattr(factory, "make_environments", record)
         tester = evaluate.Tester(config)
         first = tester.test()
         for task, result in first["tasks"].items():  # A game of catch_10 is worth 10 or -10.
             scale = float(task.removeprefix("catch_"))
             assert np.abs(result["returns"]).tolist() == pytest.approx([scale] * 3)
         assert tester.test()["tasks"] == first["tasks"]  # The same weights play the same games.
+        evaluate.Tester(config.with_flags({"seed": 2})).test()
+        assert seeds[0] == seeds[1] != seeds[2]
     main_program.run(**flags, **_SMALL | {"num_actors": 5, "total_environment_frames": 1280})
     newer = tester.test()
     assert newer["frames"] > first["frames"]
     assert newer["tasks"] == evaluate.Tester(config).test()["tasks"]
-    assert len(traced) == 1
-    assert modes == [False, False]
+    assert len(traced) == 2, "once a tester"
+    assert modes == [False] * 3
 
 
-def test_the_evaluator_follows_a_run_to_its_end_with_one_tester(
+def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, frames, names = [], iter((100, 200)), itertools.count()
+    made, tested, seen = [], [], []
+    names = iter([None, "a", "a", "same frames", "removed", "b"])
+    frames = {"a": 100, "same frames": 100, "removed": None, "b": 200}
+
+    def newest_checkpoint(directory: Path) -> str | None:
+        seen.append(next(names))
+        return seen[-1]
 
     class FakeTester:
         def __init__(self, config: Config):
             made.append(config)
 
         def test(self) -> dict[str, Any]:
+            tested.append(seen[-1])
             tasks, scores = {"catch_1": {"mean_return": 0.5}}, {"mean": 1.5, "median": None}
-            return {"frames": next(frames), "starts": "noop", "aggregate": scores, "tasks": tasks}
+            head = {"frames": frames[seen[-1]], "starts": "noop"}
+            return {**head, "aggregate": scores, "tasks": tasks}
 
     monkeypatch.setattr(evaluate, "Tester", FakeTester)
-    monkeypatch.setattr(evaluate, "newest_checkpoint", lambda directory: f"ckpt-{next(names)}")
-    monkeypatch.setattr(evaluate, "frames_of", lambda checkpoint: -5)
+    monkeypatch.setattr(evaluate, "newest_checkpoint", newest_checkpoint)
+    monkeypatch.setattr(evaluate, "frames_of", frames.get)
+    monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     evaluate.follow(Config.from_flags(given))
-    assert len(made) == 1
+    assert (len(made), tested) == (1, ["a", "b"])
     lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
     assert [line["frames"] for line in lines] == [100, 200]
     assert lines[0]["mean_return"] == {"catch_1": 0.5}
-    assert any((tmp_path / "evaluator").iterdir())
+    curves = EventAccumulator(str(tmp_path / "evaluator")).Reload()
+    assert set(curves.Tags()["tensors"]) == {"evaluation/mean", "evaluation_return/catch_1"}
+    for tag, value in (("evaluation/mean", 1.5), ("evaluation_return/catch_1", 0.5)):
+        points = [(each.step, tf.make_ndarray(each.tensor_proto)) for each in curves.Tensors(tag)]
+        assert points == [(100, value), (200, value)]

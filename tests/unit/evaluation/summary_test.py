@@ -65,13 +65,24 @@ def test_dmlab_has_both_columns() -> None:
 
 
 def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = _summary({"pong": [-20.0, 20.0], "boxing": [10.0]})
-    evaluation_summary.show(summary, "%")
-    _, _, pong, boxing, *aggregates = capsys.readouterr().out.splitlines()
-    assert pong.split()[:5] == ["pong", "2", "0", "[-20,", "20]"]
-    assert boxing.split()[:3] == ["boxing", "1", "10"]
-    assert [line.split()[0] for line in aggregates] == ["mean", "median", "mean"]
+    def lines(summary: dict[str, Any]) -> list[str]:
+        evaluation_summary.show(summary, "%")
+        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
+
+    summary = _summary({"pong": [-20.0, 20.0], "boxing": [14.0]})
+    assert lines(summary) == [
+        "pong 2 0 [-20, 20] 58.6%",
+        "boxing 1 14 115.8%",
+        "mean normalised score 87.2%",
+        "median normalised score 87.2%",
+        "mean capped normalised score 79.3%",
+    ]
     assert summary["tasks"]["boxing"]["mean_return_interval"] is None
+    train, test = "rooms_collect_good_objects_train", "rooms_collect_good_objects_test"
+    *levels, mean, _, _ = lines(_summary({test: [1.0, 3.0], train: [5.0, 5.0]}, level_name=train))
+    assert levels == [f"{test} 2 2 [1, 3] 19.4%", f"{train} 2 5 [5, 5] 49.6%"]
+    each = "49.6% [49.6, 49.6] on train levels, 19.4% [9.3, 29.5] on test levels"
+    assert mean == f"mean normalised score {each}"
 
 
 def test_the_newest_test_is_at_the_top_and_none_is_lost(tmp_path: Path) -> None:

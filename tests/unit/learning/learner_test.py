@@ -233,6 +233,8 @@ def test_an_update_that_xla_compiled_is_the_same_update() -> None:
     plain, by_xla = (
         make_learner(**_PIXEL_CONTROL, **how) for how in ({}, _IN_TURN | {"xla": True})
     )
+    attributes = by_xla._compiled_update.get_concrete_function().function_def.attr
+    assert attributes["_XlaMustCompile"].b
     metrics = [each.update(make_batch(shape=PIXEL_CONTROL_SHAPE)) for each in (plain, by_xla)]
     assert metrics[0].keys() == metrics[1].keys()
     for name, value in metrics[0].items():

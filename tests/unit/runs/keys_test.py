@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,13 +38,23 @@ def test_keys_that_others_can_read_or_have_written_are_refused(tmp_path: Path) -
             keys.load(place, keys.ACTOR)
         (place / name).chmod(0o600)
     keys.load(place, keys.ACTOR)
-    if os.geteuid() == 0:
-        os.chown(place / "learner.crt", 12345, 12345)
-        with pytest.raises(UserError, match="belongs to another user"):
-            keys.load(place, keys.LEARNER)
-        os.chown(place / "actor.key", os.geteuid(), 12345)
-        (place / "actor.key").chmod(0o640)
-        keys.load(place, keys.ACTOR)  # As in a Secret that Kubernetes has mounted.
+
+
+def test_keys_are_the_users_own_or_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.make(place := tmp_path / "keys")
+    (place / "actor.key").chmod(0o640)
+
+    def load_as_user_1000(owner: int) -> None:
+        def fstat(file: int) -> SimpleNamespace:
+            return SimpleNamespace(st_uid=owner, st_mode=os.fstat(file).st_mode)
+
+        monkeypatch.setattr(keys, "os", SimpleNamespace(fstat=fstat, geteuid=lambda: 1000))
+        keys.load(place, keys.ACTOR)
+
+    load_as_user_1000(owner=0)  # As in a Secret that Kubernetes has mounted.
+    for owner, refusal in ((1000, "actor.key is open to other"), (1001, "belongs to another user")):
+        with pytest.raises(UserError, match=refusal):
+            load_as_user_1000(owner)
 
 
 def test_what_are_no_keys_is_said(tmp_path: Path) -> None:

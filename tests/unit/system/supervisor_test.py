@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -75,18 +74,27 @@ def test_what_a_child_has_started_ends_with_it(killed: bool) -> None:
         wait_until(lambda: not is_alive(program))
 
 
-def test_children_have_a_grace_period_of_which_all_know_the_end() -> None:
+def test_children_have_a_grace_period_of_which_all_know_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code = "import signal; signal.signal(15, {}); print(1, flush=True); signal.pause()"
     deaf, saving = code.format("signal.SIG_IGN"), code.format("lambda *_: exit(5)")
-    with _python(deaf) as first, _python(deaf) as second, _python(saving) as third:
+    with _python(saving) as first, _python(deaf) as second, _python(deaf) as third:
         children = [first, second, third]
         for child in children:
             _line(child)
             child.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        supervisor.end(children, 0.5)
-        assert 0.5 <= time.monotonic() - began < 1.0
-        assert [child.exit_code for child in children] == [137, 137, 5]
+        # Now, and before each wait.
+        clock = mock.Mock(monotonic=mock.Mock(side_effect=[100, 100, 131.875, 140]))
+        monkeypatch.setattr(supervisor, "time", clock)
+        with mock.patch.object(Child, "wait", autospec=True, side_effect=Child.wait) as wait:
+            supervisor.end(children, 32)
+        assert [call.args for call in wait.call_args_list[:3]] == [
+            (first, 32),
+            (second, 0.125),
+            (third, 0),
+        ]
+        assert [child.exit_code for child in children] == [5, 137, 137]
 
 
 @pytest.mark.parametrize("own_end", [signal.SIGKILL, signal.SIGTERM])
