@@ -65,7 +65,8 @@ def main(arguments: list[str]) -> None:
             continue
         frames += 100
         line = json.dumps({"frames": frames, "frames_per_second": 10})
-        metrics.open("a").write(line + "\n")
+        with metrics.open("a") as file:  # Left to be closed, it would lose what `save` raises.
+            file.write(line + "\n")
 
 
 if __name__ == "__main__":
