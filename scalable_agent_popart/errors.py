@@ -14,9 +14,13 @@ class UserError(Exception):
 
 
 class DivergenceError(UserError):
-    """A run's loss is no longer a finite number."""
+    """A run's loss, weights or logits are no longer finite numbers."""
 
     signal_number: int | None = None  # Of the signal that had asked the run to stop before.
+
+    def __init__(self, what: str):
+        advice = "lower --learning_rate or --max_grad_norm and give another --logdir"
+        super().__init__(f"training diverged: {what}; {advice}")
 
 
 class PassingError(UserError):

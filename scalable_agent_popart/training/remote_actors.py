@@ -22,7 +22,7 @@ from scalable_agent_popart.acting.policy import Weights, WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import DivergenceError, PassingError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import keys
@@ -192,7 +192,10 @@ def run_actor_job(config: Config) -> int | None:
                 pass
         finally:
             actors.close()
-        actors.raise_error()
+        try:
+            actors.raise_error()
+        except DivergenceError as error:  # Which the learner has to mend, and may have mended soon.
+            raise PassingError(str(error)) from error
     return stop.signal_number
 
 

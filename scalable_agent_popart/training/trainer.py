@@ -84,8 +84,8 @@ def train(
     Returns None at the end or where the tuner stops, or the number of the signal that asked to
     stop. Raises UserError if the run directory is another run's, damaged or without its
     checkpoints, or if others can read its keys, before anything is written; if another process
-    trains there; or if the learner's port is taken. Raises DivergenceError if the loss is no
-    longer finite, as it was at the newest checkpoint.
+    trains there; or if the learner's port is taken. Raises DivergenceError if loss, weights or
+    logits are no longer finite.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
@@ -162,18 +162,16 @@ def _learn(
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
+        except DivergenceError:  # Noticed by a policy.
+            raise
         except (EnvironmentLostError, UserError) as error:
             failure = error
             break
-        except Exception:
-            if metrics is not None:
-                _check(learner, metrics)  # No action can be drawn with what is not finite.
-            raise
         if batch is None:
             if metrics is None:
                 log.show_start(actors.describe_start())
             else:
-                _check(learner, metrics)  # Nor do processes of environments get one then.
+                _check(learner, metrics)  # Actor jobs wait for finite weights.
             continue
         if metrics is None:
             log.show_start("compiling the update")
@@ -234,10 +232,9 @@ def _record(
 def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:
     """Raises DivergenceError if an update, or the weights after it, are not finite."""
     loss, norm = float(metrics["total_loss"]), float(metrics["gradient_norm"])
-    weights = learner.agent.trainable_variables
-    if not np.isfinite([loss, norm, *(np.abs(weight.numpy()).max() for weight in weights)]).all():
+    largest = np.max([np.abs(weight).max() for weight in learner.agent.trainable_variables])
+    if not np.isfinite([loss, norm, largest]).all():
         raise DivergenceError(
-            f"training diverged at {int(learner.frames):,} frames: total_loss is {loss}, "
-            f"gradient_norm {norm}; "
-            "lower --learning_rate or --max_grad_norm and give another --logdir"
+            f"at {int(learner.frames):,} frames total_loss is {loss:g}, gradient_norm {norm:g} and "
+            f"the largest weight {largest:g}"
         )

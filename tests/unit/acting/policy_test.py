@@ -1,10 +1,21 @@
 """Weights that act change only when the policy takes others."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from environments import StepOutput
 from scalable_agent_popart.acting.policy import Policy, WeightStore
+from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.rollouts import Rollout
 from tests.unit.acting.actor_test import make_agent
+
+
+def _zero_step(spec: Rollout) -> StepOutput:
+    """One environment's step, of zeros."""
+    return tf.nest.map_structure(
+        lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype), spec.env_outputs
+    )
 
 
 def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
@@ -50,13 +61,20 @@ def test_a_policy_takes_older_weights_of_a_learner_that_went_back() -> None:
             np.testing.assert_array_equal(own, other)
 
 
+def test_a_policy_that_can_choose_no_action_says_that_training_diverged() -> None:
+    agent, spec = make_agent(use_lstm=False, stacks=False)
+    weights = agent.trainable_variables
+    policy = Policy(agent, WeightStore(weights, version=1), seed=0, num_environments=1)
+    for variable in weights:  # Finite, but not the sums of products.
+        variable.assign(tf.fill(variable.shape, 1e30))
+    with pytest.raises(DivergenceError, match="logits are not finite"):
+        policy.act(np.array([0]), _zero_step(spec))
+
+
 def test_actions_are_sampled_anew_at_every_step_and_decided_by_the_seed() -> None:
     agent, spec = make_agent(use_lstm=False, stacks=False)
     store = WeightStore(agent.trainable_variables, version=1)
-    step = tf.nest.map_structure(
-        lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype), spec.env_outputs
-    )
-    ids = np.array([0])
+    ids, step = np.array([0]), _zero_step(spec)
 
     def actions(seed: int) -> list[int]:
         policy, sampled = Policy(agent, store, seed, num_environments=1), []
