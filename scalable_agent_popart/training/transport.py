@@ -449,11 +449,7 @@ class LearnerLink:
             return connection.call(method, message)
         except grpc.RpcError as error:
             code = error.code()
-            if code == grpc.StatusCode.PERMISSION_DENIED:
-                raise UserError(
-                    f"the learner at {connection.address} does not understand this job "
-                    f"({error.details()}); run the same version of the program on both sides"
-                ) from error
+            _refuse_misunderstanding(error, connection.address)
         except ValueError:  # Another thread has closed the channel.
             return None
         with self._lock:
@@ -493,6 +489,8 @@ class LearnerLink:
                 self._connection, channel = connection, None
             return connection
         except (FileNotFoundError, grpc.RpcError, grpc.FutureTimeoutError) as error:
+            if isinstance(error, grpc.RpcError):
+                _refuse_misunderstanding(error, address)
             if time.monotonic() > self._next_warning:
                 self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
                 where = f"that has no {getattr(error, 'filename', '')} yet"
@@ -547,6 +545,15 @@ def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) ->
         for setting in {**own, **theirs}
         if theirs.get(setting) != own.get(setting)
     )
+
+
+def _refuse_misunderstanding(error: grpc.RpcError, address: str) -> None:
+    """Raises UserError if a learner has dropped this side for what it said."""
+    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+        raise UserError(
+            f"the learner at {address} does not understand this job ({error.details()}); run the "
+            "same version of the program on both sides"
+        ) from error
 
 
 def _one_line(text: str) -> str:

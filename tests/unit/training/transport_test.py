@@ -20,7 +20,7 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import keys
 from scalable_agent_popart.training import transport
 from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
-from tests.fakes.programs import wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
 SPEC = rollouts.rollout_spec(ArraySpec((2, 3, 1), np.uint8), (), num_actions=3, unroll_length=4)
 HANDSHAKE = {"--network": "shallow"}
@@ -147,7 +147,7 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     asks.start()
     wait_until(lambda: bool(answers or wire.queue._changed._waiters))
     wire.queue.get(8)
-    asks.join()
+    asks.join(DEADLINE_SECONDS)
     assert answers == [LearnerStatus(8, 0, False)]
 
 
@@ -218,6 +218,12 @@ def test_nothing_is_answered_before_a_handshake(wire: Wire, method: str) -> None
     with pytest.raises(grpc.RpcError) as refused:
         wire.call(channel, method, bytes(100))
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_job_that_the_learner_does_not_understand_is_told_so(wire: Wire) -> None:
+    wire.open().publish(0, b"")
+    with pytest.raises(UserError, match=r"a long name.*run the same version of the program"):
+        wait_until(lambda: wire.link("x" * 1000).status() is not None)
 
 
 def session(wire: Wire, channel: grpc.Channel) -> bytes:
