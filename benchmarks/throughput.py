@@ -42,7 +42,7 @@ from absl import app, flags
 
 import experiment
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import SETTINGS, Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system import hardware
 
@@ -157,10 +157,12 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
 def changed(config: Config, changes: str) -> Config:
     """The configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`; all else stays equal."""
     try:
-        pairs = dict(change.split("=", 1) for change in changes.split(";"))
-        values = {name: FLAGS[name].parser.parse(value) for name, value in pairs.items()}
-    except (KeyError, ValueError) as error:
-        raise UserError(f"--against={changes} is not FLAG=VALUE;FLAG=VALUE: {error}") from error
+        pairs = [change.partition("=") for change in changes.split(";")]
+        values = {n: FLAGS[n].parser.parse(value) for n, _, value in pairs if n in SETTINGS}
+    except ValueError as error:
+        raise UserError(f"--against={changes}: {error}") from error
+    if len(values) < len(pairs):
+        raise UserError(f"--against={changes} is not FLAG=VALUE;FLAG=VALUE with an agent's flags")
     return config.with_flags(values)
 
 

@@ -235,7 +235,7 @@ def main(argv: list[str]) -> None:
         try:
             if not stops:
                 _report(runs)
-        except FailedError as error:
+        except (FailedError, OSError) as error:
             failures.append(str(error))
         if stops:
             sys.exit(128 + stops[0])

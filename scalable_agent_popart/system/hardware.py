@@ -75,13 +75,14 @@ def keep_freed_memory() -> None:
 
 
 def allow_open_files() -> int:
-    """Raises this process's limit of open files, of which a connection is one; returns it.
+    """Raises this process's limit of open files; returns how many it may open, or a great number.
 
-    Each environment in a process of its own takes two.
+    A connection is one. Each environment in a process of its own takes two.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    if now != resource.RLIM_INFINITY and now < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     return limit
 
 

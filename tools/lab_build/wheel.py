@@ -18,6 +18,7 @@ _TAG = f"cp{_PYTHON.replace('.', '')}"
 NAME = f"deepmind_lab-{_VERSION}-{_TAG}-{_TAG}-linux_x86_64.whl"
 _INFORMATION = f"deepmind_lab-{_VERSION}.dist-info"
 _PACKAGE_INIT = Path(__file__).resolve().parent / "package_init.py"
+_DIVERSIONS = ("diversion by ", "local diversion ")  # Of dpkg, which names no package there.
 _METADATA = f"""\
 Metadata-Version: 2.1
 Name: deepmind-lab
@@ -74,10 +75,12 @@ def debian_packages(files: Iterable[Path]) -> list[str]:
     libraries = sorted({line.split()[1] for line in lines if line.split()[:1] == ["NEEDED"]})
     try:
         command = ["dpkg-query", "--search", *(f"*/x86_64-linux-gnu/{name}" for name in libraries)]
-        lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+        english = {**os.environ, "LC_ALL": "C"}
+        found = subprocess.run(command, capture_output=True, text=True, env=english)
+        lines = found.stdout.splitlines()
     except FileNotFoundError:
         lines = libraries
-    packages = {line.partition(":")[0] for line in lines if not line.startswith("diversion by ")}
+    packages = {line.partition(":")[0] for line in lines if not line.startswith(_DIVERSIONS)}
     return sorted({"zip", *packages})
 
 
