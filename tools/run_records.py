@@ -1,6 +1,7 @@
 """Records what made a run, and how far it is, for the files beside a report."""
 
 import json
+import lzma
 import os
 import platform
 import statistics
@@ -110,13 +111,16 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
     checkpoints to go on from.
     """
     partial = file.with_name(f"{file.name}.partial")
-    with tarfile.open(partial, "w:xz") as archive:
-        for path in paths:
-            # Beside its members' logs a population has some of its own.
-            folders = dict.fromkeys([path, *directories(path)])
-            logs = [own / name for own in folders for name in (POPULATION_FILE, *_LOGS)]
-            for log in filter(Path.exists, logs):
-                archive.add(log, str(log.relative_to(path.parent)), filter=_content)
+    # Beside its members' logs a population has some of its own.
+    folders = {own: path.parent for path in paths for own in [path, *directories(path)]}
+    with (
+        lzma.open(partial, "wb", preset=9 | lzma.PRESET_EXTREME) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
+        for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better beside each other.
+            for own, root in folders.items():
+                if (log := own / name).exists():
+                    archive.add(log, str(log.relative_to(root)), filter=_content)
     partial.replace(file)
 
 
