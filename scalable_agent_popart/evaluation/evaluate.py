@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tqdm
 import tree
 
 from environments import EnvironmentLostError, EnvironmentPool
@@ -22,6 +21,7 @@ from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import Checkpoints, frames_of, newest_checkpoint
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
 _MAX_RESTARTS = 8  # How often an environment may be lost within an episode and begin again.
@@ -135,7 +135,7 @@ def play(
     remaining = np.array(quotas)
     restarts = np.zeros_like(remaining)  # Of each environment up to its last episode's end.
     environments.start()
-    with tqdm.tqdm(total=int(remaining.sum()), unit=" episodes") as progress:
+    with progress_bar(int(remaining.sum()), " episodes") as progress:
         while remaining.any():
             ids, env_output, fresh = ready = environments.receive(_POLL_SECONDS)
             policy.forget(ids[fresh])

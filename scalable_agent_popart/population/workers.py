@@ -11,14 +11,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
-import tqdm
-
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import child_program, supervisor
-from scalable_agent_popart.system.signals import StopOnSignal, Terminal, show_saved
+from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.supervisor import Child, Restarts
+from scalable_agent_popart.system.terminal import Terminal, progress_bar, show_saved
 
 _COMMAND = "from scalable_agent_popart.population.workers import work; work()"
 _POLL_SECONDS = 0.5
@@ -126,17 +125,12 @@ class _Progress:
             with contextlib.suppress(UserError, OSError):
                 self._num_events[number] = len(member.read_lineage())
         self._count()
-        self._terminal = Terminal()
-        terminal = self._terminal.isatty()
-        self._bar = tqdm.tqdm(
-            file=self._terminal,
-            total=size * config.total_environment_frames,
+        self._bar = progress_bar(
+            size * config.total_environment_frames,
+            " frames",
             initial=self.frames,
             desc="members start",
-            unit=" frames",
             unit_scale=True,
-            mininterval=0.5 if terminal else 10.0,
-            dynamic_ncols=terminal,
             smoothing=0.05,
         )
 
@@ -149,7 +143,7 @@ class _Progress:
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
                 for event in events[self._num_events[number] :]:
-                    self._bar.write(event.describe(number), file=self._terminal)
+                    self._bar.write(event.describe(number), file=Terminal())
                 self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tqdm
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
@@ -27,7 +26,7 @@ from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.system.signals import Terminal
+from scalable_agent_popart.system.terminal import progress_bar
 
 _RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
 # TensorBoard shows these in the group `speed`, losses in `losses` and the rest in `learning`.
@@ -120,15 +119,11 @@ class RunLog:
             self._count_episode(episode)
         _cut_events(self._directory.path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
-        terminal = sys.stderr.isatty()
-        self._progress = tqdm.tqdm(
-            file=Terminal(),
-            total=total_frames,
+        self._progress = progress_bar(
+            total_frames,
+            " frames",
             initial=frames,
-            unit=" frames",
             unit_scale=True,
-            mininterval=0.5 if terminal else 10.0,
-            dynamic_ncols=terminal,
             smoothing=0.05,
             disable=not show_progress,
         )

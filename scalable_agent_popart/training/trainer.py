@@ -21,7 +21,8 @@ from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory, describe_device
 from scalable_agent_popart.runs.logs import RunLog
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.system.signals import StopOnSignal, show_saved
+from scalable_agent_popart.system.signals import StopOnSignal
+from scalable_agent_popart.system.terminal import show_saved
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
 from scalable_agent_popart.training.remote_actors import RemoteActors, prepare_keys

@@ -15,7 +15,7 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
-from scalable_agent_popart.system.signals import show_saved
+from scalable_agent_popart.system.terminal import show_saved
 
 
 def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) -> None:
