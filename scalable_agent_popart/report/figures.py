@@ -146,7 +146,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
     # Neither shared axes nor automatic layout: both take a second for every ten tasks.
     figure = Figure(figsize=(width, height))
     outer = figure.add_gridspec(
-        rows, columns, left=0.7 / width, right=1 - 0.1 / width, bottom=0.6 / height,
+        rows, columns, left=0.7 / width, right=1 - 0.2 / width, bottom=0.6 / height,
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
     unit = _frames_axis(figure, table["frames"].max(), y=0.1 / height)
