@@ -127,13 +127,25 @@ class Config:
     )
     seed: int = setting(1, "Random seed.", RUN, low=0)
     total_environment_frames: int = setting(
-        ..., "Environment frames to train for, of each member.", above=0, changes_freely=True
+        ...,
+        "Environment frames to train for; in a population, of each member. Defaults are for whole "
+        "suites; for some levels of one they are smaller in proportion.",
+        above=0,
+        changes_freely=True,
     )
     num_actors: int = setting(
-        ..., "Environments, dealt round robin over the levels.", PROCESS, above=0, modes=_RUNS
+        ...,
+        "Environments, dealt round robin over the levels. Defaults are for whole suites; for some "
+        "levels of one it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
+        PROCESS,
+        above=0,
+        modes=_RUNS,
     )
     actor_threads: int = setting(
-        0, "Threads that step actors; 0: one a core, with eight actors or more.", PROCESS, low=0
+        0,
+        "Threads that step actors; 0: one a core, but each has eight actors or more.",
+        PROCESS,
+        low=0,
     )
     unroll_length: int = setting(..., "Rollout length in agent steps.", above=0, shared=True)
     batch_size: int = setting(..., "Rollouts per batch.", above=0)
