@@ -129,21 +129,22 @@ class Config:
     total_environment_frames: int = setting(
         ...,
         "Environment frames to train for; in a population, of each member. Defaults are for whole "
-        "suites; for some levels of one they are smaller in proportion.",
+        "suites; for only some of a suite's levels they are smaller in proportion.",
         above=0,
         changes_freely=True,
     )
     num_actors: int = setting(
         ...,
-        "Environments, dealt round robin over the levels. Defaults are for whole suites; for some "
-        "levels of one it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
+        "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
+        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
         PROCESS,
         above=0,
         modes=_RUNS,
     )
     actor_threads: int = setting(
         0,
-        "Threads that step actors; 0: one a core, but each has eight actors or more.",
+        "Threads that step actors; 0: one a core, or fewer, so that each has at least "
+        "eight actors if there are that many.",
         PROCESS,
         low=0,
     )

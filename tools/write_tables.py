@@ -31,7 +31,8 @@ If the first line names several CSV files, the table is of the rows of all, and 
 has the name of each file's folder.
 
 Within a text, a comment says what the number after it is made of: a file, a query that is true for
-one of its rows, and the text for that row:
+one of its rows, and the text for that row. No line may begin with it, or Markdown takes that line
+for HTML:
 
   <!-- value: results/catch5/earlier.csv; set == "later" and agent == "IMPALA"; {score:.1f} -->
 

@@ -17,7 +17,7 @@ from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.supervisor import Child, Restarts
-from scalable_agent_popart.system.terminal import Terminal, progress_bar, show_saved
+from scalable_agent_popart.system.terminal import progress_bar, show_saved
 
 _COMMAND = "from scalable_agent_popart.population.workers import work; work()"
 _POLL_SECONDS = 0.5
@@ -143,7 +143,7 @@ class _Progress:
             with contextlib.suppress(UserError, OSError):
                 events = member.read_lineage()
                 for event in events[self._num_events[number] :]:
-                    self._bar.write(event.describe(number), file=Terminal())
+                    self._bar.write(event.describe(number), file=self._bar.fp)
                 self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness

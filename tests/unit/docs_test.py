@@ -42,6 +42,7 @@ def test_links_lead_somewhere_and_tables_are_those_that_the_csv_files_make(page:
         assert path.exists(), target
         assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
     assert write_tables.fill(text, _ROOT) == text, "run tools/write_tables.py"
+    assert not re.search(r"^\s*([*-] )?<!-- value:", text, re.M), "would be a block of HTML"
 
 
 @pytest.mark.parametrize("name", ["paper.md", "contributing.md"])
