@@ -7,13 +7,14 @@ from pathlib import Path
 from scalable_agent_popart import suites
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import Emulator
-
-_ROOT = Path(__file__).resolve().parents[3]
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT
 
 
 def _run_tool(directory: Path, *given: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "tools/record_starts.py", f"--human_starts_dir={directory}", *given]
-    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
 
 
 def test_tool_records_games_played_at_random(tmp_path: Path) -> None:

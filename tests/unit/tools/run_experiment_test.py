@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.programs import ROOT, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, metrics, wait_until
 
 _ENDLESS = 10**9
 
@@ -68,7 +68,7 @@ class Experiment:
     def run(self, *arguments: str) -> tuple[int, str]:
         """Returns the exit code, and what was written to standard error."""
         with self.running(*arguments) as process:
-            _, error = process.communicate(timeout=60)
+            _, error = process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode, error
 
     def any_alive(self) -> bool:
@@ -132,7 +132,7 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
     with experiment.running(endless) as process:
         wait_until(lambda: bool(metrics(learns)), process)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=DEADLINE_SECONDS)
     frames = metrics(learns)[-1]["frames"]
     code, error = experiment.run(experiment.flag_file("pbt", frames + 300, "--mode=pbt"))
     assert code == 0, error
@@ -185,7 +185,7 @@ def test_a_signal_saves_what_trains_and_leaves_nothing(experiment: Experiment, n
         wait_until(lambda: all(experiment.frames(n) > 0 for n in ("first", "second")), process)
         for _ in range(2):
             process.send_signal(number)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=DEADLINE_SECONDS)
         wait_until(lambda: not experiment.any_alive())
     killed = number == signal.SIGKILL
     assert process.returncode == (-number if killed else 128 + number)
