@@ -1,5 +1,6 @@
 """Records what made a run, and how far it is, for the files beside a report."""
 
+import io
 import json
 import lzma
 import os
@@ -99,8 +100,7 @@ def describe(path: Path) -> dict[str, Any]:
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
-        # Not the machine's folders.
-        "flags": {name: v for name, v in config["flags"].items() if not name.endswith("dir")},
+        "flags": _without_folders(config["flags"]),
     }
 
 
@@ -120,8 +120,21 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
         for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better beside each other.
             for own, root in folders.items():
                 if (log := own / name).exists():
-                    archive.add(log, str(log.relative_to(root)), filter=_content)
+                    _add(archive, log, str(log.relative_to(root)))
     partial.replace(file)
+
+
+def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
+    """Adds a file or folder to an archive; what flags say of the machine's folders is left out."""
+    if log.name not in ("config.json", POPULATION_FILE):
+        archive.add(log, name, filter=_content)
+        return
+    record = json.loads(log.read_text())
+    record["flags"] = _without_folders(record["flags"])
+    text = (json.dumps(record, indent=2) + "\n").encode()
+    member = tarfile.TarInfo(name)
+    member.size = len(text)
+    archive.addfile(member, io.BytesIO(text))
 
 
 def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -151,6 +164,11 @@ def _test(path: Path) -> dict[str, Any] | None:
     found = json.loads((path / "evaluation.json").read_text())
     episodes = {name: task["episodes"] for name, task in found["tasks"].items()}
     return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
+
+
+def _without_folders(flags: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out the flags that name folders of the machine."""
+    return {name: value for name, value in flags.items() if not name.endswith("dir")}
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:

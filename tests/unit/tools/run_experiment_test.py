@@ -145,6 +145,12 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
         names = [f"member-02/{name}" for name in ("config.json", "metrics.jsonl", "lineage.jsonl")]
         names += ["member-01/metrics.jsonl", "population.json", "processes.jsonl"]
         assert set(archive.getnames()) == {f"pbt-1/{name}" for name in names}
+        for name in ("pbt-1/population.json", "pbt-1/member-02/config.json"):
+            kept = archive.extractfile(name)
+            assert kept is not None
+            flags = json.load(kept)["flags"]
+            assert flags
+            assert not any(flag.endswith("dir") for flag in flags)
 
 
 def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experiment) -> None:
