@@ -24,7 +24,7 @@ class Terminal:
 
 
 def progress_bar(total: int, unit: str, **settings: Any) -> tqdm.tqdm:
-    """Returns a progress bar, which a log file has a line of only every ten seconds.
+    """Starts a progress bar; where no terminal shows it, it is written every ten seconds at most.
 
     `settings` are tqdm's other arguments.
     """

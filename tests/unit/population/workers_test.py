@@ -1,5 +1,6 @@
 """The owner of a population's workers: what it makes of how they end."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError, exit_code
 from scalable_agent_popart.population import workers
+from scalable_agent_popart.population.directory import Event
 
 _BEGIN = """
 import os, signal, sys
@@ -67,3 +69,17 @@ def test_a_worker_that_fails_ends_the_population_with_its_message_and_code(
         _train(monkeypatch, tmp_path, program)
     assert exit_code(error.value) == code
     assert "saved" not in capsys.readouterr().err
+
+
+def test_what_happens_to_a_member_stands_on_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"mode": "pbt", "population_size": 2, "level_name": "catch5", "logdir": str(tmp_path)}
+    progress = workers._Progress(Config.from_flags(flags))
+    lineage = tmp_path / "member-01" / "lineage.jsonl"
+    lineage.parent.mkdir()
+    start = Event(0, 0, None, None, None, False, None, {"epsilon": 0.1})
+    lineage.write_text(json.dumps(start._asdict()) + "\n")
+    progress.refresh()
+    progress.close()
+    assert "\rmember 1 starts with epsilon 0.1\n" in capsys.readouterr().err

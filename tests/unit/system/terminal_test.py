@@ -21,11 +21,3 @@ def test_a_log_file_does_not_get_a_line_for_every_update(
     lines = log.getvalue().split("\r")[1:]
     assert len(lines) <= 4  # The first, the last and one every ten seconds.
     assert "25/25" in lines[-1]
-
-
-def test_what_is_written_stands_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = io.StringIO()
-    monkeypatch.setattr("sys.stderr", log)
-    with progress_bar(25, " frames") as progress:
-        progress.write("member 3 copied member 1", file=progress.fp)
-    assert "\rmember 3 copied member 1\n" in log.getvalue()
