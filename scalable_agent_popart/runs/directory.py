@@ -6,11 +6,11 @@ import dataclasses
 import errno
 import fcntl
 import importlib.metadata
+import io
 import itertools
 import json
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -219,7 +219,7 @@ class RunDirectory:
             ) from error
 
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
-        """Writes the newest evaluation as JSON and its returns as CSV; keeps earlier ones."""
+        """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
         self.evaluations.mkdir(exist_ok=True)
         stem = f"{summary['starts']}-{summary['frames']}"
         for number in itertools.count(1):
@@ -228,17 +228,17 @@ class RunDirectory:
                 kept = self.evaluations / f"{stem}-{number}.json"
                 kept.touch(exist_ok=False)
                 break
-        write_atomically(kept, summary)
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
         test = (summary["starts"], summary["frames"])
-        with open(self.path / "evaluation.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("starts", "frames", "level", "episode", "episode_return"))
-            for level, result in tasks.items():
-                returns = enumerate(result["returns"], start=1)
-                writer.writerows((*test, level, i, value) for i, value in returns)
-        shutil.copyfile(self.path / "evaluation.csv", kept.with_suffix(".csv"))
-        write_atomically(self.evaluation, summary)
+        table = io.StringIO()
+        writer = csv.writer(table)
+        writer.writerow(("starts", "frames", "level", "episode", "episode_return"))
+        for level, result in tasks.items():
+            returns = enumerate(result["returns"], start=1)
+            writer.writerows((*test, level, i, value) for i, value in returns)
+        for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
+            _write_text_atomically(path.with_suffix(".csv"), table.getvalue())
+            write_atomically(path, summary)
 
     def close(self) -> None:
         """Unlocks the directory; may be called twice."""
@@ -265,9 +265,13 @@ def flock(file: IO[str], operation: int) -> None:
 
 def write_atomically(path: Path, record: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never a part."""
+    _write_text_atomically(path, json.dumps(record, indent=2) + "\n")
+
+
+def _write_text_atomically(path: Path, text: str) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Each of several writers has its own.
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(record, indent=2) + "\n")
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
