@@ -25,6 +25,7 @@ from scalable_agent_popart.config import Config, ReportConfig
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.find import find_runs
 
 
 def _define_flags() -> None:
@@ -109,7 +110,8 @@ def _report(given: Mapping[str, Any]) -> None:
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
     suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
-    for line in page.write_report(asked.runs, asked.report_dir, suite, asked.ignore_flags):
+    runs = list(find_runs(asked.runs))
+    for line in page.write_report(runs, asked.report_dir, suite, asked.ignore_flags):
         print(f"note: {line}", file=sys.stderr)
     print(f"report written: {asked.report_dir}/report.html")
 
