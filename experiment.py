@@ -14,6 +14,7 @@ import dataclasses
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,6 +64,12 @@ def main(argv: list[str]) -> None:
             sys.exit(128 + number)
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:  # After a signal.
+            raise
+        place = traceback.extract_tb(end.__traceback__)[-1]
+        told = f"{place.filename}, line {place.lineno}, called sys.exit, which ends the program"
+        raise SystemExit(f"error: {told}; raise an exception there instead") from end
     except Exception as error:
         if (line := errors.explain(error)) is None:
             raise

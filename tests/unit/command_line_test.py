@@ -1,5 +1,6 @@
 """The command line: what is refused, in one line, before anything is written or loaded."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,23 @@ def test_a_process_that_loads_ends_at_sigterm_though_what_started_it_ignores_tha
             time.sleep(0.1)
         process.kill()
     assert process.returncode == -signal.SIGTERM
+
+
+def test_an_exit_that_somebody_elses_code_asks_for_is_an_error() -> None:
+    code: int | None = None
+
+    def leave(*_: object) -> None:
+        sys.exit(code)
+
+    with mock.patch.object(experiment, "_run", leave):
+        for each in (None, 0, 3):
+            code = each
+            line = _refusal("--level_name=catch5")
+            assert re.match(rf"error: {re.escape(__file__)}, line \d+, called sys.exit", line)
+        code = 128 + signal.SIGTERM
+        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+            experiment.main(flags.FLAGS(["experiment.py", "--level_name=catch5"]))
+    assert end.value.code == code
 
 
 @pytest.mark.parametrize(
