@@ -6,11 +6,16 @@
   python experiment.py --mode=test --logdir=/tmp/atari57
   python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report
 
-Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
-so that a wrong flag is answered at once and processes that re-import this script start fast.
+Of a flag that is on or off, --name turns it on and --noname off; others are written --name=value.
 """
 
+# Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
+# so that a wrong flag is answered at once.
+
+import argparse
 import dataclasses
+import functools
+import itertools
 import signal
 import sys
 import time
@@ -20,13 +25,36 @@ from typing import Any
 
 from absl import app, flags, logging
 
+import scalable_agent_popart
 from scalable_agent_popart import config as config_lib
 from scalable_agent_popart import errors, suites
 from scalable_agent_popart.config import Config, ReportConfig
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.find import find_runs
+
+# Groups of flags in `--help` and docs/configuration.md, each by its first flag.
+GROUPS = {
+    **{"level_name": "Run", "job_name": "Cluster", "seed": "Training"},
+    **{"num_action_repeats": "Environment", "network": "Agent", "reward_clipping": "Losses"},
+    **{"learning_rate": "Optimiser", "precision": "Arithmetic", "population_size": "Population"},
+    **{"checkpoint_seconds": "Records", "test_num_episodes": "Test", "runs": "Report"},
+}
+_HELP = ("-h", "-help", "--help")
+_VERSION = ("-version", "--version")
+_LIST_LEVELS = "Lists the levels of the suite in --level_name, or without it the suites, and ends."
+# What `--help` names after the settings.
+_OTHER_FLAGS = {
+    "--help": "Lists the flags, and ends.",
+    "--version": "Prints the version and the git revision, if that is known, and ends.",
+    "--list_levels": _LIST_LEVELS,
+    "--flagfile=FILE": "Reads flags from a file, one a line; later flags win over earlier ones.",
+    "--verbosity=N": "Logs on the terminal: -1 warnings, 0 information, 1 details. Default: -1.",
+}
+# How `--help` shows values of these types.
+_FORMS: dict[Any, str] = {str: "=TEXT", bool: "", tuple: "=LIST", int: "=N", float: "=X"}
 
 
 def _define_flags() -> None:
@@ -44,6 +72,7 @@ def _define_flags() -> None:
             flags.DEFINE_enum(field.name, default, declared.choices, text)
         else:
             define[field.type](field.name, default, text)
+    flags.DEFINE_boolean("list_levels", False, _LIST_LEVELS)
 
 
 _define_flags()
@@ -57,6 +86,9 @@ def main(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
         given = given_flags()
+        if flags.FLAGS.list_levels:
+            _list_levels(given.get("level_name", ""))
+            return
         config_lib.refuse_meaningless(given)
         if given.get("mode") == "report":
             _report(given)
@@ -83,6 +115,56 @@ def given_flags() -> dict[str, Any]:
         for name in (*config_lib.SETTINGS, *config_lib.REPORT_SETTINGS)
         if not flags.FLAGS[name].using_default_value
     }
+
+
+def describe(field: dataclasses.Field) -> str:
+    """Returns what a setting means, its possible values, and what it needs or keeps."""
+    declared: config_lib.Setting = field.metadata["setting"]
+    text = [declared.help]
+    if declared.range:
+        text.append(f"{declared.range[0].upper()}{declared.range[1:]}.".replace(" and finite", ""))
+    if declared.modes != declared.belongs_to.modes and len(declared.modes) < 3:
+        text.append(f"For --mode={'|'.join(declared.modes)}.")
+    if declared.needs:
+        text.append(f"For --{declared.needs}.")
+    if declared.belongs_to == config_lib.CHECKPOINT:
+        text.append("A run keeps its value.")
+    return " ".join(text)
+
+
+def _help() -> str:
+    """Lists the flags by group, as docs/configuration.md does."""
+    layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+    parser = argparse.ArgumentParser(
+        usage=argparse.SUPPRESS, description=__doc__, formatter_class=layout, add_help=False
+    )
+
+    def add(flag: str, text: str) -> None:
+        group.add_argument(flag, action="store_true", help=text.replace("%", "%%"))
+
+    for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
+        if field.name in GROUPS:
+            group = parser.add_argument_group(GROUPS[field.name])
+        default = config_lib.describe_default(field)
+        text = describe(field) + (f" Default: {default}." if default else "")
+        add(f"--{field.name}{_FORMS[field.type]}", text)
+    group = parser.add_argument_group("Others")
+    for flag, text in _OTHER_FLAGS.items():
+        add(flag, text)
+    return parser.format_help()
+
+
+def _version() -> str:
+    revision = run_directory._git_revision()
+    return f"PopArt-IMPALA {scalable_agent_popart.__version__}" + f" ({revision})" * bool(revision)
+
+
+def _list_levels(level_name: str) -> None:
+    if level_name:
+        print("\n".join(suites.resolve(level_name).reference_scores))  # Also those not named.
+    else:
+        for suite in suites.ALL:
+            print(f"{suite.name}: {len(suite.tasks)} level{'s' * (len(suite.tasks) > 1)}")
 
 
 def _make_config(given: Mapping[str, Any]) -> Config:
@@ -165,6 +247,12 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
+    words = set(itertools.takewhile(lambda word: word != "--", argv[1:]))
+    for names, make in ((_HELP, _help), (_VERSION, _version)):
+        if not words.isdisjoint(names):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Who reads it need not read all.
+            print(make())
+            sys.exit()
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:

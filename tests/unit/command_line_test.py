@@ -1,4 +1,4 @@
-"""The command line: what is refused, in one line, before anything is written or loaded."""
+"""The command line: what it tells of itself, and what is refused, in one line, at once."""
 
 import re
 import signal
@@ -13,6 +13,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
+import scalable_agent_popart
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import tensorflow_import
@@ -29,6 +30,47 @@ def _refusal(*arguments: str) -> str:
     assert line.startswith("error: ")
     assert "\n" not in line
     return line
+
+
+@pytest.mark.parametrize("word", ["-h", "-help", "--help"])
+def test_help_has_every_setting_in_the_groups_of_the_page(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        experiment._parse_flags(["experiment.py", "--mode=test", word])
+    assert not end.value.code
+    page = (_ROOT / "docs" / "configuration.md").read_text()
+    listed = re.findall(r"^(\w+):$|^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
+    expected = re.findall(r"^## (\w+)$|^\| `--(\w+)`", page, re.MULTILINE)
+    assert listed[: len(expected)] == expected
+    assert listed[len(expected)] == ("Others", "")
+
+
+def test_every_file_has_the_version_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        experiment._parse_flags(["experiment.py", "--version"])
+    assert not end.value.code
+    version = scalable_agent_popart.__version__
+    assert capsys.readouterr().out.startswith(f"PopArt-IMPALA {version}")
+    assert f"\nversion: {version}\n" in (_ROOT / "CITATION.cff").read_text()
+    assert f'version = "{version}"' in (_ROOT / "MODULE.bazel").read_text()
+
+
+def test_levels_are_listed_also_of_a_suite_from_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = "from scalable_agent_popart.suites import catch\nimport dataclasses\n"
+    source += "SUITE = dataclasses.replace(catch.SUITE, name='own')"
+    (tmp_path / "own_levels.py").write_text(source)
+    levels = ["catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100"]
+    for given, lines in (
+        (["--level_name=own_levels:catch_1"], levels),
+        ([], ["atari57: 57 levels", "catch5: 5 levels", "cluttered_catch: 1 level"]),
+    ):
+        with flagsaver.flagsaver():
+            experiment.main(flags.FLAGS(["experiment.py", "--list_levels", *given]))
+        assert capsys.readouterr().out.splitlines()[: len(lines)] == lines
 
 
 def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) -> None:
