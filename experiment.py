@@ -6,6 +6,7 @@
   python experiment.py --mode=test --logdir=/tmp/atari57
   python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report
 
+Where the package is installed, the command popart-impala does the same as python experiment.py.
 Of a flag that is on or off, --name turns it on and --noname off; others are written --name=value.
 """
 

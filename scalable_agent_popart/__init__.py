@@ -1,3 +1,30 @@
 """PopArt-IMPALA: multi-task deep reinforcement learning with adaptive normalisation."""
 
+import importlib.util
+import os
+import sys
+
 __version__ = "0.1.0"
+
+
+def _refuse_other_modules() -> None:
+    """Raises ImportError where the user's own modules hide those that stand beside the package."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folders = (folder, os.path.realpath(folder))
+    for name in ("environments", "popart", "vtrace"):
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            continue
+        other = os.path.abspath(found.origin)
+        # Build systems make folders of links to files.
+        if not {os.path.dirname(other), os.path.dirname(os.path.realpath(other))} & {*folders}:
+            line = (
+                f"{other} is found in place of {os.path.join(folder, name)}.py, which "
+                "scalable_agent_popart needs: rename it, or move it elsewhere"
+            )
+            if os.path.basename(sys.argv[0]) == "popart-impala":  # A program shows no traceback.
+                sys.exit(f"error: {line}")
+            raise ImportError(line)
+
+
+_refuse_other_modules()

@@ -1,5 +1,6 @@
 """The command line: what it tells of itself, and what is refused, in one line, at once."""
 
+import os
 import re
 import signal
 import subprocess
@@ -71,6 +72,29 @@ def test_levels_are_listed_also_of_a_suite_from_a_module(
         with flagsaver.flagsaver():
             experiment.main(flags.FLAGS(["experiment.py", "--list_levels", *given]))
         assert capsys.readouterr().out.splitlines()[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("module", ["environments.py", "popart/__init__.py"])
+def test_a_module_of_the_user_that_hides_one_of_the_package_is_named(
+    tmp_path: Path, module: str
+) -> None:
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).touch()
+    # Only a module of this name is legitimate: nothing of the package imports it.
+    (tmp_path / "experiment.py").write_text("import scalable_agent_popart")
+    path = os.pathsep.join([str(tmp_path), str(_ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command, given = [sys.executable, *arguments], {"capture_output": True, "text": True}
+        return subprocess.run(command, cwd=tmp_path, env=environment, timeout=120, **given)
+
+    expected = _ROOT / f"{module.partition('/')[0].removesuffix('.py')}.py"
+    line = f"ImportError: {tmp_path / module} is found in place of {expected}, "
+    assert run("-c", "import experiment").stderr.splitlines()[-1].startswith(line)
+    (tmp_path / module).unlink()
+    result = run("-m", "scalable_agent_popart", "--version")
+    assert result.stdout.startswith("PopArt-IMPALA"), result.stderr
 
 
 def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+"""The command `popart-impala`, which is that of `python experiment.py`."""
+
+import runpy
+from pathlib import Path
+
+
+def run() -> None:
+    """Runs the launch script beside the package, even where another module has its name."""
+    runpy.run_path(str(Path(__file__).parents[1] / "experiment.py"), run_name="__main__")
+
+
+if __name__ == "__main__":
+    run()
