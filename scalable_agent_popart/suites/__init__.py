@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.metadata
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -94,7 +95,13 @@ def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Su
         if task := suite.other_tasks(name):
             return suite, task
     candidates = {*suite_names, *(task for suite in suites for task in suite.tasks)}
-    if near := difflib.get_close_matches(name, sorted(candidates), n=3):
+    # Gymnasium's PongNoFrameskip-v4, Pong-ram-v4 and ALE/Pong-v5 are pong here.
+    other = re.fullmatch(r"(?:\w+/)?(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+", name)
+    meant = re.sub("(?<!^)(?=[A-Z])", "_", other[1]).lower() if other else name
+    near = difflib.get_close_matches(meant, sorted(candidates), n=3)
+    if meant in candidates:
+        hint = f"did you mean {meant}?"
+    elif near:
         hint = f"did you mean {' or '.join(near)}?"
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]

@@ -149,6 +149,10 @@ def _task(name: str) -> str | None:
 
 
 def _why_unknown(name: str) -> str:
+    kinds = {level.partition("_")[0] for level in (*_SCORES, *_OTHER_LEVELS)}
+    is_alike = ("/" in name and name.islower()) or name.partition("_")[0] in kinds
+    if importlib.util.find_spec("deepmind_lab") is None and not is_alike:
+        return ""
     reason = complaint(name)
     return "" if reason is None or "Level not found" in reason else f"DeepMind Lab: {reason}"
 

@@ -65,12 +65,21 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
     ("level_name", "message"),
     [
         ("pong,boxxing", r"'boxxing'; did you mean boxing"),
-        ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30"),
+        ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30$"),
+        ("PongNoFrameskip-v4", r"did you mean pong\?$"),
+        ("Pong-ramNoFrameskip-v4", r"did you mean pong\?$"),
+        ("ALE/UpNDown-v5", r"did you mean up_n_down\?$"),
+        ("CartPole-v1", "dmlab30$"),
+        ("lt_x", "dmlab30; DeepMind Lab: the module deepmind_lab is missing"),
+        ("contributed/x", "dmlab30; DeepMind Lab: the module deepmind_lab is missing"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
     ],
 )
-def test_wrong_names_are_refused_with_what_may_be_meant(level_name: str, message: str) -> None:
+def test_wrong_names_are_refused_with_what_may_be_meant(
+    level_name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # Where it is installed, too.
     assert re.search(message, _refusal(level_name))
 
 
