@@ -13,7 +13,8 @@ and no observation is repeated.
 """
 
 import contextlib
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +29,9 @@ class ArraySpec:
     shape: tuple[int, ...]
     dtype: Any
 
+    def __str__(self) -> str:
+        return f"{np.dtype(self.dtype)} {self.shape}"
+
 
 class Observation(NamedTuple):
     """An image with an instruction; without instructions, an observation is the image itself."""
@@ -37,6 +41,8 @@ class Observation(NamedTuple):
     instruction: Any
 
 
+_MAX_NAMED = 5  # Tasks in a message.
+_MAX_REWARD = float(np.finfo(np.float32).max)
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 
@@ -49,7 +55,7 @@ def image_of(observation: Any) -> Any:
 class StepOutputInfo(NamedTuple):
     """Totals of the scored episode `[N]`, with this step; at its end, those of the ended one."""
 
-    episode_return: np.ndarray  # float32, undiscounted sum of raw rewards
+    episode_return: np.ndarray  # float64, undiscounted sum of raw rewards
     episode_step: np.ndarray  # int32, agent steps
     episode_end: np.ndarray  # bool
 
@@ -76,10 +82,13 @@ class EnvironmentPool(Protocol):
     """N environments; `receive` and `send` raise EnvironmentLostError if one cannot be kept."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
-    restarts: np.ndarray  # int64 [N], how often each was lost and started again
     # If true, actions must go to all at once, except that whole groups may be left out, for good.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest without the others
+
+    @property
+    def restarts(self) -> np.ndarray:
+        """Counts how often each was lost and started again, int64 `[N]`."""
 
     def start(self) -> None:
         """Begins the first episodes."""
@@ -96,6 +105,10 @@ class EnvironmentPool(Protocol):
 
 class EnvironmentLostError(RuntimeError):
     """An environment failed and restarting it does not help; the message is one line."""
+
+
+class InvalidStepError(EnvironmentLostError):
+    """An environment returned what it may not return, and would do so again."""
 
 
 class Environment(Protocol):
@@ -133,12 +146,12 @@ class EpisodeCounter:
     """Keeps the episode totals of N environments."""
 
     def __init__(self, num_environments: int):
-        self._return = np.zeros(num_environments, np.float32)
+        self._return = np.zeros(num_environments)  # A float32 would stand still at 2^24 + 1.
         self._step = np.zeros(num_environments, np.int32)
 
     def start(self, observation: Any) -> StepOutput:
         """Starts all episodes; returns the output of a reset to these observations `[N, ...]`."""
-        reward = np.zeros_like(self._return)
+        reward = np.zeros(self._return.shape, np.float32)
         info = self.step(reward, np.zeros(reward.shape, bool), begins=True)
         return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
 
@@ -151,23 +164,71 @@ class EpisodeCounter:
     ) -> StepOutputInfo:
         """Adds one step of M environments, or none where one `begins`; what ends goes to zero."""
         played = np.logical_not(begins)
-        episode_return = (self._return[ids] + reward) * played
+        episode_return = np.where(played, self._return[ids] + reward, 0.0)
         episode_step = (self._step[ids] + 1) * played
-        self._return[ids] = episode_return * ~episode_end
+        self._return[ids] = np.where(episode_end, 0.0, episode_return)
         self._step[ids] = episode_step * ~episode_end
         return StepOutputInfo(episode_return, episode_step, episode_end)
+
+
+class StepCheck:
+    """Holds rewards and observations against what was declared of them."""
+
+    def __init__(self, observation: Any):
+        """Takes nested `ArraySpec`s of one environment's observation."""
+        self._specs = [(spec.shape, np.dtype(spec.dtype)) for spec in tree.flatten(observation)]
+
+    def check(self, reward: Any, observation: Any, *size: int) -> None:
+        """Raises InvalidStepError if an environment's step, or `[*size, ...]`, is not as declared.
+
+        Rewards must be finite as float32. Neither is converted: a float in [0, 1] would make a
+        black image, and a NaN would spread to all tasks.
+        """
+        arrays = tree.flatten(observation)
+        if len(arrays) != len(self._specs):
+            raise InvalidStepError(
+                f"an observation is declared as {len(self._specs)} arrays, and has {len(arrays)}"
+            )
+        for array, (shape, dtype) in zip(arrays, self._specs, strict=True):
+            if getattr(array, "dtype", None) != dtype or array.shape != size + shape:
+                found = np.asarray(array)
+                raise InvalidStepError(
+                    f"an observation is declared as {ArraySpec(size + shape, dtype)}, and is "
+                    f"{ArraySpec(found.shape, found.dtype)}"
+                )
+        rewards = np.asarray(reward)
+        if rewards.dtype.kind not in "fiub" or rewards.shape != size:
+            raise InvalidStepError(f"a reward must be a number, and is {reward!r:.100}")
+        # An array's reduction costs as much as some environments' whole step.
+        largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
+        if not largest <= _MAX_REWARD:
+            raise InvalidStepError(f"a reward must be a finite float32, and is {reward!r:.100}")
 
 
 class SerialEnvironments:
     """A batched environment of N single ones, stepped one after the other."""
 
-    def __init__(self, members: Sequence[Environment], task_ids: np.ndarray):
+    def __init__(
+        self,
+        members: Sequence[Environment],
+        task_ids: np.ndarray,
+        names: Sequence[str],
+        observation: Any,
+    ):
+        """Takes the N environments, and their names for messages.
+
+        `observation` is nested `ArraySpec`s. What does not fit them raises InvalidStepError.
+        """
         self.task_ids = task_ids
         self._members = members
+        self._names = names
+        self._check = StepCheck(observation)
         self._counter = EpisodeCounter(len(members))
 
     def reset(self) -> StepOutput:
-        return self._counter.start(_stack([member.reset() for member in self._members]))
+        observations = [member.reset() for member in self._members]
+        self._check_all([0.0] * len(observations), observations)
+        return self._counter.start(_stack(observations))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
@@ -175,8 +236,17 @@ class SerialEnvironments:
     def receive(self) -> StepOutput:
         pairs = zip(self._members, self._actions.tolist(), strict=True)
         rewards, dones, observations = zip(*(m.step(action) for m, action in pairs), strict=True)
-        reward, done = np.array(rewards, np.float32), np.array(dones, bool)
-        return StepOutput(reward, self._counter.step(reward, done), done, _stack(observations))
+        self._check_all(rewards, observations)
+        reward, done = np.array(rewards, np.float64), np.array(dones, bool)
+        info = self._counter.step(reward, done)
+        return StepOutput(reward.astype(np.float32), info, done, _stack(observations))
+
+    def _check_all(self, rewards: Sequence[float], observations: Sequence[Any]) -> None:
+        for i, step in enumerate(zip(rewards, observations, strict=True)):
+            try:
+                self._check.check(*step)
+            except InvalidStepError as error:
+                raise InvalidStepError(f"{self._names[i]} (environment {i}): {error}") from error
 
     def close(self) -> None:
         _close_all(self._members)
@@ -213,6 +283,68 @@ class Lockstep:
 
     def close(self) -> None:
         _close_all(self.members)
+
+
+class CheckedPool:
+    """A pool that holds what another one returns against what was declared of it.
+
+    It raises InvalidStepError where that does not fit, and EnvironmentLostError where an
+    environment calls `sys.exit`, with which it would end the program as if that were finished.
+    """
+
+    def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
+        """Takes a pool, its environments' names and nested `ArraySpec`s of an observation."""
+        self.task_ids, self.lockstep, self.groups = pool.task_ids, pool.lockstep, pool.groups
+        self._pool = pool
+        self._names = names
+        self._check = StepCheck(observation)
+
+    @property
+    def restarts(self) -> np.ndarray:
+        return self._pool.restarts
+
+    def start(self) -> None:
+        with without_exit(self._names):
+            self._pool.start()
+
+    def receive(self, seconds: float) -> Ready:
+        with without_exit(self._names):
+            ready = self._pool.receive(seconds)
+        reward, info, _, observation = ready.output
+        try:
+            self._check.check(reward, observation, len(ready.ids))
+            if not np.isfinite(info.episode_return).all():
+                raise InvalidStepError("an episode's return is not a finite number")
+        except InvalidStepError as error:
+            fits = np.isfinite(reward) if np.shape(reward) == ready.ids.shape else []
+            of = [self._names[i] for i in ready.ids[np.logical_not(fits)]] or self._names
+            raise InvalidStepError(f"{_some(of)}: {error}") from error
+        return ready
+
+    def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
+        with without_exit(self._names):
+            self._pool.send(ids, actions)
+
+    def close(self) -> None:
+        with without_exit(self._names):
+            self._pool.close()
+
+
+@contextlib.contextmanager
+def without_exit(names: Sequence[str]) -> Iterator[None]:
+    """Raises EnvironmentLostError in place of a SystemExit of environments of these names."""
+    try:
+        yield
+    except SystemExit as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{last.filename}, line {last.lineno}"
+        raise EnvironmentLostError(f"{_some(names)} called sys.exit ({where})") from error
+
+
+def _some(names: Sequence[str]) -> str:
+    """Lists environments' names in a message, each once, and not too many."""
+    distinct = list(dict.fromkeys(names))
+    return ", ".join(distinct[:_MAX_NAMED]) + ", ..." * (len(distinct) > _MAX_NAMED)
 
 
 def _close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:

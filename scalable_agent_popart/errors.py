@@ -2,10 +2,11 @@
 
 import errno
 
-from environments import EnvironmentLostError
+from environments import EnvironmentLostError, InvalidStepError
 
-# Of a file system over a network that is not there for a while.
-_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+# A disk that is full may be cleared, and a file system over a network come back.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
 
 
@@ -39,7 +40,7 @@ def explain(error: BaseException) -> str | None:
     """Returns one line for the user; None if the error is not the user's to mend."""
     if isinstance(error, UserError | EnvironmentLostError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left on a disk that is needed ({error}); make room and repeat"
     return None
 
@@ -51,6 +52,7 @@ def exit_code(error: BaseException | None) -> int:
     environment may be mended meanwhile.
     """
     cause = getattr(error, "__cause__", None)
-    passing = isinstance(cause, OSError) and cause.errno in _PASSING
-    fails_again = isinstance(error, UserError) and not isinstance(error, PassingError)
+    passing = isinstance(cause, OSError) and cause.errno in PASSING
+    fails_again = isinstance(error, UserError | InvalidStepError)
+    passing |= isinstance(error, PassingError)
     return FAILS_AGAIN if fails_again and not passing else 1

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import popart
-from environments import EnvironmentPool
+from environments import CheckedPool, EnvironmentPool, without_exit
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent import frame_stack, networks
 from scalable_agent_popart.agent.agent import Agent
@@ -161,6 +161,12 @@ def make_environments(
     seed: np.random.SeedSequence,
     training: bool,
 ) -> EnvironmentPool:
-    """Makes environments that play these tasks of the suite."""
+    """Makes environments that play these tasks of the suite, and that are held to their contract.
+
+    See `environments.CheckedPool` for what that raises.
+    """
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
-    return suite.make_environments(task_ids, seeds.tolist(), config.environment_options(training))
+    options, names = config.environment_options(training), [suite.tasks[i] for i in task_ids]
+    with without_exit(names):
+        pool = suite.make_environments(task_ids, seeds.tolist(), options)
+    return CheckedPool(pool, names, suite.observation_spec(options))

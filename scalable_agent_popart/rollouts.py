@@ -66,7 +66,7 @@ def rollout_spec(
         ),
         env_outputs=StepOutput(
             reward=over_time(tf.float32),
-            info=StepOutputInfo(over_time(tf.float32), over_time(tf.int32), over_time(tf.bool)),
+            info=StepOutputInfo(over_time(tf.float64), over_time(tf.int32), over_time(tf.bool)),
             done=over_time(tf.bool),
             observation=tf.nest.map_structure(
                 lambda array: over_time(tf.as_dtype(array.dtype), *array.shape), observation

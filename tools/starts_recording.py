@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from environments import SerialEnvironments, StepOutput
+from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
 from scalable_agent_popart.suites.atari.starts import Game
@@ -37,7 +37,8 @@ def record_starts(
     chosen: list[tuple[float, bytes]] = []
     noops = (int(generator.integers(MAX_NOOPS + 1)) for _ in itertools.count())
     game_environment = Game(emulator, map(emulator.begin, noops))
-    played = SerialEnvironments([game_environment], np.zeros(1, np.int32))
+    observation = ArraySpec((options.height, options.width, 1), np.uint8)
+    played = SerialEnvironments([game_environment], np.zeros(1, np.int32), [game], observation)
     output = played.reset()
     while num_games:
         played.send(np.array([act(output)]))

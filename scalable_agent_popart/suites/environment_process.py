@@ -22,15 +22,16 @@ from typing import Any
 import numpy as np
 import tree
 
-from environments import ArraySpec, Environment
+from environments import ArraySpec, Environment, InvalidStepError, StepCheck
 from scalable_agent_popart.system import supervisor
 
 # Makes an environment, given how often it was made before, so that it need not repeat what ended
 # it, and a directory for its files, which is removed after it.
 MakeEnvironment = Callable[[int, Path], Environment]
 
-# Exit codes where an environment raises, before its first episode or later; engines use others.
-REFUSED, RAISED = 77, 78
+# Exit codes where an environment raises, before its first episode or later, and where it returns
+# what it may not; engines use others.
+REFUSED, RAISED, INVALID = 77, 78, 79
 ANSWER = np.dtype(np.int32)  # Type of the numbers in the pipe.
 _MAX_OUTPUT_BYTES = 2**20
 
@@ -40,7 +41,7 @@ class Rows:
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
         """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
-        specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float32, np.bool_)]
+        specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float64, np.bool_)]
         specs += tree.flatten(observation)
         fields = [(f"{i}", s.dtype, (num_environments, *s.shape)) for i, s in enumerate(specs)]
         dtype = np.dtype(fields, align=True)
@@ -48,8 +49,11 @@ class Rows:
         block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)[0]
         self.action, self.reward, self.done, *self._observations = block
         self.observation = tree.unflatten_as(observation, self._observations)
+        self._check = StepCheck(observation)
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
+        """Fills a row; raises InvalidStepError if that is not what was declared."""
+        self._check.check(reward, observation)
         self.reward[row] = reward
         self.done[row] = done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):
@@ -85,11 +89,14 @@ def play() -> None:
                 except (BrokenPipeError, ConnectionResetError):
                     break
                 reward, done, observation = environment.step(int(rows.action[row]))
-        except Exception:
+        except Exception as error:
             # Ends with its last words, and without asking the engine, which has failed.
-            traceback.print_exc()
+            if invalid := isinstance(error, InvalidStepError):
+                print(error, file=sys.stderr)
+            else:
+                traceback.print_exc()
             hold.release()
-            os._exit(refused_or_raised)
+            os._exit(INVALID if invalid else refused_or_raised)
         environment.close()
 
 

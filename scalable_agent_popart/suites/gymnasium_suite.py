@@ -10,7 +10,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from environments import ArraySpec, EnvironmentPool, Lockstep, SerialEnvironments
+from environments import (
+    ArraySpec,
+    EnvironmentPool,
+    InvalidStepError,
+    Lockstep,
+    SerialEnvironments,
+    StepCheck,
+)
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.process_pool import ProcessPool
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
@@ -27,15 +34,85 @@ class GymnasiumEnvironment:
 
     def reset(self) -> np.ndarray:
         seed, self._seed = self._seed, None  # Later episodes go on with the same generator.
-        return self._environment.reset(seed=seed)[0]
+        return np.asarray(self._environment.reset(seed=seed)[0])
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
         observation, reward, terminated, truncated, _ = self._environment.step(action)
-        done = terminated or truncated
-        return float(reward), done, self.reset() if done else observation
+        done = bool(terminated or truncated)
+        return reward, done, self.reset() if done else np.asarray(observation)  # type: ignore
 
     def close(self) -> None:
         self._environment.close()
+
+
+def check_environment(
+    make: Callable[[], gymnasium.Env], num_steps: int = 1000, seed: int = 0
+) -> tuple[tuple[int, int, int], int]:
+    """Plays an environment at random, as training would; returns its image's shape and its actions.
+
+    Raises UserError with what a suite cannot take: other spaces than images and discrete actions,
+    an observation that is not of its space, a reward that is not a finite number, or an exception.
+    """
+    try:
+        environment = make()
+        images, actions = environment.observation_space, environment.action_space
+        environment.close()
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the environment cannot be made {_why(error)}") from error
+    shape = tuple(images.shape or ())
+    if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
+        raise UserError(
+            "observation_space must be spaces.Box(0, 255, (height, width, channels), np.uint8), "
+            f"not {images}; gymnasium.wrappers has what brings it into this form"
+        )
+    if not (isinstance(actions, spaces.Discrete) and actions.start == 0):
+        raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
+    generator, num_actions = np.random.default_rng(seed), int(actions.n)
+    step_check = StepCheck(ArraySpec(shape, np.uint8))
+    played = GymnasiumEnvironment(make, seed)
+    step = 0
+    try:
+        step_check.check(0.0, played.reset())
+        for step in range(1, num_steps + 1):  # noqa: B007 - the messages name it.
+            reward, _, image = played.step(int(generator.integers(num_actions)))
+            step_check.check(reward, image)
+    except InvalidStepError as error:
+        raise UserError(f"at step {step} {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the environment failed at step {step} {_why(error)}") from error
+    finally:
+        played.close()
+    height, width, channels = shape
+    return (height, width, channels), num_actions
+
+
+def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium.Env:
+    """Puts the images of an environment in the middle of larger black ones."""
+    own_height, own_width, channels = environment.observation_space.shape or (0, 0, 0)
+    below, right = height - own_height, width - own_width
+    if min(below, right) < 0:
+        raise ValueError(f"images of {own_height}x{own_width} do not fit into {height}x{width}")
+    top, left = below // 2, right // 2
+    margins = ((top, below - top), (left, right - left), (0, 0))
+    return gymnasium.wrappers.TransformObservation(
+        environment,
+        lambda image: np.pad(image, margins),
+        spaces.Box(0, 255, (height, width, channels), np.uint8),
+    )
+
+
+def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env:
+    """Has action i of a suite be action `own[i]` of an environment, so that several have as many.
+
+    For the union of several environments' actions, give those that this one lacks its no-op.
+    """
+    return gymnasium.wrappers.TransformAction(
+        environment, lambda action: own[action], spaces.Discrete(len(own))
+    )
+
+
+def _why(error: BaseException) -> str:
+    return f"({' '.join(f'{type(error).__name__}: {error}'.split())})"
 
 
 def make_suite(
@@ -67,9 +144,11 @@ def make_suite(
     ) -> EnvironmentPool:
         own = zip(names, seeds, strict=True)
         makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
+        image = ArraySpec(image_shape, np.uint8)
         if processes:
-            return ProcessPool(names, makers, task_ids, ArraySpec(image_shape, np.uint8))
-        return Lockstep(SerialEnvironments([make() for make in makers], task_ids))
+            return ProcessPool(names, makers, task_ids, image)
+        members = [make() for make in makers]
+        return Lockstep(SerialEnvironments(members, task_ids, names, image))
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))
@@ -80,9 +159,10 @@ def make_suite(
                 environment.close()
                 if processes:
                     pickle.dumps(tasks[task])
-            except Exception as error:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise UserError(f"the environment of {task} cannot be made ({reason})") from error
+            except (Exception, SystemExit) as error:
+                raise UserError(
+                    f"the environment of {task} cannot be made {_why(error)}"
+                ) from error
             if found != expected:
                 raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
 

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from environments import EnvironmentLostError, EpisodeCounter, Ready, StepOutput
+from environments import (
+    EnvironmentLostError,
+    EpisodeCounter,
+    InvalidStepError,
+    Ready,
+    StepOutput,
+)
 from scalable_agent_popart.suites import environment_process
 from scalable_agent_popart.suites.environment_process import ANSWER, MakeEnvironment
 from scalable_agent_popart.system import supervisor
@@ -114,7 +120,8 @@ class ProcessPool:
         reward, done, observation = self._rows.read(ids)
         fresh = self._steps[ids] == 0
         info = self._counter.step(reward, done & ~fresh, ids, begins=fresh)
-        return Ready(ids, StepOutput(reward, info, done, observation), fresh)
+        output = StepOutput(reward.astype(np.float32), info, done, observation)
+        return Ready(ids, output, fresh)
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         self._rows.action[ids] = actions
@@ -190,6 +197,8 @@ class ProcessPool:
         directory = self._directory / f"{i}_{self.restarts[i]}"
         words = supervisor.last_words(supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES))
         shutil.rmtree(directory, ignore_errors=True)
+        if code == environment_process.INVALID:
+            raise InvalidStepError(f"{self._names[i]} (environment {i}): {words}")
         if not self.restarts[i] and code == environment_process.REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
         policy = self._policies[i]

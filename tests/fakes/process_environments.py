@@ -74,3 +74,17 @@ class Refusing(Counting):
 
     def reset(self) -> Any:
         raise RuntimeError("no such level")
+
+
+class Undeclared(Counting):
+    """Shows a picture of another type from some step on."""
+
+    def __init__(self, after: int, attempt: int, directory: Path):
+        super().__init__(attempt, directory)
+        self._after = after
+
+    def _observe(self, action: int) -> Any:
+        seen = super()._observe(action)
+        if self._steps >= self._after:
+            seen["picture"] = seen["picture"] / 255
+        return seen

@@ -1,9 +1,16 @@
 """The environment contract: episode totals and environments stepped in lockstep."""
 
+import sys
+from typing import Any
+from unittest import mock
+
 import numpy as np
 import pytest
 
 import environments
+from environments import ArraySpec
+
+_IMAGE = np.zeros((4, 4, 3), np.uint8)
 
 
 class RecordingEnvironment:
@@ -53,7 +60,76 @@ def test_counter_reports_totals_and_starts_again_where_an_episode_ends() -> None
     ends = [[False, False], [False, False], [True, False], [False, False]]
     np.testing.assert_array_equal([info.episode_end for info in infos], ends)
     for info in infos:
-        assert [array.dtype for array in info] == [np.float32, np.int32, bool]
+        assert [array.dtype for array in info] == [np.float64, np.int32, bool]
+
+
+def test_counter_adds_without_float32s_rounding_and_keeps_no_infinity() -> None:
+    counter = environments.EpisodeCounter(1)
+    for reward in (2.0**24, 1.0, 1.0):
+        info = _step(counter, [reward], [False])
+    assert info.episode_return.tolist() == [2.0**24 + 2]
+    assert _step(counter, [np.inf], [True]).episode_return.tolist() == [np.inf]
+    assert _step(counter, [1.0], [False]).episode_return.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "image", "message"),
+    [
+        (1.0, _IMAGE.astype(np.float32), r"uint8 \(4, 4, 3\), and is float32 \(4, 4, 3\)"),
+        (1.0, _IMAGE[..., :1], r"uint8 \(4, 4, 3\), and is uint8 \(4, 4, 1\)"),
+        (1.0, np.uint8(3), r"and is uint8 \(\)"),
+        (1.0, None, r"and is object \(\)"),
+        (1.0, {"image": _IMAGE, "other": _IMAGE}, "declared as 1 arrays, and has 2"),
+        (np.inf, _IMAGE, "a reward must be a finite float32, and is inf"),
+        (-1e39, _IMAGE, "a finite float32, and is -1e"),
+        (float("nan"), _IMAGE, "a finite float32, and is nan"),
+        (None, _IMAGE, "a reward must be a number, and is None"),
+        (np.zeros(1), _IMAGE, r"a number, and is array\(\[0"),
+    ],
+)
+def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, message: str) -> None:
+    check = environments.StepCheck(ArraySpec((4, 4, 3), np.uint8))
+    for good in (1, True, np.float32(-2), 3e38):
+        check.check(good, _IMAGE)
+    with pytest.raises(environments.InvalidStepError, match=message):
+        check.check(reward, image)
+    members = [mock.Mock(), mock.Mock()]
+    names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
+    serial = environments.SerialEnvironments(members, np.arange(2), names, spec)
+    for member in members:
+        member.step.return_value = 1.0, False, _IMAGE
+    members[1].step.return_value = reward, False, image
+    serial.send(np.zeros(2, np.int32))
+    with pytest.raises(
+        environments.InvalidStepError, match=rf"right \(environment 1\): .*{message}"
+    ):
+        serial.receive()
+
+
+def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> None:
+    calls: list[str] = []
+    pool = environments.Lockstep(RecordingEnvironment("a", [4, 5], calls))
+    checked = environments.CheckedPool(pool, ["left", "right"], ArraySpec((), np.int32))
+    checked.start()
+    assert checked.receive(0.0).output.observation.tolist() == [4, 5]
+    assert (checked.restarts.tolist(), checked.groups.tolist()) == ([0, 0], [0, 0])
+    for wrong, spec, message in (
+        (
+            np.arange(2, dtype=np.int32),
+            ArraySpec((), np.int64),
+            r"left, right: .* int64 \(2,\), and is int32 \(2,\)",
+        ),
+        (np.array([1, np.nan]), ArraySpec((), np.float64), "right: a reward must be a finite"),
+    ):
+        checked = environments.CheckedPool(pool, ["left", "right"], spec)
+        checked.send(np.arange(2), wrong)
+        with pytest.raises(environments.InvalidStepError, match=message):
+            checked.receive(0.0)
+    pool.members[0].send = sys.exit
+    with pytest.raises(
+        environments.EnvironmentLostError, match=r"^left, right called sys.exit .*py"
+    ):
+        checked.send(np.arange(2), np.zeros(2, np.int32))
 
 
 def test_counter_counts_some_environments_and_no_step_where_one_begins() -> None:

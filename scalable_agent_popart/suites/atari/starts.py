@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from environments import SerialEnvironments, StepOutput
+from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.atari.emulator import Emulator
 from scalable_agent_popart.suites.suite import EnvironmentOptions
@@ -137,7 +137,8 @@ class AtariFromStarts(SerialEnvironments):
         size = len(emulators)
         own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
         games = [Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
-        super().__init__(games, task_ids)
+        observation = ArraySpec((options.height, options.width, 1), np.uint8)
+        super().__init__(games, task_ids, [game] * size, observation)
         # Emulators release the GIL, so that games with a thread each are played in parallel.
         self._thread = ThreadPoolExecutor(1)
         self._output: Future[StepOutput]

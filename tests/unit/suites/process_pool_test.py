@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import tree
 
-from environments import EnvironmentLostError, Ready
+from environments import EnvironmentLostError, InvalidStepError, Ready
+from scalable_agent_popart.errors import FAILS_AGAIN, exit_code
 from scalable_agent_popart.suites import process_pool
 from scalable_agent_popart.suites.environment_process import REFUSED, MakeEnvironment
 from scalable_agent_popart.suites.process_pool import ProcessPool
@@ -26,6 +27,7 @@ from tests.fakes.process_environments import (
     Counting,
     Dying,
     Refusing,
+    Undeclared,
     Waiting,
 )
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, is_alive, wait_until
@@ -84,6 +86,18 @@ def has_steps(environment: int, steps: int) -> Callable[[Ready], bool]:
         return bool(np.any(numbers >= steps))
 
     return reached
+
+
+@pytest.mark.parametrize("after", [0, 20])
+def test_what_was_not_declared_is_not_converted_nor_tried_again(
+    make_pool: MakePool, after: int
+) -> None:
+    pool = make_pool(Counting, functools.partial(Undeclared, after))
+    message = r"^level_1 \(environment 1\): .* uint8 \(2, 3\), and is float64 \(2, 3\)$"
+    with pytest.raises(InvalidStepError, match=message) as error:
+        play(pool, has_steps(1, 21))
+    assert pool.restarts.tolist() == [0, 0]
+    assert exit_code(error.value) == FAILS_AGAIN
 
 
 def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
