@@ -63,7 +63,7 @@ def _define_flags() -> None:
         **{str: flags.DEFINE_string, bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list},
         **{int: flags.DEFINE_integer, float: flags.DEFINE_float},
     }
-    for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
+    for field in config_lib.FIELDS:
         declared, default = field.metadata["setting"], field.default
         text = declared.help
         if default is dataclasses.MISSING:
@@ -143,7 +143,7 @@ def _help() -> str:
     def add(flag: str, text: str) -> None:
         group.add_argument(flag, action="store_true", help=text.replace("%", "%%"))
 
-    for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
+    for field in config_lib.FIELDS:
         if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
         default = config_lib.describe_default(field)

@@ -7,7 +7,7 @@ another module needs follow from the declarations.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from scalable_agent_popart import suites
@@ -35,8 +35,10 @@ REPORT = Part("report", ("report",))
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 # A host's name or IPv4 address, or its IPv6 address in brackets; and a port.
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
+_PATTERNS = frozenset("*?[]\\")
 # A side of the image must have these for pixel control's deconvolutions.
 _MIN_PIXELS = 32
+_MAX_TOLD = 5  # Differences that a message names.
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,13 @@ def setting(default: Any, text: str, belongs_to: Part = EXPERIMENT, **declared: 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of a run; names and meanings are those of the flags."""
+    """Settings of a run; names and meanings are those of the flags.
 
+    Attributes:
+      suite: what `level_name` stands for, with the tasks in play; of a run's record as recorded.
+    """
+
+    suite: Suite = field(repr=False, compare=False)  # Is no setting.
     level_name: str = setting(
         "",
         f"A suite ({_SUITES}), or levels of one, such as pong,boxing; MODULE:NAME is a suite or "
@@ -294,14 +301,23 @@ class Config:
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
         """The configuration that flags ask for; raises UserError if they make no sense together."""
         refuse_meaningless(given)
-        return cls.from_record(given)
+        return cls.from_settings(given)
 
     @classmethod
-    def from_record(cls, flags: Mapping[str, Any]) -> "Config":
+    def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
+        """The configuration of a `record`, perhaps of an older version; see `suites.recorded`.
+
+        Settings that did not exist when it was made have their defaults.
+        """
+        return cls.from_settings(record["flags"], suites.recorded(record, own))
+
+    @classmethod
+    def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
         """The configuration of flags that need not all mean something; else as `from_flags`."""
         if not flags.get("level_name"):
             raise UserError(f"--level_name is missing: give a suite ({_SUITES}) or levels of one")
-        suite = suites.resolve(flags["level_name"])
+        if suite is None:
+            suite = suites.resolve(flags["level_name"])
         frames, num_tasks = suite.total_frames, len(suite.tasks)
         defaults = {
             "total_environment_frames": frames * num_tasks // len(suite.reference_scores),
@@ -313,7 +329,10 @@ class Config:
         if unknown := defaults.keys() - SETTINGS.keys():
             told = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
             raise UserError(f"--level_name: the suite {told}, which is no flag")
-        config = cls(**{**defaults, **flags, "level_name": suite.level_name})
+        own = {"level_name": suite.level_name, "suite": suite}
+        if flags.get("use_popart"):  # Its heads are one per task anyhow; older runs recorded both.
+            own["multi_head"] = False
+        config = cls(**{**defaults, **flags, **own})
         for name, declared in SETTINGS.items():
             if not declared.allows(value := getattr(config, name)):
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
@@ -390,9 +409,21 @@ class Config:
         """Tells if actors are processes of their own, which reach the learner by its port."""
         return bool(self.learner_address or self.actor_jobs) or self.job_name == "actor"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A suite from outside of the package need not pickle: the other process imports its own.
+        return _unpickle, (self.flags,)
+
     @property
-    def suite(self) -> Suite:
-        return suites.resolve(self.level_name)
+    def flags(self) -> dict[str, Any]:
+        """All settings, by name."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a file keeps of it, as JSON, for `from_record`."""
+        options = self.environment_options(training=True)
+        described = suites.describe(self.suite, options)
+        return {"flags": self.flags, "tasks": self.suite.tasks, "suite": described}
 
     def check_playable(self) -> None:
         """Raises UserError if this machine cannot play the tasks as they are configured."""
@@ -453,15 +484,26 @@ class Config:
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
         """This configuration with other values of some flags; checked again."""
-        return Config.from_record({**asdict(self), **given})
+        suite = None if "level_name" in given else self.suite
+        return Config.from_settings({**self.flags, **given}, suite)
 
     def differences(self, other: "Config") -> list[str]:
-        """Says what keeps a run of `other` from being continued as this one, flag by flag."""
-        return [
-            f"--{name} was {getattr(other, name)} and is {getattr(self, name)}"
-            for name, declared in SETTINGS.items()
-            if declared.belongs_to == CHECKPOINT and getattr(self, name) != getattr(other, name)
-        ]
+        """Names what keeps a run of `other` from being resumed as this one: flags, tasks, actions.
+
+        Value heads and statistics belong to tasks by their position alone, as logits do to actions.
+        """
+
+        def fixed(config: Config) -> Iterator[tuple[str, Any]]:
+            for name, declared in SETTINGS.items():
+                if declared.belongs_to == CHECKPOINT:
+                    yield f"--{name}", getattr(config, name)
+            if self.level_name == other.level_name:
+                yield "the number of actions", config.num_actions
+                yield from ((f"task {i}", task) for i, task in enumerate(config.suite.tasks))
+
+        then, now = dict(fixed(other)), dict(fixed(self))
+        names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        return [f"{name} was {then.get(name)} and is {now.get(name)}" for name in names[:_MAX_TOLD]]
 
     def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
         """The flags that shape learning and are others than `previous` has: then, and now.
@@ -493,6 +535,14 @@ class Config:
         Raises UserError if a policy of this run cannot play under these flags.
         """
         refuse_meaningless({"mode": "test", **given}, self)
+        suite = self.suite
+        outside = suite.module or not set(suite.tasks) <= set(suite.reference_scores)
+        if outside and "level_name" not in given:
+            raise UserError(
+                f"{self.logdir} was trained on {self.level_name}: give --level_name too, since "
+                "modules and levels from outside of the package are loaded only if a command names "
+                "them"
+            )
         suite = suites.resolve(given.get("level_name", self.level_name))
         if suite.name != self.suite.name:
             other = f"{suite.level_name} of {suite.name}"
@@ -500,22 +550,24 @@ class Config:
                 f"{self.logdir} was trained on {self.suite.name}; it cannot be tested on {other}"
             )
         # What its tests are to be like is asked each time, and its part in a run of many is over.
-        own = {n: v for n, v in asdict(self).items() if SETTINGS[n].belongs_to not in (TEST, JOB)}
+        own = {n: v for n, v in self.flags.items() if SETTINGS[n].belongs_to not in (TEST, JOB)}
         asked = {n: v for n, v in given.items() if SETTINGS[n].belongs_to != JOB}
         if asked.get("precision") == "auto":
             del asked["precision"]  # It is the run's.
-        config = Config.from_record({**own, **asked, "mode": "test"})
-        # Scores are of raw rewards, whatever the clipping.
+        config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
+        # Scores are of raw rewards, whatever the clipping, and may be of other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
+        if config.level_name != self.level_name:
+            played = replace(played, suite=suite.select(self.suite.tasks))
         differences = played.differences(self)
         if played.remarks() != self.remarks():
             differences.append(
                 f"--dataset_path was {self.dataset_path} and is {played.dataset_path}"
             )
         if differences:
-            raise UserError(
-                f"{self.logdir} holds another run: {'; '.join(differences)}; leave these flags out"
-            )
+            of_flags = differences[0].startswith("--")
+            advice = "leave these flags out" if of_flags else "its suite must be as it was"
+            raise UserError(f"{self.logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
 
 
@@ -530,22 +582,41 @@ class ReportConfig:
     )
 
 
-# By name, in the order of their declaration.
+# All settings, in the order of their declaration, and those of each record by name.
+FIELDS = tuple(f for record in (Config, ReportConfig) for f in fields(record) if f.metadata)
 SETTINGS, REPORT_SETTINGS = (
-    {each.name: each.metadata["setting"] for each in fields(record)}
+    {each.name: each.metadata["setting"] for each in fields(record) if each.metadata}
     for record in (Config, ReportConfig)
 )
 
 
+def _unpickle(flags: dict[str, Any]) -> Config:
+    return Config(**flags, suite=suites.resolve(flags["level_name"]))
+
+
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
-    """Raises UserError if a flag given means nothing; `trained` is the run tested, if known."""
+    """Raises UserError if a flag given means nothing; `trained` is the run tested, if known.
+
+    So it does if --logdir has a character of file patterns.
+    """
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.
     in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
     modes = _RUNS if evaluates else (mode, "test") if in_many else (mode,)
-    own = given if trained is None else {**asdict(trained), **given}
+    own = given if trained is None else {**trained.flags, **given}
     is_known = trained is not None or not (evaluates or mode == "test")
+    if found := sorted(_PATTERNS & set(given.get("logdir", ""))):
+        raise UserError(
+            f"--logdir={given['logdir']} has the character {found[0]}, by which TensorFlow would "
+            "take it for a pattern of several paths, and delete checkpoints of them all; give "
+            "another"
+        )
+    if given.get("multi_head") and own.get("use_popart"):
+        raise UserError(
+            "--multi_head means nothing with --use_popart, which has one value head per level; "
+            "leave it out"
+        )
     for name in given:
         declared = (SETTINGS | REPORT_SETTINGS)[name]
         if not set(modes) & set(declared.modes):
@@ -561,7 +632,7 @@ def describe_default(each: Field) -> str:
     if each.default is MISSING:
         by_value: dict[Any, list[str]] = {}
         for suite in suites.ALL:
-            config = Config.from_record({"level_name": suite.name})
+            config = Config.from_settings({"level_name": suite.name})
             by_value.setdefault(getattr(config, each.name), []).append(suite.name)
         named = [f"{value} in {' and '.join(names)}" for value, names in by_value.items()]
         text = ", ".join(named) if len(named) > 1 else str(*by_value)

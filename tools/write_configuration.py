@@ -3,7 +3,6 @@
 python tools/write_configuration.py
 """
 
-import dataclasses
 from pathlib import Path
 
 import experiment
@@ -25,7 +24,7 @@ _HEADER = ["| Flag | Default | Meaning |", "|---|---|---|"]
 def page() -> str:
     """The page: a table of flags, defaults and meanings for each group of settings."""
     lines = [_START]
-    for field in (*dataclasses.fields(config.Config), *dataclasses.fields(config.ReportConfig)):
+    for field in config.FIELDS:
         if title := experiment.GROUPS.get(field.name):
             lines += ["", f"## {title}", "", *_HEADER]
         meaning = experiment.describe(field).replace("|", "\\|")

@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import (
-    DAMAGE,
     POPULATION_FILE,
     RunDirectory,
+    explained,
     flock,
     write_atomically,
 )
+from scalable_agent_popart.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class MemberDirectory(RunDirectory):
 
     def published(self) -> Published | None:
         """Returns what was published last, if anything; raises UserError if it is damaged."""
-        with _explained(self._fitness, "delete it, and the member publishes anew"):
+        with explained(self._fitness, "delete it, and the member publishes anew"):
             record = Published(**json.loads(self._fitness.read_text()))
             checkpoint = str(self._snapshots / record.checkpoint)
             return dataclasses.replace(record, fitness=float(record.fitness), checkpoint=checkpoint)
@@ -140,7 +141,7 @@ class MemberDirectory(RunDirectory):
 
     def read_lineage(self) -> list[Event]:
         """Reads the whole lines written so far; raises UserError if one is damaged."""
-        with _explained(self.lineage, "delete the damaged line and repeat"):
+        with explained(self.lineage, "delete the damaged line and repeat"):
             *lines, _ = self.lineage.read_text().split("\n")
             return [Event(**json.loads(line)) for line in lines]
         return []
@@ -156,18 +157,18 @@ class PopulationDirectory:
     def member(self, number: int) -> MemberDirectory:
         return MemberDirectory(str(self.path / f"member-{number:02d}"))
 
-    def read_config(self) -> Config | None:
-        """Reads the flags that the population was begun with; None if there is none."""
-        with _explained(self._settings, "give another --logdir"):
-            return Config.from_record(json.loads(self._settings.read_text())["flags"])
+    def read_config(self, suite: Suite | None = None) -> Config | None:
+        """Reads the flags that the population was begun with, as `RunDirectory.read_record`."""
+        with explained(self._settings, "give another --logdir"):
+            return Config.from_record(json.loads(self._settings.read_text()), suite)
         return None
 
     def check(self, config: Config) -> Config | None:
         """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give another --logdir")
-        begun = self.read_config()
-        if begun and (differences := config.refused_changes(begun)):
+        begun = self.read_config(config.suite)
+        if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "
                 "give the same flags or another --logdir"
@@ -183,7 +184,7 @@ class PopulationDirectory:
             begun = self.check(config)
             if begun is None:
                 begun = dataclasses.replace(config, precision=precision)
-                write_atomically(self._settings, {"flags": dataclasses.asdict(begun)})
+                write_atomically(self._settings, begun.record)
         return begun.precision
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
@@ -205,14 +206,3 @@ def _files(checkpoint: Path) -> list[Path]:
     if not {".index", ".data"} <= {file.suffix.partition("-")[0] for file in files}:
         raise FileNotFoundError(str(checkpoint))
     return files
-
-
-@contextlib.contextmanager
-def _explained(path: Path, advice: str) -> Iterator[None]:
-    """Ends a block that reads a file where there is none; raises UserError if it is damaged."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (*DAMAGE, OSError, UserError) as error:
-        raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error

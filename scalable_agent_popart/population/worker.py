@@ -91,7 +91,7 @@ class Worker:
     def _starting_values(self, number: int) -> dict[str, float]:
         """Returns the hyperparameters that a member starts with, or has started with."""
         config, directory = self._config, self._population.member(number)
-        recorded = directory.read_config()
+        recorded = directory.read_config(config.suite)
         if recorded is None or newest_checkpoint(directory.checkpoints) is None:
             return {**pbt.sample(config.suite.search_space, [config.seed, number]), **self._start}
         values = {name: getattr(recorded, name) for name in config.tuned}

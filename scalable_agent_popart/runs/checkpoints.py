@@ -1,6 +1,8 @@
 """Checkpoints: all that a killed run needs to go on as if nothing had happened."""
 
 import contextlib
+import errno
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -9,9 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from scalable_agent_popart.errors import UnsavedError, UserError
+from scalable_agent_popart.errors import PassingError, UnsavedError, UserError
+from scalable_agent_popart.runs.directory import explained
 
 _KEPT = 3
+# TensorFlow's message ends with one of these if a file could not be read; the number is lost. Any
+# other error of its readers is of a checkpoint's content, or of a file that is not there.
+_FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
 _KEY = "learner/{}/.ATTRIBUTES/VARIABLE_VALUE"
 # PopArt's statistics, which older versions of this program kept in float32.
 _STATISTICS = tuple(_KEY.format(f"head/{name}") for name in ("shift", "second_moment"))
@@ -66,21 +72,25 @@ class Checkpoints:
 
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
+        names_newest = self._directory / "checkpoint"
+        # TensorFlow takes a file that cannot be read for one that is not there.
+        with explained(names_newest, ""):
+            names_newest.read_bytes()
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
             # If only the first is on disk, its writing was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
                 raise UserError(
-                    f"{self._directory / 'checkpoint'}, which names the newest checkpoint, is "
-                    "damaged or missing; give another --logdir"
+                    f"{names_newest}, which names the newest checkpoint, is damaged or missing; "
+                    "give another --logdir"
                 )
             return []
         names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
             raise UserError(
-                f"the checkpoints that {self._directory / 'checkpoint'} names are gone; bring "
-                "them back or give another --logdir"
+                f"the checkpoints that {names_newest} names are gone; bring them back or give "
+                "another --logdir"
             )
         return left
 
@@ -115,6 +125,11 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
             "give another --logdir"
         ) from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
+        if _first_line(error).rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
+            raise PassingError(
+                f"checkpoint {checkpoint} cannot be read ({_first_line(error)}); fix that and "
+                "repeat"
+            ) from error
         raise UserError(
             f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {advice}"
         ) from error

@@ -13,13 +13,14 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import InUseError, UserError
+from scalable_agent_popart.suites import Suite
 
 # Errors that reading a file of unexpected content raises.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -63,17 +64,20 @@ class RunDirectory:
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
 
-    def read_config(self) -> Config | None:
+    def read_config(self, suite: Suite | None = None) -> Config | None:
         """Returns the configuration that the run was last started with, as `read_record`."""
-        record = self.read_record()
+        record = self.read_record(suite)
         return None if record is None else record.config
 
-    def read_record(self) -> Record | None:
-        """Reads `config.json`; returns None if there is no run, raises UserError if unreadable."""
-        try:
+    def read_record(self, suite: Suite | None = None) -> Record | None:
+        """Reads `config.json`; returns None if there is no run, raises UserError if unreadable.
+
+        Nothing is imported for it. The record of an older version needs the suite that the command
+        itself names, if that is from outside of the package: see `suites.recorded`.
+        """
+        with explained(self._config_path, "give another --logdir"):
             record = json.loads(self._config_path.read_text())
-            flags = record["flags"]  # One that did not exist when the run was made has its default.
-            config = Config.from_record({**flags, "level_name": flags["level_name"]})
+            config = Config.from_record(record, suite)
             history = tuple(
                 Change(
                     int(entry["frames"]),
@@ -83,18 +87,12 @@ class RunDirectory:
                 for entry in record.get("history", ())
             )
             return Record(config, history, describe_device(record.get("device")))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (*DAMAGE, OSError) as error:
-            raise UserError(
-                f"{self._config_path} is damaged or not of this program ({error}); "
-                "give another --logdir"
-            ) from error
+        return None
 
     def check(self, config: Config) -> None:
         """Raises UserError if `config` cannot train in this directory; writes nothing."""
         self.refuse_population()
-        previous = self.read_config()
+        previous = self.read_config(config.suite)
         if previous is not None:
             if differences := config.differences(previous):
                 raise UserError(
@@ -146,12 +144,15 @@ class RunDirectory:
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
-        # A run with two lines of metrics has saved a checkpoint, which is gone or was never here.
-        if self.metrics.is_file() and self.metrics.read_bytes().count(b"\n") > 1:
-            raise UserError(
-                f"{self.path} holds logs but no checkpoints, so training would begin anew and "
-                "overwrite them; bring the checkpoints back or give another --logdir"
-            )
+        if not self.metrics.is_file():
+            return
+        with open(self.metrics, "rb") as lines:
+            # A run with two lines has saved a checkpoint, which is gone or was never here.
+            if lines.readline() and lines.readline().endswith(b"\n"):
+                raise UserError(
+                    f"{self.path} holds logs but no checkpoints, so training would begin anew and "
+                    "overwrite them; bring the checkpoints back or give another --logdir"
+                )
 
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
@@ -160,7 +161,7 @@ class RunDirectory:
 
         Flags that shape learning and have changed go to its history.
         """
-        before, revision = self.read_record(), _git_revision()
+        before, revision = self.read_record(config.suite), _git_revision()
         history: list[Change] = []
         if before is not None:
             then = before.config
@@ -178,8 +179,7 @@ class RunDirectory:
                 history.append(Change(frames, changed, revision))
         record = {
             "agent": config.agent_name,
-            "flags": dataclasses.asdict(config),
-            "tasks": config.suite.tasks,
+            **config.record,
             "versions": {
                 "python": platform.python_version(),
                 **{name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -247,6 +247,26 @@ class RunDirectory:
             self._lock = None
 
 
+@contextlib.contextmanager
+def explained(path: Path, advice: str) -> Iterator[None]:
+    """Ends a block that reads a file where there is none, and explains why one cannot be read.
+
+    Raises UserError: with the file system's error, by which `errors.exit_code` knows whether that
+    may pass, or with the advice if the content is damaged.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        told = f"{path} cannot be read ({error.strerror}); fix that and repeat"
+        raise UserError(told) from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except DAMAGE as error:
+        raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error
+
+
 def flock(file: IO[str], operation: int) -> None:
     """Locks a file until it is closed or the process ends, however it ends.
 
@@ -270,11 +290,15 @@ def write_atomically(path: Path, record: Any) -> None:
 
 def _write_text_atomically(path: Path, text: str) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Each of several writers has its own.
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def describe_device(device: Mapping[str, Any] | None) -> str:

@@ -116,6 +116,7 @@ SUITE = suite.Suite(
         name: ReferenceScore(random=-0.6 * scale, human=scale)
         for name, scale in zip(_NAMES, _SCALES, strict=True)
     },
+    full_score="that of catching every ball",
     defaults={
         "unroll_length": 18,
         "height": _ROWS,

@@ -55,6 +55,7 @@ SUITE = suite.Suite(
     total_frames=600_000,
     # Unseen, a ball is met once in twelve times. Perfect play catches all: none is too far away.
     reference_scores={_TASK: ReferenceScore(random=1 / _SIZE, human=1.0)},
+    full_score="that of catching every ball",
     defaults={"height": _SIZE * _TILE, "width": _SIZE * _TILE, "learning_rate": 3e-3},
     # Older runs recorded the task by this name.
     other_tasks={"clutter": _TASK}.get,

@@ -2,7 +2,7 @@
 
 import csv
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
-# With these, a normalised score is the raw return itself.
+# With these, a normalised score is the raw return itself. They are told by identity, since a suite
+# may have tasks whose returns do go from 0 to 100.
 UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
+HUMAN = "a human's"  # The usual `Suite.full_score`.
 # Flags whose defaults depend on the suite, with the values where it gives no other.
 _DEFAULTS = {
     "test_num_episodes": 200,
@@ -71,6 +73,7 @@ class Suite:
     has_instructions: bool = False  # if true, observations are `environments.Observation`s
     scalable: bool = False  # if true, size and action repeats of observations may be changed
     headline: str = "mean"  # aggregate for reports, a field of `scores.Aggregate`
+    full_score: str = HUMAN  # whose return counts as 100%, in words
     total_frames: int  # default length of a run on all tasks; on some, shorter in proportion
     usual_num_actors: int = 32  # default of `--num_actors`, rounded up to a multiple of the tasks
     # Flag to value: `height`, `width`, and what is to differ from `_DEFAULTS`.
@@ -95,7 +98,11 @@ class Suite:
     module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
 
     def __post_init__(self) -> None:
+        if isinstance(self.tasks, Set) or not isinstance(self.tasks, Iterable):
+            told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
+            raise UserError(f"{told}; give a tuple, since their order decides on their ids")
         # The class is frozen.
+        object.__setattr__(self, "tasks", tuple(self.tasks))
         defaults = {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults}
         object.__setattr__(self, "defaults", defaults)
         object.__setattr__(self, "title", self.title or self.name)
@@ -109,8 +116,15 @@ class Suite:
 
     @property
     def normalised(self) -> bool:
-        """Tells whether scores are normalised; if not, they are raw returns."""
-        return any(score != UNNORMALISED for score in self.reference_scores.values())
+        """Whether scores are normalised; if not, they are raw returns."""
+        return any(score is not UNNORMALISED for score in self.reference_scores.values())
+
+    @property
+    def score_name(self) -> str:
+        """The name of the suite's scores in print."""
+        if not self.normalised:
+            return "return"
+        return "human-normalised score" if self.full_score == HUMAN else "normalised score"
 
     @property
     def unit(self) -> str:

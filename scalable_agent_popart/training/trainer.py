@@ -98,7 +98,7 @@ def train(
         directory.check(config)  # Again: from here on no other process moves the run on.
         if config.uses_port:
             prepare_keys(config)  # Before more is written, as they may be refused.
-        previous = directory.read_config()
+        previous = directory.read_config(config.suite)
         if previous is not None and config.precision == "auto":
             config = replace(config, precision=previous.precision)
         config = factory.settle(config)

@@ -13,9 +13,9 @@ import experiment  # noqa: F401 - defines the flags.
 from scalable_agent_popart import suites
 from scalable_agent_popart.config import (
     CHECKPOINT,
+    FIELDS,
     SETTINGS,
     Config,
-    ReportConfig,
     refuse_meaningless,
 )
 from scalable_agent_popart.errors import UserError
@@ -43,7 +43,7 @@ def _refusal(level_name: str = "catch5", /, **given: Any) -> str:
 
 
 def test_flags_have_the_declared_types_defaults_and_choices() -> None:
-    for field in (*dataclasses.fields(Config), *dataclasses.fields(ReportConfig)):
+    for field in FIELDS:
         flag, declared = flags.FLAGS[field.name], field.metadata["setting"]
         default = None if field.default is dataclasses.MISSING else field.default
         assert flag.default == ([] if default == () else default)
@@ -80,7 +80,7 @@ def test_defaults_are_the_papers() -> None:
         **{"use_popart": False, "multi_head": False, "pixel_control": False},
         "learning_rate_schedule": "linear",
     }
-    assert dataclasses.asdict(_config("atari57")).items() >= expected.items()
+    assert _config("atari57").flags.items() >= expected.items()
     assert _config("atari57", **_PBT).learning_rate_schedule == "constant"
 
 
@@ -113,7 +113,7 @@ def test_agents_have_the_papers_names_and_a_head_for_each_task_if_they_tell_them
     for flags_set, name, num_heads in (
         ((), "IMPALA", 1),
         (("multi_head",), "MultiHead-IMPALA", 2),
-        (("use_popart", "multi_head"), "PopArt-IMPALA", 2),
+        (("use_popart",), "PopArt-IMPALA", 2),
         (("use_popart", "pixel_control"), "Pixel-PopArt-IMPALA", 2),
     ):
         config = _config("pong,boxing", **dict.fromkeys(flags_set, True))
@@ -133,7 +133,7 @@ _ZERO += ("population_size", "pbt_burn_in_frames", "actor_threads", "actor_jobs"
 _WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _NUMBERS = [
     field.name
-    for field in dataclasses.fields(Config)
+    for field in FIELDS
     if field.type in (int, float) and field.name not in ("task", "pbt_member", "gpus")
 ]
 
@@ -190,12 +190,12 @@ def test_flags_that_mean_something_to_a_process_of_the_job_are_taken() -> None:
         {"mode": "test", "network": "deep", "seed": 2, "precision": "auto", "num_actors": 5},
         {**_PBT, **_CLUSTER, "pbt_member": 1, "pbt_episodes": 5, "learning_rate": 1e-3},
     ):
-        assert dataclasses.asdict(_config("pong", **given)).items() >= given.items()
+        assert _config("pong", **given).flags.items() >= given.items()
 
 
 def test_records_may_hold_flags_that_mean_nothing() -> None:
-    recorded = dataclasses.asdict(_config("pong")) | {"popart_step_size": 0.5, "pbt_episodes": 7}
-    assert dataclasses.asdict(Config.from_record(recorded)) == recorded
+    recorded = _config("pong").flags | {"popart_step_size": 0.5, "pbt_episodes": 7}
+    assert Config.from_settings(recorded).flags == recorded
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,8 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
         ("pong", {**_PBT, "pbt_member": 1, "pbt_places": 2}, "with --pbt_member leave it out"),
         ("pong", {**_PBT, "max_grad_norm": 0.0}, "--max_grad_norm=0 cannot be tuned"),
+        ("pong", {**_POPART, "multi_head": True}, "--multi_head means nothing with --use_popart"),
+        ("pong", {"logdir": "runs/[1]"}, r"--logdir=runs/\[1\] has the character \["),
         ("stairway_to_melon", _PBT, "melon has none: add a level of dmlab30"),
         (f"{__name__}:unscored", _PBT, "unscored has none: give the suite some"),
     ],
@@ -241,6 +243,12 @@ def test_suite_without_its_emulator_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install ale-py" in _refusal("pong")
     _config("catch5").check_playable()
+
+
+def test_records_of_both_kinds_of_heads_are_popart_alone() -> None:
+    record = _config("pong", **_POPART).record
+    record["flags"]["multi_head"] = True  # As older versions took it.
+    assert Config.from_record(record) == _config("pong", **_POPART)
 
 
 def test_longer_run_is_a_change_and_no_other_run() -> None:

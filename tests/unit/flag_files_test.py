@@ -96,7 +96,7 @@ def test_the_papers_experiments_have_its_hyperparameters(
         expected["action_set"] = "impala" if name == "dmlab30-original" else "popart"
     for agent in agents:
         own = f"{name}-{agent}{population}"
-        assert dataclasses.asdict(_config(own)).items() >= expected.items()
+        assert _config(own).flags.items() >= expected.items()
         assert not _TUNED & _given(own).keys(), "the suite's, or sampled"
 
 

@@ -1,6 +1,8 @@
 """Checkpoints bring back every variable; missing and damaged ones are told from a new run."""
 
+import errno
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -138,6 +140,23 @@ def test_other_variables_missing_ones_and_places_that_cannot_be_written_are_refu
     with pytest.raises(UserError, match="no checkpoint could be written") as error:
         Checkpoints(tmp_path / "file", learner=learner).save()
     assert exit_code(error.value) != FAILS_AGAIN, "there may be room meanwhile"
+
+
+def test_a_file_system_that_fails_is_no_damage(
+    tmp_path: Path, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpoints(tmp_path, learner=learner).save()
+    # As TensorFlow reports ESTALE.
+    error = tf.errors.OpError(None, None, f"{tmp_path}/ckpt-1.index; Stale file handle", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.train, "load_checkpoint", mock.Mock(side_effect=error))
+        with pytest.raises(UserError, match=r"cannot be read .*Stale.*repeat") as raised:
+            Checkpoints(tmp_path, learner=learner).restore()
+    assert exit_code(raised.value) != FAILS_AGAIN
+    monkeypatch.setattr(Path, "read_bytes", mock.Mock(side_effect=OSError(errno.EIO, "away")))
+    with pytest.raises(UserError, match=r"checkpoint cannot be read \(away\)") as raised:
+        Checkpoints(tmp_path, learner=learner).restore()
+    assert exit_code(raised.value) != FAILS_AGAIN
 
 
 def test_only_a_damaged_checkpoint_that_has_another_before_it_may_be_deleted(

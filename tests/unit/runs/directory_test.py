@@ -1,6 +1,7 @@
 """A run's directory: its record, its lock, and writes that are never seen half done."""
 
 import contextlib
+import dataclasses
 import errno
 import json
 import subprocess
@@ -10,10 +11,11 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import SETTINGS, Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
+from scalable_agent_popart.scores import ReferenceScore
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DEVICE = {"processor": "Xeon", "cores": 1, "gpus": ["H100"]}
@@ -53,9 +55,9 @@ def test_the_record_is_read_back_and_says_what_made_the_run(
     given = {"use_popart": True, "seed": 7, "learning_rate": 1e-3, "logdir": str(directory.path)}
     record, config = _record(directory, **given), _config(**given)
     assert directory.read_config() == config
-    keys = {"agent", "flags", "tasks", "versions", "git_revision", "device", "history"}
+    keys = {"agent", "flags", "tasks", "versions", "git_revision", "device", "history", "suite"}
     assert set(record) == keys
-    assert set(record["flags"]) == set(Config.__dataclass_fields__)
+    assert set(record["flags"]) == set(SETTINGS)
     assert (record["agent"], record["history"]) == ("PopArt-IMPALA", [])
     assert record["tasks"] == list(config.suite.tasks)
     assert record["versions"]["python"] == sys.version.split()[0]
@@ -107,6 +109,7 @@ def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
     with pytest.raises(OSError, match="no space"):
         run_directory.write_atomically(path, {"new": 2})
     assert json.loads(path.read_text()) == {"short": [1]}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
@@ -142,9 +145,28 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     assert (directory.path / "config.json").read_bytes() == before
 
 
+def test_tasks_in_another_order_are_refused(directory: RunDirectory) -> None:
+    first, second, *rest = _config().suite.tasks
+
+    def own(*tasks: str) -> Config:
+        scores = dict.fromkeys(tasks, ReferenceScore(0, 1))
+        suite = dataclasses.replace(
+            _config().suite, name="own", tasks=tasks, reference_scores=scores
+        )
+        return dataclasses.replace(_config(), suite=suite, level_name="own")
+
+    then, now = own(first, second, *rest), own(second, first, *rest)
+    directory.record(then)
+    directory.check(then)
+    with pytest.raises(UserError) as error:
+        directory.check(now)
+    told = f"task 0 was {first} and is {second}; task 1 was {second} and is {first}; give"
+    assert told in str(error.value)
+
+
 def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirectory) -> None:
     record = _record(directory, seed=7)
-    del record["history"], record["device"], record["flags"]["action_set"]
+    del record["history"], record["device"], record["suite"], record["flags"]["action_set"]
     (directory.path / "config.json").write_text(json.dumps(record))
     _learn(directory)
     assert directory.read_record() == Record(_config(seed=7))
@@ -199,7 +221,7 @@ def test_a_file_system_that_is_away_may_be_back_later(
 ) -> None:
     for number, later in ((errno.EIO, True), (errno.ESTALE, True), (errno.EACCES, False)):
         monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(number, "away")))
-        with pytest.raises(UserError, match="away") as error:
+        with pytest.raises(UserError, match=r"config\.json cannot be read \(away\)") as error:
             directory.read_config()
         assert (exit_code(error.value) != FAILS_AGAIN) == later
 

@@ -1,24 +1,36 @@
 """Names that `--level_name` may give, and the suites they stand for."""
 
+import functools
 import importlib
 import importlib.util
+import json
 import re
 import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.directory import DAMAGE
 from scalable_agent_popart.suites import suite
+from scalable_agent_popart.suites.gymnasium_suite import (
+    check_environment,
+    map_actions,
+    pad_images,
+)
 
 _OWN_SUITE = """
+import dataclasses
 import gymnasium
 import numpy as np
+from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.gymnasium_suite import make_suite
 
 class Counter(gymnasium.Env):
@@ -36,6 +48,9 @@ class Counter(gymnasium.Env):
 def make(name="own", tasks=("left", "right"), **given):
     shape, num_actions = (12, 8, 3), given.pop("num_actions", 2)
     return make_suite(name, dict.fromkeys(tasks, Counter), shape, num_actions, 1000, **given)
+
+def both(scores):
+    return dict.fromkeys(("left", "right"), ReferenceScore(*scores))
 """
 
 
@@ -123,6 +138,18 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
             "SUITE = make_suite('own', {'a': lambda: Counter()}, (12, 8, 3), 2, 9, processes=True)",
             "cannot be made .*[Pp]ickle",
         ),
+        ("SUITE = dataclasses.replace(make(), tasks={'left', 'right'})", "are a set; give a tuple"),
+        ("SUITE = dataclasses.replace(make(), tasks=('left', 'left'))", "each of them once"),
+        ("SUITE = make('a/b')", "name of letters"),
+        (
+            "SUITE = make(reference_scores=both((1, 1)))",
+            "different finite numbers, not 1 and 1 for",
+        ),
+        (
+            "SUITE = make(reference_scores=both((0, float('nan'))))",
+            "numbers, not 0 and nan for left",
+        ),
+        ("SUITE = make(reference_scores={'left': (0, 1), 'right': (0, 1)})", "ReferenceScore of"),
         ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
     ],
 )
@@ -132,6 +159,61 @@ def test_modules_without_a_usable_suite_are_refused_with_the_cause(
     module = write_module(source)
     with pytest.raises(UserError, match=message):
         Config.from_flags({"level_name": f"{module}:own"}).check_playable()
+
+
+class Game(gymnasium.Env):
+    """Shows an image of given spaces, and ends its episodes every third step."""
+
+    def __init__(self, shape: tuple[int, ...] = (4, 6, 3), dtype: Any = np.uint8, **given: Any):
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+        self.action_space = gymnasium.spaces.Discrete(given.get("num_actions", 2))
+        self.given, self.taken, self.count = given, [], 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.ones(self.observation_space.shape, self.observation_space.dtype), {}
+
+    def step(self, action: int) -> Any:
+        self.taken.append(action)
+        self.count += 1
+        if self.count == self.given.get("raises_at"):
+            sys.exit("done")
+        image, _ = self.reset()
+        reward = self.given.get("reward", 1) if self.count == 7 else 1
+        image = image / 255 if self.given.get("scaled") else image
+        return image, reward, False, self.count % 3 == 0, {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shape": (4, 6)}, r"must be spaces.Box\(0, 255, \(height, .*not Box"),
+        ({"dtype": np.float32}, "observation_space must be"),
+        ({"scaled": True}, r"at step 1 .* uint8 \(4, 6, 3\), and is float64"),
+        ({"reward": np.inf}, "at step 7 a reward must be a finite float32, and is inf"),
+        ({"raises_at": 5}, r"failed at step 5 \(SystemExit: done\)"),
+        ({"shape": "wrong"}, "cannot be made"),
+    ],
+)
+def test_environments_can_be_checked_before_they_are_trained_on(
+    given: dict[str, Any], message: str
+) -> None:
+    assert check_environment(Game) == ((4, 6, 3), 2)
+    with pytest.raises(UserError, match=message):
+        check_environment(lambda: Game(**given))
+
+
+def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
+    game = Game((2, 3, 3), num_actions=3)
+    make = functools.partial(map_actions, pad_images(game, 5, 6), (2, 0, 0, 1))
+    assert check_environment(make) == ((5, 6, 3), 4)
+    image, _ = make().reset()
+    np.testing.assert_array_equal(np.argwhere(image[..., 0])[[0, -1]], [[1, 1], [2, 3]])
+    game.taken.clear()
+    for action in range(4):
+        make().step(action)
+    assert game.taken == [2, 0, 0, 1]
+    with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
+        pad_images(game, 2, 2)
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -153,6 +235,57 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
         pool.send(ids, np.ones(len(ids), np.int32))
     pool.close()
     assert seen == [[0, 0, True], [1, 1, False], [2, 1, False], [0, 1, True], [1, 1, False]]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "unit"),
+    [
+        ("SUITE = make()", "return", ""),
+        ("SUITE = make(reference_scores=both((0, 100)))", "human-normalised score", "%"),
+        (
+            "SUITE = make(reference_scores=both((0, 1)), full_score='the best')",
+            "normalised score",
+            "%",
+        ),
+    ],
+)
+def test_a_record_is_read_without_the_module_that_it_names(
+    write_module: Callable[[str], str], source: str, name: str, unit: str
+) -> None:
+    module = write_module(source)
+    config = Config.from_flags({"level_name": f"{module}:right", "use_popart": True})
+    record = json.loads(json.dumps(config.record))
+    (Path.cwd() / f"{module}.py").write_text("raise AssertionError('imported')")
+    del sys.modules[module]
+    read = Config.from_record(record)
+    assert (read, read.tuned, read.remarks()) == (config, config.tuned, {})
+    assert (read.suite.tasks, read.suite.whole) == (("right",), False)
+    assert read.suite.reference_scores == config.suite.reference_scores
+    assert (read.suite.score_name, read.suite.unit) == (name, unit)
+    with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
+        read.for_test({})
+    del record["suite"]  # As in older records.
+    with pytest.raises(UserError, match=f"give --level_name={module}:right, if you trust"):
+        Config.from_record(record)
+    assert Config.from_record(record, config.suite) == config
+    record["flags"]["level_name"] = "/some/level"  # Which DeepMind Lab would be asked for.
+    with pytest.raises(UserError, match="if you trust what that is"):
+        Config.from_record(record)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tasks": ["<b>", "a\nb"]},
+        {"tasks": []},
+        {"suite": {"name": "own"}},
+        {"suite": []},
+        {"suite": {**suites.describe(suites.ALL[0], None), "name": "../own"}},
+    ],
+)
+def test_records_of_no_suite_are_refused(damage: dict[str, Any]) -> None:
+    with pytest.raises(DAMAGE):
+        suites.recorded({**Config.from_flags({"level_name": "pong"}).record, **damage})
 
 
 def test_installed_packages_register_suites(
