@@ -19,6 +19,8 @@ not tested. Needs Linux.
 
 import collections
 import contextlib
+import csv
+import io
 import json
 import math
 import os
@@ -211,14 +213,16 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
         raise FailedError(f"no run has begun in {FLAGS.logdir}")
-    names = ",".join(str(run.path) for run in begun)
-    command = ["--mode=report", f"--runs={names}", f"--report_dir={FLAGS.report_dir}"]
+    names = io.StringIO()
+    csv.writer(names, lineterminator="").writerow(run.path for run in begun)  # For commas in them.
+    command = ["--mode=report", f"--runs={names.getvalue()}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise FailedError("the report could not be written")
     records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
     table = {"reported_on": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
+    print("beside it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
 
 
 def main(argv: list[str]) -> None:

@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> None:
         flags = {**dict(line.lstrip("-").partition("=")[::2] for line in lines), **flags}
     if flags.get("mode") == "report":
         Path(flags["report_dir"]).mkdir(parents=True, exist_ok=True)
+        (Path(flags["report_dir"]) / "runs").write_text(flags["runs"])
         return
     run = Path(flags["logdir"])
     if flags.get("mode") == "pbt":
