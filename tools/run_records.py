@@ -14,6 +14,12 @@ from typing import Any
 from scalable_agent_popart.runs.directory import POPULATION_FILE
 from scalable_agent_popart.system.cores import num_cores
 
+# Flags that name places of the machine: folders and addresses.
+_PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
+_PLACES |= {"learner_address"}
+# Stand for those without which other flags would mean something else, or could not be.
+_STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
+_NO_PLACE = ("", "dummy")
 # What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
 _LOGS = (
     "config.json",
@@ -100,7 +106,7 @@ def describe(path: Path) -> dict[str, Any]:
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
-        "flags": _without_folders(config["flags"]),
+        "flags": _without_places(config["flags"]),
     }
 
 
@@ -125,12 +131,12 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
 
 
 def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
-    """Adds a file or folder to an archive; what flags say of the machine's folders is left out."""
+    """Adds a file or folder to an archive; what flags say of the machine's places is left out."""
     if log.name not in ("config.json", POPULATION_FILE):
         archive.add(log, name, filter=_content)
         return
     record = json.loads(log.read_text())
-    record["flags"] = _without_folders(record["flags"])
+    record["flags"] = _without_places(record["flags"])
     text = (json.dumps(record, indent=2) + "\n").encode()
     member = tarfile.TarInfo(name)
     member.size = len(text)
@@ -166,9 +172,11 @@ def _test(path: Path) -> dict[str, Any] | None:
     return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
 
 
-def _without_folders(flags: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the flags that name folders of the machine."""
-    return {name: value for name, value in flags.items() if not name.endswith("dir")}
+def _without_places(flags: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out the flags that name places of the machine, or puts something in their place."""
+    kept = {name: value for name, value in flags.items() if name not in _PLACES}
+    given = (name for name in _STAND_INS if flags.get(name, "") not in _NO_PLACE)
+    return {**kept, **{name: _STAND_INS[name] for name in given}}
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:

@@ -1,0 +1,43 @@
+"""What is kept of runs beside a report, with real records."""
+
+import dataclasses
+import tarfile
+from pathlib import Path
+
+from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.runs.directory import RunDirectory
+from tools import run_records
+
+
+def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_path: Path) -> None:
+    given = {"learner_address": "machine:7", "num_actors": 3, "dataset_path": "/machine/images"}
+    given |= {"level_cache_dir": "/machine/cache", "keys_dir": "/machine/keys"}
+    given |= {"human_starts_dir": "/machine/starts", "starts": "human"}
+    paths = []
+    for level_name, left_out in (
+        ("dmlab30", ("human_starts_dir", "starts")),
+        ("atari57", ("dataset_path", "level_cache_dir")),
+    ):
+        own = {name: value for name, value in given.items() if name not in left_out}
+        paths.append(tmp_path / "machine" / level_name)
+        paths[-1].mkdir(parents=True)
+        config = Config.from_flags({"level_name": level_name, "logdir": str(paths[-1]), **own})
+        RunDirectory(config.logdir).record(config)
+    run_records.pack_logs(paths, tmp_path / "logs.tar.xz")
+    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
+        archive.extractall(tmp_path / "other", filter="data")
+    for path in paths:
+        other = tmp_path / "other" / path.name
+        assert "machine" not in (other / "config.json").read_text()
+        read, before = (RunDirectory(str(folder)).read_config() for folder in (other, path))
+        assert read is not None
+        assert before is not None
+        assert read.experiment == before.experiment
+        assert read.remarks() == before.remarks()
+
+
+def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions() -> None:
+    text = {field.name for field in dataclasses.fields(Config) if field.type is str}
+    kept = run_records._without_places(dict.fromkeys(text, "given"))
+    chosen = {name for name in text if SETTINGS[name].choices}
+    assert {name for name in kept if kept[name] == "given"} == chosen | {"level_name", "action_set"}
