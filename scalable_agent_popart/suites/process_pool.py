@@ -87,6 +87,7 @@ class ProcessPool:
         # `_answered` are those not received yet; `_ended` ended while they did not have the turn.
         self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
         self._turn_began = np.zeros(size)
+        self._told: set[str] = set()  # Last words that a warning had.
         self._checked = 0.0  # When hung ones were last looked for.
 
     def start(self) -> None:
@@ -195,7 +196,9 @@ class ProcessPool:
         hung = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
         end = hung if self._hung[i] else supervisor.describe_exit(code)
         directory = self._directory / f"{i}_{self.restarts[i]}"
-        words = supervisor.last_words(supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES))
+        output = supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES)
+        words, where = supervisor.last_words(output), supervisor.where_raised(output)
+        words += f" ({where})" if where else ""
         shutil.rmtree(directory, ignore_errors=True)
         if code == environment_process.INVALID:
             raise InvalidStepError(f"{self._names[i]} (environment {i}): {words}")
@@ -207,7 +210,9 @@ class ProcessPool:
             row = f"the last of {policy.deaths} in a row; its last words: {words}"
             raise EnvironmentLostError(f"the process of {self._names[i]} {end}, {row}")
         warning = "the process of %s %s; starting another in %g s: %s"
-        logging.warning(warning, self._names[i], end, pause, words)
+        told = "as before" if words in self._told else words
+        self._told.add(words)
+        logging.warning(warning, self._names[i], end, pause, told)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
 

@@ -31,6 +31,7 @@ _STACK_TRACE = re.compile(
     r".*\n(?:[ \t]+.*(?:\n|$))*",
     re.MULTILINE,
 )
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 # A line that says why, among others. Warnings of map compilers do not.
 _REASON = re.compile(
@@ -245,6 +246,11 @@ def tail(path: Path, max_bytes: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def where_raised(output: str) -> str:
+    """Returns file and line of the last frame in a traceback of Python; nothing without one."""
+    return ", line ".join(_FRAME.findall(output)[-1]) if _FRAME.search(output) else ""
 
 
 def last_words(output: str) -> str:

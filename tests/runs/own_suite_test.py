@@ -34,11 +34,14 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> No
     run(mode="test", logdir="run", test_num_episodes=4, level_name="my_tasks:right")
     tested = json.loads((tmp_path / "run" / "evaluation.json").read_text())["tasks"]["right"]
     assert tested["normalised"] == tested["mean_return"] == np.mean(tested["returns"])
+    exec(_FILES[1])  # Checks the environments.
+    (tmp_path / "my_tasks.py").unlink()
+    del sys.modules["my_tasks"]
     run(mode="report", runs=["run"], report_dir="report")
     text = (tmp_path / "report" / "report.md").read_text()
     assert "## corridors\n" in text
     assert not re.search(r"\d\.\d%", text)
-    (tmp_path / "my_tasks.py").unlink()
-    del sys.modules["my_tasks"]
-    with pytest.raises(SystemExit, match="No module named 'my_tasks'"):
+    with pytest.raises(SystemExit, match="give --level_name too"):
         run(mode="test", logdir="run")
+    with pytest.raises(SystemExit, match="No module named 'my_tasks'"):
+        run(mode="test", logdir="run", level_name="my_tasks:corridors")

@@ -164,7 +164,9 @@ def test_a_lost_environment_starts_again_and_is_counted(
         assert attempts == list(range(len(starts)))
         told = [record.message for record in caplog.records if f"level_{i}" in record.message]
         assert len(told) == pool.restarts[i]
-        assert all(words in message for message in told)
+        assert words in told[0]
+        assert ("process_environments.py, line " in told[0]) == (words == "wrong status")
+        assert all(message.endswith("as before") for message in told[1:])
     assert pool.restarts[2:].tolist() == [0, 0, 0]
     assert not any(step.fresh for step in steps_of(received, 2)[1:])
 
