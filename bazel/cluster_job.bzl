@@ -73,7 +73,8 @@ def cluster_job(
         cmd = " ".join(
             ["$(location {})".format(manifests), "--output_dir=$(RULEDIR)"] +
             ["--flag_file=$(location {})".format(file) for file in files] +
-            [_quoted(argument) for argument in options + ["--"] + flags],
+            [_quoted(argument) for argument in options + ["--"] + flags] +
+            ["> /dev/null"],  # Bazel would show where its outputs are.
         ),
         tools = [manifests],
         **kwargs

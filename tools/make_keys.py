@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> None:
         if len(arguments) != 1 or arguments[0].startswith("-"):
             raise UserError("give one directory that does not exist: make_keys.py keys/NAME")
         keys.make(Path(arguments[0]))
+        print(f"keys written: {arguments[0]}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

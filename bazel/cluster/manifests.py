@@ -52,6 +52,7 @@ def main(arguments: Sequence[str]) -> None:
             ("slurm.sh", slurm_script.script(job)),
         ):
             (directory / f"{job.name}.{suffix}").write_text(text)
+            print(f"written: {directory / job.name}.{suffix}")
     except (JobError, UserError, absl_flags.Error, OSError) as error:
         _give_up(str(error))
 

@@ -65,8 +65,12 @@ def _connects(objects: _Objects, sender: dict[str, str], receiver: dict[str, str
     return False
 
 
-def test_processes_are_told_who_they_are_and_start_again(make: _Make) -> None:
+def test_processes_are_told_who_they_are_and_start_again(
+    make: _Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     objects = make(*_FLAGS)
+    files = (tmp_path / "out" / f"{_NAME}.{name}" for name in ("kubernetes.yaml", "slurm.sh"))
+    assert capsys.readouterr().out == "".join(f"written: {file}\n" for file in files)
     assert {name for kind, name in objects if kind == "Job"} == set(_ROLES)
     address, logdir = f"--learner_address={_NAME}-learner:{_PORT}", f"--logdir=/runs/{_NAME}"
     own = {"learner": [address, logdir, "--gpus=1", "--keys_dir=/keys"], "evaluator": [logdir]}
