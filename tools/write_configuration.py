@@ -13,8 +13,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 _START = """\
 # Settings
 
-Each is a flag of `experiment.py`. One that is given on the command line or in a flag file wins over
-the default. One that means nothing in the mode asked for, or without another flag, is refused.
+Each is a flag of `experiment.py`, whose `--help` prints the same. One that is given on the command
+line or in a flag file wins over the default. One that means nothing in the mode asked for, or
+without another flag, is refused.
 `tools/write_configuration.py` writes this page from the declarations in
 [`config.py`](../scalable_agent_popart/config.py).
 """
