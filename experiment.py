@@ -32,9 +32,9 @@ from scalable_agent_popart import errors, suites
 from scalable_agent_popart.config import Config, ReportConfig
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.runs import directory as run_directory
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import RunDirectory, git_revision
 from scalable_agent_popart.runs.find import find_runs
+from scalable_agent_popart.suites import Suite
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
 GROUPS = {
@@ -156,7 +156,7 @@ def _help() -> str:
 
 
 def _version() -> str:
-    revision = run_directory._git_revision()
+    revision = git_revision()
     return f"PopArt-IMPALA {scalable_agent_popart.__version__}" + f" ({revision})" * bool(revision)
 
 
@@ -166,6 +166,11 @@ def _list_levels(level_name: str) -> None:
     else:
         for suite in suites.ALL:
             print(f"{suite.name}: {len(suite.tasks)} level{'s' * (len(suite.tasks) > 1)}")
+
+
+def _own_suite(given: Mapping[str, Any]) -> Suite | None:
+    """Returns the suite that this command names, if it does; records may name any."""
+    return suites.resolve(given["level_name"]) if given.get("level_name") else None
 
 
 def _make_config(given: Mapping[str, Any]) -> Config:
@@ -178,7 +183,8 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         directory = RunDirectory(logdir)
         directory.refuse_population()
-        while (trained := directory.read_config()) is None:
+        suite = _own_suite(given)
+        while (trained := directory.read_config(suite)) is None:
             if not waits:
                 raise UserError(f"there is no run in {logdir} to test; train first")
             time.sleep(1.0)
@@ -199,9 +205,8 @@ def _report(given: Mapping[str, Any]) -> None:
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
-    suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
     runs = list(find_runs(asked.runs))
-    for line in page.write_report(runs, asked.report_dir, suite, asked.ignore_flags):
+    for line in page.write_report(runs, asked.report_dir, _own_suite(given), asked.ignore_flags):
         print(f"note: {line}", file=sys.stderr)
     print(f"report written: {asked.report_dir}/report.html")
 

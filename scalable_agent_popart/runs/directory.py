@@ -161,7 +161,7 @@ class RunDirectory:
 
         Flags that shape learning and have changed go to its history.
         """
-        before, revision = self.read_record(config.suite), _git_revision()
+        before, revision = self.read_record(config.suite), git_revision()
         history: list[Change] = []
         if before is not None:
             then = before.config
@@ -309,7 +309,7 @@ def describe_device(device: Mapping[str, Any] | None) -> str:
     return ", ".join([*device["gpus"], f"{cores} of {device['processor']}"])
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """Describes the checkout that this is part of, whoever owns it; None if it is installed."""
     checkout = Path(__file__).resolve().parents[2]
     command = ["git", "-C", str(checkout), "-c", "safe.directory=*", "describe"]

@@ -193,7 +193,7 @@ def test_the_record_keeps_the_changes_with_which_something_was_learned(
     ):
         directory.record(_config(**flags), frames, _DEVICE)
         assert [(change.frames, change.changed) for change in _history(directory)] == expected
-        assert all(c.git_revision == run_directory._git_revision() for c in _history(directory))
+        assert all(c.git_revision == run_directory.git_revision() for c in _history(directory))
     assert directory.read_record().device == "H100, 1 core of Xeon"
     assert run_directory.describe_device({**_DEVICE, "cores": 2, "gpus": []}) == "2 cores of Xeon"
 
