@@ -315,7 +315,8 @@ class Config:
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
         """The configuration of flags that need not all mean something; else as `from_flags`."""
         if not flags.get("level_name"):
-            raise UserError(f"--level_name is missing: give a suite ({_SUITES}) or levels of one")
+            given = f"give a suite ({_SUITES}) or levels of one; --list_levels lists them"
+            raise UserError(f"--level_name is missing: {given}")
         if suite is None:
             suite = suites.resolve(flags["level_name"])
         frames, num_tasks = suite.total_frames, len(suite.tasks)
@@ -575,7 +576,12 @@ class Config:
 class ReportConfig:
     """Settings of a report, which is about runs and is none itself."""
 
-    runs: tuple = setting((), "Run directories to report on, with commas.", REPORT)
+    runs: tuple = setting(
+        (),
+        "Runs to report on, with commas: run directories, folders of them, or patterns such as "
+        "runs/*.",
+        REPORT,
+    )
     report_dir: str = setting("", "Where to write the report.", REPORT)
     ignore_flags: tuple = setting(
         (), "Flags, such as precision, by which runs are not told apart as agents.", REPORT

@@ -179,7 +179,8 @@ def _train(
                         if code:
                             waiting.append(run)
                         elif process.trains and not run_records.is_tested(run.path, num_episodes):
-                            active.append(Process(run, process.cores, group, test))
+                            named = _level_name(run, more_flags)
+                            active.append(Process(run, process.cores, group, [*test, *named]))
                             continue
                     free.append(process.cores)
         finally:
@@ -189,6 +190,13 @@ def _train(
                 with contextlib.suppress(FailedError):
                     process.handle_exit()
     return failures
+
+
+def _level_name(run: PlannedRun, more_flags: Sequence[str]) -> list[str]:
+    """The flags that name a run's tasks: its test needs them if they are from a module."""
+    flag_file = f"--flagfile={run.flag_file}"
+    words = FLAGS.read_flags_from_files([flag_file, *more_flags])
+    return [word for word in words if word.lstrip("-").startswith("level_name=")]
 
 
 def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
         episodes = int(flags.get("test_num_episodes", 200))
         tested = {"frames": frames, "starts": "noop", "tasks": {"pong": {"episodes": episodes}}}
         (run / "evaluation.json").write_text(json.dumps(tested))
-        (run / "tests").open("a").write("tested\n")
+        (run / "tests").open("a").write(f"tested {flags.get('level_name', 'the run')}\n")
         return
     made = {"test_num_episodes": 200, **flags}
     config = {"agent": "IMPALA", "git_revision": "abc", "versions": {}, "flags": made}

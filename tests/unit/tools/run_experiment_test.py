@@ -86,14 +86,15 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) -> None:
-    files = [experiment.flag_file(name) for name in ("first", "second")]
+    own = "--level_name=my_tasks:own"  # Which a test is told, too.
+    files = [experiment.flag_file("first"), experiment.flag_file("second", more=own)]
     for _ in range(2):
         code, error = experiment.run("--test_num_episodes=2", *files, "--", "--entropy_cost=0.007")
         assert code == 0, error
-    for name in ("first", "second"):
+    for name, tested in (("first", "the run"), ("second", "my_tasks:own")):
         path = experiment.run_path(name)
         assert [line["frames"] for line in metrics(path)] == [100, 200, 300]
-        assert (path / "tests").read_text() == "tested\n"
+        assert (path / "tests").read_text() == f"tested {tested}\n"
         (process,) = experiment.processes(name)
         assert process["memory_kib"] > 1000
     runs = experiment.reported()
@@ -115,7 +116,7 @@ def test_a_test_that_was_stopped_or_had_fewer_episodes_is_repeated(experiment: E
     ):
         code, error = experiment.run(*asked, file)
         assert code == 0, error
-    assert (experiment.run_path("first") / "tests").read_text() == "tested\n" * 3
+    assert (experiment.run_path("first") / "tests").read_text() == "tested the run\n" * 3
     assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
 
 
