@@ -35,6 +35,7 @@ from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory, git_revision
 from scalable_agent_popart.runs.find import find_runs
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.system import terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
 GROUPS = {
@@ -256,7 +257,6 @@ def _parse_flags(argv: list[str]) -> list[str]:
     words = set(itertools.takewhile(lambda word: word != "--", argv[1:]))
     for names, make in ((_HELP, _help), (_VERSION, _version)):
         if not words.isdisjoint(names):
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Who reads it need not read all.
             print(make())
             sys.exit()
     try:
@@ -266,6 +266,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
+    terminal.outlive_terminal()
     # What started it may ignore it, and this program would until it is ready to save.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

@@ -1,7 +1,6 @@
 """Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
-import os
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +14,6 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
-from scalable_agent_popart.system.terminal import show_saved
 
 
 def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) -> None:
@@ -61,24 +59,6 @@ def test_the_start_is_shown_until_the_first_batch(
     last = terminal.getvalue().rpartition("\r")[2]
     assert "compiling" not in last
     assert "40.0" in last
-
-
-def test_nobody_need_read_what_the_terminal_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with open(write, "w", buffering=1) as terminal:
-        monkeypatch.setattr("sys.stderr", terminal)
-        log = _log(tmp_path)
-        log.open(0, 1000)
-        log.show_start("compiling the update")
-        log.record_batch(40, np.array([0, 1]), _info(3, 2))
-        log.close()
-        show_saved(40, tmp_path)
-        monkeypatch.undo()
-        with pytest.raises(BrokenPipeError):
-            terminal.close()
 
 
 def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
