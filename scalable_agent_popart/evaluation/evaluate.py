@@ -90,7 +90,7 @@ class Tester:
         for task_id, own in zip(ids, returns, strict=True):
             by_task[tasks[task_id]] += own
         summary = evaluation_summary.summarise(config, frames, by_task)
-        evaluation_summary.show(summary, self._played.unit)
+        evaluation_summary.show(summary, self._played)
         self._directory.write_evaluation(summary)
         return summary
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.suites import Suite
 
 
 def summarise(
@@ -57,25 +58,33 @@ def summarise(
     return summary
 
 
-def show(summary: Mapping[str, Any], unit: str) -> None:
-    """Prints a line a level, then the aggregates in their unit, each with its interval."""
+def show(summary: Mapping[str, Any], suite: Suite) -> None:
+    """Prints a line per level, then the aggregates of the suite's scores, each with its interval.
+
+    Where scores are raw returns they have no column of their own, and none is capped.
+    """
+    unit, normalised = suite.unit, suite.normalised
     agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))
     print(f"{agent} after {frames:,} environment frames, {starts} starts")
     interval = f"{summary['confidence']:.0%} interval"
-    print(f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>24}  normalised")
+    head = f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>24}"
+    print(head + "  normalised" * normalised)
     train = summary.get("train")
     for level, result in {**summary["tasks"], **(train["tasks"] if train else {})}.items():
         interval = _interval(result["mean_return_interval"], ",.4g")
-        score = _score(result["normalised"], unit)
+        score = _score(result["normalised"], unit).rjust(12) * normalised
         print(f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}", end="")
-        print(f"{interval:>24}{score:>12}  {result.get('remark', '')}".rstrip())
+        print(f"{interval:>24}{score}  {result.get('remark', '')}".rstrip())
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
+        if name == "mean_capped" and not normalised:
+            continue
         found = []
         for which, column in columns.items():
             interval = _interval(column["aggregate_interval"][name], ".1f")
             found.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
-        print(f"{name.replace('_', ' ') + ' normalised score':<40}{', '.join(found)}")
+        title = f"{name.replace('_', ' ')} {suite.score_name}"
+        print(f"{title:<40}{', '.join(found)}")
 
 
 def _score(score: float | None, unit: str) -> str:

@@ -1,6 +1,7 @@
 """The record of a test, its printed table and its files."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from scalable_agent_popart import scores, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.suites import Suite
 
 _ENDINGS = ("json", "csv")
 
@@ -65,24 +67,28 @@ def test_dmlab_has_both_columns() -> None:
 
 
 def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:
-    def lines(summary: dict[str, Any]) -> list[str]:
-        evaluation_summary.show(summary, "%")
+    def lines(summary: dict[str, Any], suite: Suite) -> list[str]:
+        evaluation_summary.show(summary, suite)
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
 
     summary = _summary({"pong": [-20.0, 20.0], "boxing": [14.0]})
-    assert lines(summary) == [
+    atari = suites.resolve("atari57")
+    assert lines(summary, atari) == [
         "pong 2 0 [-20, 20] 58.6%",
         "boxing 1 14 115.8%",
-        "mean normalised score 87.2%",
-        "median normalised score 87.2%",
-        "mean capped normalised score 79.3%",
+        "mean human-normalised score 87.2%",
+        "median human-normalised score 87.2%",
+        "mean capped human-normalised score 79.3%",
     ]
+    raw = lines(summary, dataclasses.replace(atari, reference_scores={}))
+    assert raw == ["pong 2 0 [-20, 20]", "boxing 1 14", "mean return 87.2", "median return 87.2"]
     assert summary["tasks"]["boxing"]["mean_return_interval"] is None
     train, test = "rooms_collect_good_objects_train", "rooms_collect_good_objects_test"
-    *levels, mean, _, _ = lines(_summary({test: [1.0, 3.0], train: [5.0, 5.0]}, level_name=train))
+    summary = _summary({test: [1.0, 3.0], train: [5.0, 5.0]}, level_name=train)
+    *levels, mean, _, _ = lines(summary, suites.resolve("dmlab30"))
     assert levels == [f"{test} 2 2 [1, 3] 19.4%", f"{train} 2 5 [5, 5] 49.6%"]
     each = "49.6% [49.6, 49.6] on train levels, 19.4% [9.3, 29.5] on test levels"
-    assert mean == f"mean normalised score {each}"
+    assert mean == f"mean human-normalised score {each}"
 
 
 def test_the_newest_test_is_at_the_top_and_none_is_lost(tmp_path: Path) -> None:
