@@ -76,7 +76,10 @@ class Tester:
         self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
 
     def test(self) -> dict[str, Any]:
-        """Plays; prints and returns what `summarise` does, and writes it to the run directory."""
+        """Plays; returns, writes to the run directory and prints what `summarise` does.
+
+        Films are completed after that, so that no scores are lost if one cannot be.
+        """
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
         frames = self._saved.restore()
         self._directory.prepare_evaluation(config.record_video)
@@ -84,14 +87,15 @@ class Tester:
         seed = np.random.SeedSequence([config.seed, 1])
         environments = factory.make_environments(config, self._played, ids, seed, training=False)
         films = VideoRecorder(self._directory.videos, filmed, self._saved.view)
-        with contextlib.closing(environments), films:
-            returns = play(environments, self._saved.policy, self._quotas, films)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
-        for task_id, own in zip(ids, returns, strict=True):
-            by_task[tasks[task_id]] += own
-        summary = evaluation_summary.summarise(config, frames, by_task)
-        evaluation_summary.show(summary, self._played)
-        self._directory.write_evaluation(summary)
+        with contextlib.ExitStack() as last, contextlib.closing(environments), films:
+            returns = play(environments, self._saved.policy, self._quotas, films)
+            for task_id, own in zip(ids, returns, strict=True):
+                by_task[tasks[task_id]] += own
+            summary = evaluation_summary.summarise(config, frames, by_task)
+            # Shown even if the disk is full for the files of scores or films.
+            last.callback(evaluation_summary.show, summary, self._played)
+            self._directory.write_evaluation(summary)
         return summary
 
 

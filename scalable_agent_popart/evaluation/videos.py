@@ -7,7 +7,7 @@ the largest value that it has had in this video so far, which its caption tells.
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from pathlib import Path
 
@@ -37,19 +37,21 @@ _OPTIONS = {"preset": "superfast", "crf": "20", "tune": "zerolatency"}
 
 
 class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
-    """Films one environment a task, each in a file of its own, for its first minute.
+    """Films one environment per task, each in a file of its own, for its first minute.
 
     Files get their names when they are complete. Leaving the context completes those that are
-    still short; leaving it with an exception drops them. Raises OSError if one cannot be written.
+    still short; leaving it with an exception drops them. Leaving raises OSError if one could not be
+    written.
     """
 
     def __init__(
         self, directory: Path, tasks: Mapping[int, str], view: PixelControlView | None = None
     ):
-        self._directory = directory
         self._tasks = dict(tasks)  # Of the environments that are still filmed.
+        self._files = _name_files(directory, tasks.values())
         self._view = view
         self._videos: dict[int, _Video] = {}  # Those begun and not complete.
+        self._failure: OSError | None = None  # The first one.
 
     def watch(self, ready: Ready) -> None:
         """Adds a frame to the videos of the environments that have stepped."""
@@ -61,13 +63,19 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         info, images = ready.output.info, image_of(ready.output.observation)
         for row, i in enumerate(ready.ids.tolist()):
             own = {label: values[row] for label, values in maps.items()}
-            if i not in self._videos:
-                self._videos[i] = _Video(self._directory, self._tasks[i])
-            video = self._videos[i]
-            video.add(images[row], float(info.episode_return[row]), info.episode_end[row], own)
-            if video.num_frames == _MAX_FRAMES:
-                video.finish()
-                del self._videos[i], self._tasks[i]
+            try:
+                if i not in self._videos:
+                    self._videos[i] = _Video(self._files[self._tasks[i]], self._tasks[i])
+                video = self._videos[i]
+                video.add(images[row], float(info.episode_return[row]), info.episode_end[row], own)
+                if video.num_frames == _MAX_FRAMES:
+                    video.finish()
+                    del self._videos[i], self._tasks[i]
+            except OSError as error:  # The test goes on, as its scores are worth more.
+                self._failure = self._failure or error
+                del self._tasks[i]
+                if i in self._videos:
+                    self._videos.pop(i).drop()
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         """Completes the files, or removes those that are not complete at the first exception."""
@@ -77,18 +85,33 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
             if exception_type is None:
                 for video in self._videos.values():
                     video.finish()
+                if self._failure is not None:
+                    raise self._failure
+
+
+def _name_files(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
+    """Names each task's file, with a number at its end where `a/b` would share that of `a_b`."""
+    files: dict[str, Path] = {}
+    for task in sorted(tasks, key=lambda task: "/" in task):  # Names without it stay as they are.
+        name = task.replace("/", "_")
+        file, number = directory / f"{name}.mp4", 1
+        while file in files.values():
+            number += 1
+            file = directory / f"{name}-{number}.mp4"
+        files[task] = file
+    return files
 
 
 class _Video:
     """The file of one environment, and how many frames are in it."""
 
-    def __init__(self, directory: Path, task: str):
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, task: str):
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.num_frames = 0
         self._task = task
         self._last = ""  # The last episode's score, for the caption.
         self._max_values: dict[str, float] = {}  # By map.
-        self._path = directory / f"{task.replace('/', '_')}.mp4"
+        self._path = path
         # Each of several tests has its own. Absolute, as FFmpeg takes what precedes a colon in a
         # relative path for a protocol.
         self._temporary = self._path.with_suffix(f".{os.getpid()}.tmp").absolute()

@@ -3,10 +3,12 @@
 import errno
 import json
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -277,6 +279,23 @@ def test_divergence_and_a_full_disk_end_the_run_with_one_line(
 
     monkeypatch.setattr(trainer.RunLog, "record_batch", full)
     assert "no space left" in fails(logdir, allow_changes=True)
+
+
+def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_after_the_table() -> bool:
+        line = fails(logdir, mode="test", test_num_episodes=2, record_video=True)
+        return "no space left" in line and "mean normalised score" in capsys.readouterr().out
+
+    (logdir / "videos").mkdir()
+    (logdir / "videos" / f"catch_1.{os.getpid()}.tmp").symlink_to("/dev/full")
+    assert fails_after_the_table()
+    evaluation = json.loads((logdir / "evaluation.json").read_text())
+    assert evaluation["tasks"]["catch_1"]["episodes"] == 2
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(RunDirectory, "write_evaluation", mock.Mock(side_effect=full))
+    assert fails_after_the_table()
 
 
 def test_real_atari_trains_and_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
