@@ -3,7 +3,8 @@
 import errno
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +17,14 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.lineage import Segment, trace
-from scalable_agent_popart.runs.directory import DAMAGE, POPULATION_FILE, Change, RunDirectory
+from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, RunDirectory
+from scalable_agent_popart.runs.json_lines import (
+    DAMAGE,
+    read_lines,
+    to_count,
+    to_episode,
+    to_number,
+)
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -31,7 +39,6 @@ METRICS = {
 }
 # The loss that gradients are of, and the name that a record has for their norms.
 LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
-_MAX_NUMBER = 1e15  # No frame count or return comes near; sums of more would lose precision.
 _MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 
@@ -155,6 +162,17 @@ def read_run(path: str) -> Run:
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     )
+    tables = _join(logs, segments) if population else logs[0]
+    if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
+        raise UserError("; ".join([_NOTHING, *problems]))
+    history, device = record.history, record.device
+    return Run(Path(path), config, tables, evaluations, problems, population, history, device)
+
+
+def _join(
+    logs: Mapping[int, Mapping[str, pd.DataFrame]], segments: Sequence[Segment]
+) -> dict[str, pd.DataFrame]:
+    """Joins the tables of an ancestry's members, by the frames that its weights learned from."""
     tables = {}
     for name in ("episodes", *METRICS):
         parts = []
@@ -165,10 +183,7 @@ def read_run(path: str) -> Run:
         # Empty tables have no types that mean anything.
         whole = [part for part in parts if len(part)] or parts[:1]
         tables[name] = pd.concat(whole, ignore_index=True)
-    if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
-        raise UserError("; ".join([_NOTHING, *problems]))
-    history, device = record.history, record.device
-    return Run(Path(path), config, tables, evaluations, problems, population, history, device)
+    return tables
 
 
 def _of_known_weights(
@@ -264,52 +279,58 @@ def _read_episodes(
 ) -> pd.DataFrame:
     """Reads episodes, or those in the last `tail` bytes: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
-
-    def row(record: Any) -> tuple[int, float, float]:
-        frames, episode_return = _count(record["frames"]), _number(record["episode_return"])
-        return task_ids[record["task"]], frames, episode_return
-
-    rows = _read_lines(path, row, problems, tail=tail)
-    task, frames, episode_return = np.array(rows, np.float64).reshape(-1, 3).T
-    task = pd.Categorical.from_codes(task.astype(int), list(tasks))
-    columns = {"task": task, "frames": frames.astype(np.int64), "episode_return": episode_return}
-    return pd.DataFrame(columns).sort_values("frames", kind="stable", ignore_index=True)
+    codes, frames, returns = array("i"), array("q"), array("d")
+    rows = _read_lines(path, lambda record: to_episode(record, task_ids), problems, tail)
+    for task, episode_return, at in rows:
+        codes.append(task_ids[task])
+        frames.append(at)
+        returns.append(episode_return)
+    columns = {
+        "task": pd.Categorical.from_codes(np.asarray(codes), list(tasks)),
+        "frames": np.asarray(frames),
+        "episode_return": np.asarray(returns),
+    }
+    table = pd.DataFrame(columns, copy=False)  # Of a long log, copies would fill the memory.
+    if table["frames"].is_monotonic_increasing:
+        return table
+    return table.sort_values("frames", kind="stable", ignore_index=True)
 
 
 def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, pd.DataFrame]:
     """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
 
     Norms are NaN of a task without a rollout in the batch; shares are of the rollouts since the
-    line before; memory and entropy (mean, in nats) are NaN where a record does not tell.
+    line before; memory and entropy (mean, in nats) are NaN where a record does not tell. So is
+    whatever was not a finite number.
     """
     tasks = config.suite.tasks
 
     def rows(record: Any) -> dict[str, list[tuple]]:
-        frames = _count(record["frames"])
+        frames = to_count(record["frames"])
 
         def by_task(*names: str) -> list[tuple]:
-            return [(frames, task, *(_number(record[n][task]) for n in names)) for task in tasks]
+            return [(frames, task, *(_known(record[n][task]) for n in names)) for task in tasks]
 
         found: dict[str, list[tuple]] = {
             "statistics": by_task("shift", "scale") if config.use_popart else [],
             "batches": by_task("batch_share") if "batch_share" in record else [],
         }
         found["gradients"] = [
-            (frames, loss, task, _number(norms[task]) if task in norms else np.nan)
+            (frames, loss, task, _known(norms[task]) if task in norms else np.nan)
             for loss, name in LOSSES.items()
             if (norms := record.get(name))  # Not in the last line of a program.
             for task in tasks
         ]
         if "frames_per_second" in record:
-            speed, entropy = _number(record["frames_per_second"]), np.nan
-            memory = _number(record["memory_mib"]) if "memory_mib" in record else np.nan
+            speed, entropy = _known(record["frames_per_second"]), np.nan
+            memory = _known(record["memory_mib"]) if "memory_mib" in record else np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
                 steps = config.unroll_length * config.batch_size
-                entropy = -_number(record["entropy_loss"]) / cost / steps
+                entropy = -_known(record["entropy_loss"]) / cost / steps
             found["progress"] = [(frames, speed, memory, entropy)]
         return found
 
-    found = _read_lines(path, rows, problems, at_most=_MAX_METRICS)
+    found = list(_read_lines(path, rows, problems, at_most=_MAX_METRICS))
     tables = {}
     for name, columns in METRICS.items():
         every = [row for record in found for row in record.get(name, [])]
@@ -325,15 +346,16 @@ def _read_evaluations(
     found = []
     for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
         try:
-            record = json.loads(_content(path))
+            _refuse_pipe(path)
+            record = json.loads(path.read_bytes())
             tasks = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
             returns = {
-                str(level): np.array([_number(value) for value in result["returns"]])
+                str(level): np.array([to_number(value) for value in result["returns"]])
                 for level, result in tasks.items()
             }
             if not returns or not all(map(len, returns.values())):
                 raise ValueError("levels without returns")
-            starts, frames = str(record["starts"]), _count(record["frames"])
+            starts, frames = str(record["starts"]), to_count(record["frames"])
             found.append(Evaluation(starts, frames, returns, record.get("precision")))
         except FileNotFoundError:
             continue  # Not every run is tested.
@@ -360,13 +382,13 @@ def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
         if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
             raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
         return found._replace(
-            comparison=_count(found.comparison),
-            frames=_count(found.frames),
-            fitness=known(_number, found.fitness),
-            partner=known(_count, found.partner),
-            partner_fitness=known(_number, found.partner_fitness),
-            source_frames=known(_count, found.source_frames),
-            hyperparameters={str(n): _number(v) for n, v in found.hyperparameters.items()},
+            comparison=to_count(found.comparison),
+            frames=to_count(found.frames),
+            fitness=known(to_number, found.fitness),
+            partner=known(to_count, found.partner),
+            partner_fitness=known(to_number, found.partner_fitness),
+            source_frames=known(to_count, found.source_frames),
+            hyperparameters={str(n): to_number(v) for n, v in found.hyperparameters.items()},
         )
 
     kept: list[Event] = []
@@ -383,48 +405,21 @@ def _read_lines(
     problems: list[str],
     tail: int | None = None,
     at_most: int | None = None,
-) -> list[_Row]:
-    """Converts records of whole lines, counting failures; of many, `at_most` so many, spread."""
+) -> Iterator[_Row]:
+    """Yields as `json_lines.read_lines`; a log that cannot be read is one of the problems."""
     try:
-        *lines, rest = _content(path, tail).decode(errors="surrogateescape").split("\n")
+        _refuse_pipe(path)
+        yield from read_lines(path, convert, problems, tail, at_most)
     except OSError as error:
         problems.append(f"{path} skipped: {error.strerror or error}")
-        return []
-    if rest:
-        problems.append(f"{path}: its last line is cut off (or still being written) and left out")
-    if at_most and len(lines) > at_most:
-        lines = [lines[i] for i in np.linspace(0, len(lines) - 1, at_most).astype(int)]
-    rows: list[_Row] = []
-    for line in lines:
-        try:
-            rows.append(convert(json.loads(line)))
-        except DAMAGE:
-            continue
-    if damaged := len(lines) - len(rows):
-        problems.append(
-            f"{path}: {damaged:,} of {len(lines):,} lines read skipped, not of this run's log"
-        )
-    return rows
 
 
-def _content(path: Path, tail: int | None = None) -> bytes:
-    """Reads a file, or from the beginning of a line within so many bytes at its end."""
-    if path.exists() and not path.is_file():  # A pipe might block.
+def _refuse_pipe(path: Path) -> None:
+    """Raises OSError if a path is no file: reading a pipe might block."""
+    if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "no file")
-    with open(path, "rb") as file:
-        start = max(0, path.stat().st_size - tail) if tail else 0
-        if start:
-            file.seek(start - 1)
-            file.readline()
-        return file.read()
 
 
-def _number(value: Any, lowest: float = -_MAX_NUMBER) -> float:
-    number = float(value)
-    if not lowest <= number < _MAX_NUMBER:  # NaN is not, either.
-        raise ValueError(f"{value} is no number that can be")
-    return number
-
-
-def _count(value: Any) -> int:
-    return int(_number(value, 0))
+def _known(value: Any) -> float:
+    """Returns a measurement, or NaN for null: it was no finite number when it was written."""
+    return np.nan if value is None else to_number(value)

@@ -16,8 +16,8 @@ _SOURCES = {
 # These are imported by processes that do without TensorFlow.
 _LIGHT = re.compile(
     r"environments"
-    rf"|{_PACKAGE}\.(config|errors|scores|suites|report|runs\.directory|evaluation\.summary"
-    r"|population\.directory)\b.*"
+    rf"|{_PACKAGE}\.(config|errors|scores|suites|report|runs\.directory|runs\.json_lines"
+    r"|evaluation\.summary|population\.directory)\b.*"
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.system.threads"}
 _MATHS = [

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalable_agent_popart.errors import UserError
@@ -41,6 +42,8 @@ _DAMAGED_EPISODES = [
     *("not json", "[1, 2]", '{"task": "catch_1", "episode_return": 1.0}'),
     '{"task": "pong", "frames": 5, "episode_return": 1.0}',
     '{"task": "catch_1", "frames": 5, "episode_return": NaN}',
+    '{"task": "catch_1", "frames": 5, "episode_return": null}',
+    '{"task": "catch_1", "frames": 1e15, "episode_return": 1.0}',
 ]
 _DAMAGED_EVENTS = ["nonsense", json.dumps({**make_event(9, 1100)._asdict(), "copied": "no"})]
 
@@ -59,6 +62,21 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
         (problem,) = run.problems
         assert problem.startswith(f"{log}: {len(lines)} of {len(whole) + len(lines)} lines")
         assert run.logs["episodes"].equals(before.logs["episodes"])
+
+
+def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
+    append(directory.episodes, {"task": "catch_1", "frames": 10**6, "episode_return": -1e300})
+    whole = json.loads(directory.metrics.read_text().splitlines()[-1])
+    unknown = {"shift": {**whole["shift"], "catch_1": None}, "frames_per_second": None}
+    append(directory.metrics, {**whole, "frames": 10**6, **unknown})
+    run = read_run(str(tmp_path / "run"))
+    assert run.problems == []
+    assert run.logs["episodes"]["episode_return"].iloc[-1] == -1e300
+    last = run.logs["statistics"].query("frames == 1_000_000").set_index("task")
+    assert last["shift"].isna().sum() == 1
+    assert np.isnan(last["shift"]["catch_1"])
+    assert np.isnan(run.logs["progress"]["frames_per_second"].iloc[-1])
 
 
 def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:

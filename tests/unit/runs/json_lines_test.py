@@ -1,0 +1,91 @@
+"""Logs are read line by line, whatever lies in them, and hold no number that is not finite."""
+
+import json
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from scalable_agent_popart.runs import json_lines
+from scalable_agent_popart.runs.json_lines import read_lines, to_episode, to_json
+
+_LARGE = 2**25  # More than is read as a whole.
+# None is of a log whose only task is `catch_1`.
+DAMAGED_EPISODES = [
+    *(b"not json", b"[1, 2]", b'"text"', b"\xff", b"", b"\0" * 20, b"[" * 10_000),
+    b'{"task": "catch_1", "episode_return": 1.0}',
+    b'{"task": "pong", "frames": 5, "episode_return": 1.0}',
+    b'{"task": ["catch_1"], "frames": 5, "episode_return": 1.0}',
+    b'{"task": "catch_1", "frames": 1e15, "episode_return": 1.0}',
+    b'{"task": "catch_1", "frames": -1, "episode_return": 1.0}',
+    *(
+        b'{"task": "catch_1", "frames": 5, "episode_return": %s}' % value
+        for value in (b'"1.0"', b"null", b"NaN", b"Infinity", b"true", b"1" * 400)
+    ),
+]
+
+
+def test_json_has_null_where_a_number_is_not_finite() -> None:
+    record = {"a": math.nan, "b": [math.inf, {"c": (-math.inf, 1.5)}], "d": 2}
+    assert json.loads(to_json(record, indent=2)) == {
+        "a": None,
+        "b": [None, {"c": [None, 1.5]}],
+        "d": 2,
+    }
+
+
+def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    whole = [b'{"task": "catch_1", "frames": %d, "episode_return": 1e300}' % i for i in (1, 2)]
+    path.write_bytes(b"\n".join([whole[0], *DAMAGED_EPISODES, whole[1], whole[1][:20]]))
+    problems: list[str] = []
+    rows = list(read_lines(path, lambda record: to_episode(record, {"catch_1"}), problems))
+    assert rows == [("catch_1", 1e300, 1), ("catch_1", 1e300, 2)]
+    cut_off, damaged = problems
+    assert cut_off.startswith(f"{path}: its last line is cut off")
+    number = len(DAMAGED_EPISODES)
+    assert damaged.startswith(f"{path}: {number} of {number + 2} lines")
+
+
+def _write(path: Path, lengths: list[int]) -> None:
+    """Writes a log whose lines have these lengths, and their numbers as `n`."""
+    with open(path, "w") as file:
+        for n, length in enumerate(lengths):
+            file.write(json.dumps({"n": n}).ljust(length - 1) + "\n")
+
+
+def _numbers(path: Path, **how: int) -> list[int]:
+    return list(read_lines(path, lambda record: record["n"], [], **how))
+
+
+@pytest.mark.parametrize("how", [{}, {"tail": _LARGE // 2}, {"at_most": 50}])
+def test_a_log_may_be_larger_than_the_memory(tmp_path: Path, how: dict[str, int]) -> None:
+    path, length = tmp_path / "log.jsonl", 2**18
+    number = _LARGE // length
+    _write(path, [length] * number)
+    tracemalloc.start()
+    found = _numbers(path, **how)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * length
+    assert found[-1] == number - 1
+    assert len(found) == how.get("at_most", number // 2 if "tail" in how else number)
+
+
+@pytest.mark.parametrize("whole", [json_lines._WHOLE, 0])
+@pytest.mark.parametrize("lengths", [[20] * 1000, [20, 500] * 500, [5000, *[20] * 999]])
+def test_of_many_lines_the_first_the_last_and_some_between_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, lengths: list[int]
+) -> None:
+    monkeypatch.setattr(json_lines, "_WHOLE", whole)
+    path = tmp_path / "log.jsonl"
+    _write(path, lengths)
+    found = _numbers(path, at_most=50)
+    assert (found[0], found[-1]) == (0, 999)
+    assert found == sorted(set(found))
+    assert 35 < len(found) <= 50
+    _write(path, lengths[:1])
+    assert _numbers(path, at_most=50) == [0]
+    _write(path, [])
+    assert _numbers(path, at_most=50) == []
