@@ -7,22 +7,24 @@ checkpoint, so that their frames never go backwards.
 
 import collections
 import contextlib
-import json
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
-from scalable_agent_popart.errors import UnsavedError, UserError
+from scalable_agent_popart.errors import UnsavedError
+from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
@@ -53,23 +55,12 @@ class JsonLines:
     def open(self) -> None:
         """Cuts the file back to `length`, and to whole lines, and opens it to go on."""
         self._path.touch()
-        kept = self._path.read_bytes()[: int(self.length)]
-        os.truncate(self._path, kept.rfind(b"\n") + 1)
+        with open(self._path, "rb+") as file:
+            file.truncate(json_lines.end_of_lines(file, int(self.length)))
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Yields the records so far; raises UserError if a line is damaged."""
-        with open(self._path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise UserError(
-                        f"{self._path} is damaged in line {number}; delete the line and repeat"
-                    ) from error
-
     def write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record) + "\n")
+        self._file.write(json_lines.to_json(record) + "\n")
 
     def flush(self) -> None:
         """Gives everything written to the operating system and stores the length."""
@@ -115,8 +106,16 @@ class RunLog:
         """Starts to record, at `frames` of `total_frames` environment frames."""
         self.metrics.open()
         self.episodes.open()
-        for episode in self.episodes.read():
-            self._count_episode(episode)
+        problems: list[str] = []
+        episodes = json_lines.read_lines(
+            self._directory.episodes,
+            lambda record: json_lines.to_episode(record, self._returns),
+            problems,
+        )
+        for episode in episodes:
+            self._count_episode(*episode)
+        for problem in problems:
+            logging.warning("%s", problem)
         _cut_events(self._directory.path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
         self._progress = progress_bar(
@@ -147,7 +146,7 @@ class RunLog:
                 "episode_frames": int(info.episode_step[step + 1, b]) * self._num_action_repeats,
                 "frames": frames,
             }
-            self._count_episode(episode)
+            self._count_episode(episode["task"], episode["episode_return"], frames)
             self.episodes.write(episode)
         self._progress.set_description(refresh=False)
         self._progress.update(frames - self._progress.n)
@@ -217,23 +216,42 @@ class RunLog:
             self.metrics.close()
             self.episodes.close()
 
-    def _count_episode(self, episode: Mapping[str, Any]) -> None:
-        self._returns[episode["task"]].append(episode["episode_return"])
-        self._on_episode(episode["task"], episode["episode_return"], episode["frames"])
+    def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
+        self._returns[task].append(episode_return)
+        self._on_episode(task, episode_return, frames)
 
 
 def _cut_events(directory: Path, frames: int) -> None:
     """Removes from TensorBoard's files all events after `frames`, and records cut short.
 
+    Each life of a run has a file of its own, with the time of its start in the name, and began when
+    those of earlier lives had been cut. The first that keeps a measurement is thus the last to cut.
+    """
+    paths = sorted(directory.glob("events.out.tfevents.*"), key=_second, reverse=True)
+    for _, together in itertools.groupby(paths, _second):
+        left = [_cut_events_of_a_life(path, frames) for path in together]
+        if any(left):
+            break
+
+
+def _second(path: Path) -> str:
+    """Returns the second in which a file of TensorBoard was begun: ten digits until 2286."""
+    return path.name.split(".")[3]
+
+
+def _cut_events_of_a_life(path: Path, frames: int) -> bool:
+    """Cuts one of TensorBoard's files; returns whether measurements are left in it.
+
     A record is the event's length (8 bytes), a checksum (4), the event and a checksum (4).
     TensorFlow's own reader would take minutes for each day of training.
     """
-    for path in directory.glob("events.out.tfevents.*"):
-        end, size = 0, path.stat().st_size
-        with open(path, "rb") as file, contextlib.suppress(DecodeError):  # At a damaged record.
-            while 0 < (length := int.from_bytes(file.read(12)[:8], "little")) <= size - end - 16:
-                if Event.FromString(file.read(length)).step > frames:
-                    break
-                file.read(4)
-                end += length + 16
-        os.truncate(path, end)
+    end, size, step = 0, path.stat().st_size, 0  # Only the file's version is at step 0.
+    with open(path, "rb") as file, contextlib.suppress(DecodeError):  # At a damaged record.
+        while 0 < (length := int.from_bytes(file.read(12)[:8], "little")) <= size - end - 16:
+            event = Event.FromString(file.read(length))
+            if event.step > frames:
+                break
+            file.read(4)
+            end, step = end + length + 16, event.step
+    os.truncate(path, end)
+    return step > 0

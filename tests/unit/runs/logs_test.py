@@ -1,7 +1,12 @@
 """Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
+import json
+import logging
+import math
+import os
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -27,14 +32,45 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) 
         log.flush()
         assert int(log.length) == path.stat().st_size
         log.close()
-        assert [line["n"] for line in log.read()] == left
-    path.write_text('{"n": 1}\nnonsense\n')
-    with pytest.raises(UserError, match="line 2"):
-        list(log.read())
+        assert [line["n"] for line in _lines(path)] == left
+    os.truncate(path, 2**40)  # Nobody could read so much.
+    log.open()
+    log.close()
+    assert [line["n"] for line in _lines(path)] == left
 
 
-def _log(directory: Path, tasks: str = "catch5") -> RunLog:
-    return RunLog(RunDirectory(str(directory)), suites.resolve(tasks), num_action_repeats=1)
+_DAMAGED_EPISODES = [
+    *(b"\xff", b"not json", b"[1, 2]", b'{"task": "catch_1", "episode_return": 1.0}'),
+    b'{"task": "pong", "frames": 5, "episode_return": 1.0}',
+    b'{"task": "catch_1", "frames": 5, "episode_return": "1.0"}',
+]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _log(directory: Path, tasks: str = "catch5", **given: Any) -> RunLog:
+    return RunLog(RunDirectory(str(directory)), suites.resolve(tasks), 1, **given)
+
+
+def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = [b'{"task": "catch_1", "frames": %d, "episode_return": 2.5}' % n for n in (5, 6)]
+    content = b"".join(line + b"\n" for line in [whole[0], *_DAMAGED_EPISODES, whole[1]])
+    (tmp_path / "episodes.jsonl").write_bytes(content)
+    episodes = mock.Mock()
+    log = _log(tmp_path, "catch_1", on_episode=episodes)
+    log.episodes.length.assign(len(content))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        log.open(6, 1000, show_progress=False)
+    log.close()
+    (message,) = caplog.messages
+    number = len(_DAMAGED_EPISODES)
+    assert message.startswith(f"{tmp_path / 'episodes.jsonl'}: {number} of {number + 2} lines")
+    assert episodes.mock_calls == [mock.call("catch_1", 2.5, 5), mock.call("catch_1", 2.5, 6)]
+    assert (tmp_path / "episodes.jsonl").read_bytes() == content
 
 
 def _info(steps: int, batch_size: int) -> StepOutputInfo:
@@ -108,21 +144,43 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
     assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
 
 
+def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: Path) -> None:
+    paths = []
+    for i, lives in enumerate(([100, 200, 300], [400, 500], [600])):
+        log = _log(tmp_path)
+        log.open(lives[0] - 50, 1000, show_progress=False)
+        for frames in lives:
+            log.record_batch(frames, np.array([0, 1]), _info(3, 2))
+            log.record_metrics(frames, {"total_loss": 1.0}, {})
+        log.close()
+        (written,) = tmp_path.glob("events.out.tfevents.1?????????.*")
+        paths.append(written.rename(tmp_path / f"events.out.tfevents.000000000{i}.host"))
+    with open(paths[0], "ab") as oldest:
+        oldest.write(b"cut")  # A file that is read loses this.
+    _cut_events(tmp_path, 500)
+    assert _curves(tmp_path)["losses/total_loss"] == [100, 200, 300, 400, 500]
+    assert paths[0].read_bytes().endswith(b"cut")
+    _cut_events(tmp_path, 200)  # The newer checkpoints were deleted.
+    assert _curves(tmp_path)["losses/total_loss"] == [100, 200]
+    assert not paths[0].read_bytes().endswith(b"cut")
+
+
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
     log = _log(tmp_path, "catch_0.1,catch_1,catch_10")
     log.open(0, 1000, show_progress=False)
     info, measured = _info(3, 4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
     log.record_batch(8, np.array([0, 0, 2, 2]), info)
     log.record_batch(16, np.array([0, 0, 0, 0]), info)
-    log.record_metrics(16, dict.fromkeys(measured, 1.0), {})
+    log.record_metrics(16, dict.fromkeys(measured, 1.0), {"shift": {"catch_1": math.nan}})
     info.episode_end[1] = True
     log.record_batch(24, np.array([1, 1, 1, 2]), info)
     by_task = {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}}
     log.record_metrics(24, dict.fromkeys(measured, 1.0), by_task)
     log.close()
-    first, second = log.metrics.read()
+    first, second = _lines(tmp_path / "metrics.jsonl")
     assert first["batch_share"] == {"catch_0.1": 0.75, "catch_1": 0, "catch_10": 0.25}
     assert second["batch_share"] == {"catch_0.1": 0, "catch_1": 0.75, "catch_10": 0.25}
+    assert first["shift"] == {"catch_1": None}  # JSON has no NaN.
     # Memory of a process that has loaded TensorFlow.
     assert all(100 < record["memory_mib"] < 100_000 for record in (first, second))
     assert second.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
