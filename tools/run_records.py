@@ -7,11 +7,12 @@ import os
 import platform
 import statistics
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scalable_agent_popart.runs.directory import POPULATION_FILE
+from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
 from scalable_agent_popart.system.cores import num_cores
 
 # Flags that name places of the machine: folders and addresses.
@@ -30,6 +31,9 @@ _LOGS = (
     "evaluations",
     "lineage.jsonl",
 )
+_TAIL = 2**20  # Bytes at the end of a log that are sure to have a whole line.
+
+_Row = TypeVar("_Row")
 
 
 def directories(path: Path) -> list[Path]:
@@ -79,8 +83,11 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
 
 def frames(path: Path) -> int:
     """Gives the frames that a run, or all members, have reached by the log; 0 if none has begun."""
-    logs = (_lines(own / "metrics.jsonl") for own in directories(path))
-    return sum(log[-1]["frames"] for log in logs if log)
+    ends = (
+        _read(own / "metrics.jsonl", lambda line: to_count(line["frames"]), _TAIL)
+        for own in directories(path)
+    )
+    return sum(end[-1] for end in ends if end)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -90,16 +97,18 @@ def describe(path: Path) -> dict[str, Any]:
     those that they share, and packages those of the first.
     """
     config = _config(path)
-    metrics = [line for own in directories(path) for line in _lines(own / "metrics.jsonl")]
-    processes = _lines(path / "processes.jsonl")
+    speeds = [
+        speed
+        for own in directories(path)
+        for speed in _read(own / "metrics.jsonl", lambda line: to_number(line["frames_per_second"]))
+    ]
+    processes = _read(path / "processes.jsonl", _process)
     return {
         "run": str(path),
         "agent": config["agent"],
         "seed": config["flags"]["seed"],
         "frames": frames(path),
-        "median_frames_per_second": round(
-            statistics.median(line["frames_per_second"] for line in metrics) if metrics else 0.0
-        ),
+        "median_frames_per_second": round(statistics.median(speeds) if speeds else 0.0),
         "seconds": round(sum(p["seconds"] for p in processes)) if processes else None,
         "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
         "test": _test(path),
@@ -200,8 +209,12 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Reads the whole lines of a log; none if there is none."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+def _process(record: Any) -> dict[str, Any]:
+    """Returns the record of a process, if its seconds and memory are numbers."""
+    seconds, memory = to_number(record["seconds"]), to_count(record["memory_kib"])
+    return {**record, "seconds": seconds, "memory_kib": memory}
+
+
+def _read(path: Path, convert: Callable[[Any], _Row], tail: int | None = None) -> list[_Row]:
+    """Reads a log as `read_lines`, without damaged lines; none if there is none."""
+    return list(read_lines(path, convert, [], tail)) if path.is_file() else []

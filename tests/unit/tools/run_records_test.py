@@ -1,6 +1,7 @@
 """What is kept of runs beside a report, with real records."""
 
 import dataclasses
+import json
 import tarfile
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_pat
         assert before is not None
         assert read.experiment == before.experiment
         assert read.remarks() == before.remarks()
+
+
+def test_damaged_lines_of_logs_are_left_out(tmp_path: Path) -> None:
+    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
+    RunDirectory(str(tmp_path)).record(config)
+    damaged = ["\0", "[]", "{}", '{"frames": "9", "frames_per_second": null, "seconds": NaN}']
+    for name, record in (
+        ("metrics", {"frames": 8, "frames_per_second": 3.0}),
+        ("processes", {"seconds": 2.0, "memory_kib": 1024}),
+    ):
+        lines = [*damaged, json.dumps(record), *damaged, "{"]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    found = run_records.describe(tmp_path)
+    assert (found["frames"], found["median_frames_per_second"]) == (8, 3)
+    assert (found["seconds"], found["largest_memory_mib"]) == (2, 1)
 
 
 def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions() -> None:
