@@ -1,7 +1,6 @@
 """Tests of a run: a frozen policy plays every task, once or again and again as others train it."""
 
 import contextlib
-import json
 import time
 from collections.abc import Sequence
 from operator import itemgetter
@@ -21,6 +20,7 @@ from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import Checkpoints, frames_of, newest_checkpoint
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.json_lines import to_json
 from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
@@ -46,7 +46,7 @@ def follow(config: Config) -> None:
             record = {"time": time.time(), "frames": frames, "starts": summary["starts"]}
             record |= summary["aggregate"] | {"mean_return": means}
             with open(directory.evaluations_log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(to_json(record) + "\n")
             points = {f"evaluation/{name}": score for name, score in summary["aggregate"].items()}
             points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
             for name, value in points.items():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +157,8 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
 
         def test(self) -> dict[str, Any]:
             tested.append(seen[-1])
-            tasks, scores = {"catch_1": {"mean_return": 0.5}}, {"mean": 1.5, "median": None}
+            tasks = {"catch_1": {"mean_return": 0.5}, "catch_10": {"mean_return": math.inf}}
+            scores = {"mean": 1.5, "median": None}
             head = {"frames": frames[seen[-1]], "starts": "noop"}
             return {**head, "aggregate": scores, "tasks": tasks}
 
@@ -169,9 +171,10 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     assert (len(made), tested) == (1, ["a", "b"])
     lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
     assert [line["frames"] for line in lines] == [100, 200]
-    assert lines[0]["mean_return"] == {"catch_1": 0.5}
+    assert lines[0]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
     curves = EventAccumulator(str(tmp_path / "evaluator")).Reload()
-    assert set(curves.Tags()["tensors"]) == {"evaluation/mean", "evaluation_return/catch_1"}
+    returns = {"evaluation_return/catch_1", "evaluation_return/catch_10"}
+    assert set(curves.Tags()["tensors"]) == {"evaluation/mean", *returns}
     for tag, value in (("evaluation/mean", 1.5), ("evaluation_return/catch_1", 0.5)):
         points = [(each.step, tf.make_ndarray(each.tensor_proto)) for each in curves.Tensors(tag)]
         assert points == [(100, value), (200, value)]
