@@ -19,6 +19,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
+from scalable_agent_popart.suites import Suite
 
 _VIRIDIS = matplotlib.colormaps["viridis"]
 # The paper's colours, in the palette of Okabe and Ito, which the colour-blind can tell apart.
@@ -41,7 +42,7 @@ _STATISTICS_A_ROW = 6
 _RETURNS_A_ROW = 4
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
-_LINEAR_PERCENT = 10  # A logarithmic axis of scores is linear between minus and plus this.
+_LINEAR = 10  # A logarithmic axis of scores is linear between minus and plus this.
 _ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
 
@@ -68,7 +69,7 @@ def styles_of(agents: Sequence[tuple[str, str]]) -> Styles:
 
 
 def learning_curves(
-    curves: pd.DataFrame, headline: str, targets: dict[str, float], styles: Styles
+    curves: pd.DataFrame, suite: Suite, targets: dict[str, float], styles: Styles
 ) -> Figure:
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
@@ -77,7 +78,7 @@ def learning_curves(
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     unit = _frames_axis(figure, curves["frames"].max())
-    _draw_runs(axes, curves, headline, unit, styles)
+    _draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
     for agent, score in targets.items():
         text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
@@ -86,7 +87,7 @@ def learning_curves(
         if within:
             axes.axhline(score, ls=":", color=colour)
     axes.set_xlim(left=0)
-    axes.set_ylabel(f"{headline.replace('_', ' ').capitalize()} human-normalised score (%)")
+    axes.set_ylabel(_score_axis(suite, suite.headline))
     axes.grid(alpha=0.3)
     _legend(figure, axes, loc="outside upper left", fontsize="small")
     return figure
@@ -244,8 +245,12 @@ def gradients(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
-    """Draws Figures 8 and 9: a bar a level and agent; the last of our agents' best levels first."""
+def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
+    """Draws Figures 8 and 9: a bar per level and agent; the last of our agents' best levels first.
+
+    The axis is logarithmic where the suite's headline is a median.
+    """
+    logarithmic = suite.headline == "median"
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)
     ours = [agent for agent in agents if agent != IMPALA]
@@ -275,12 +280,14 @@ def breakdown(table: pd.DataFrame, logarithmic: bool, styles: Styles) -> Figure:
         axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
-            axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
-        for percent in (100, 0):
-            axes.axvline(percent, color="black", lw=0.8)
+            axes.set_xscale("symlog", linthresh=_LINEAR)
+        for score in (100, 0) if suite.normalised else (0,):
+            axes.axvline(score, color="black", lw=0.8)
         axes.grid(axis="x", alpha=0.3)
-    axis = f", logarithmic beyond ±{_LINEAR_PERCENT}%" if logarithmic else ""
-    figure.supxlabel(f"Human-normalised score (%){axis}; 100% is a human's", fontsize="medium")
+    axis = _score_axis(suite)
+    axis += f", logarithmic beyond ±{_LINEAR}{suite.unit}" * logarithmic
+    axis += f"; 100% is {suite.full_score}" * suite.normalised
+    figure.supxlabel(axis, fontsize="medium")
     _legend(figure, grid[0], loc="outside upper left")
     return figure
 
@@ -298,12 +305,12 @@ def population(shown: Population) -> Figure:
 
     The colour is the present score; the black ancestry is what the report's curves follow.
     """
-    members, tuned = shown.members, shown.shown.config.tuned
+    members, tuned, suite = shown.members, shown.shown.config.tuned, shown.shown.config.suite
     panels = {flag: {n: _steps(own, flag) for n, own in members.items()} for flag in tuned}
     fitness = {n: _fitness(own) for n, own in members.items()}
     compared = any(len(curve.frames) for curve in fitness.values())
     if compared:
-        panels = {"fitness at comparisons (%)": fitness, **panels}
+        panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
     # Panels come in pairs: where there is one too many, fitness has a row.
     wide = compared and len(panels) % 2
     rows = (len(panels) + 1) // 2
@@ -360,7 +367,7 @@ def population(shown: Population) -> Figure:
         axes.tick_params(labelsize=8, which="both")
         axes.grid(alpha=0.3)
         axes.set_xlim(0, max(farthest, 1) / unit * 1.01)
-    text = "score now: mean capped, human-normalised (%)"
+    text = f"{_score_axis(suite, 'mean_capped')} now"
     figure.colorbar(ScalarMappable(norm, _SCORES), ax=figure.axes, label=text, aspect=40)
     _legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
     return figure
@@ -407,6 +414,12 @@ def _steps_within(curve: _Curve, segment: Segment, last: int) -> tuple[np.ndarra
     steps = np.searchsorted(curve.frames, frames[:-1], side="right") - 1
     values = curve.values[np.maximum(steps, 0)]
     return frames, np.array([*values, values[-1]])
+
+
+def _score_axis(suite: Suite, aggregate: str = "") -> str:
+    """Returns the name of an axis of scores, or of an aggregate of them, with its unit."""
+    name = f"{aggregate.replace('_', ' ')} {suite.score_name}".strip().capitalize()
+    return name + f" ({suite.unit})" * suite.normalised
 
 
 def _frames_axis(

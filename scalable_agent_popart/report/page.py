@@ -45,9 +45,9 @@ def write_report(
     suite: Suite | None = None,
     ignored: Collection[str] = (),
 ) -> list[str]:
-    """Writes a report on the runs in some directories, and gives a line for each thing left out.
+    """Writes a report on the runs in some directories; returns a line for each thing left out.
 
-    A UserError tells if no run can be read, or nothing written, or flags cannot be ignored.
+    Raises UserError if no run can be read, or nothing written, or flags cannot be ignored.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -69,19 +69,22 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        parts, names, summaries = _runs(comparisons, skipped), Counter[str](), []
+        sections: list[_Section] = []
+        parts, names = list[str](), Counter[str]()
         for comparison in comparisons:
             suite, tasks = comparison.suite, comparison.suite.tasks
             part = f"{len(tasks)}-tasks" if len(tasks) > 1 else _as_file(tasks[0])
             name = suite.name if suite.whole else f"{suite.name}-{part}"
             names[name] += 1
             name += f"-{names[name]}" if names[name] > 1 else ""
-            section = _Section(comparison, name, directory)
-            parts += section.write()
-            summaries.append(section.summary.assign(comparison=name))
-        summary = pd.concat(summaries).set_index("comparison")
+            sections.append(_Section(comparison, name, directory))
+            parts += sections[-1].write()
+        summary = pd.concat([own.summary.assign(comparison=own.name) for own in sections])
+        summary = summary.set_index("comparison")
         summary.to_csv(directory / _SUMMARY, errors="replace", float_format=_NUMBER)
-        text = "\n\n".join(parts)
+        published = any(section.published for section in sections)
+        title = "Comparison with the published results" if published else "Results"
+        text = "\n\n".join([f"# {title}", *_runs(comparisons, skipped), *parts])
         html = _as_html(text, directory)
         for file, content in (("report.md", text + "\n"), ("report.html", html)):
             # Names of files need not be text.
@@ -96,7 +99,7 @@ def write_report(
 
 
 def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str]:
-    """Tells what was read, how far each run is, and what could not be read."""
+    """Returns what was read, how far each run is, and what could not be read."""
     found = [own for comparison in comparisons for own in comparison.runs]
     rows = [
         {
@@ -111,7 +114,7 @@ def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str
         }
         for agent, run in found
     ]
-    parts = ["# Comparison with the published results", "## Runs", _table(rows)]
+    parts = ["## Runs", _table(rows)]
     if any(run.population for _, run in found):
         parts.append(_note("population"))
     return [*parts, *_lines("Skipped, or doubtful:", skipped)]
@@ -130,27 +133,32 @@ def _members(population: Population | None) -> str:
 
 
 class _Section:
-    """One comparison's part of a report in a directory, with its files, which begin with a name.
+    """One comparison's part of a report in a directory, with its files.
 
     Attributes:
+      name: with which its files begin.
       summary: all numbers of the comparison, see `summary.summarise`.
+      published: whether any of them was published.
     """
 
     def __init__(self, comparison: Comparison, name: str, directory: Path):
         self._comparison = comparison
         self._suite = comparison.suite
-        self._name = name
+        self.name = name
         self._directory = directory
         self._finals = [FinalScores(comparison, column) for column in columns(self._suite)]
         self._recorded = tables.recorded(comparison)
         self.summary = summarise(self._finals, self._recorded)
+        self.published = bool((self.summary["kind"] == "published").any()) or any(
+            final.papers for final in self._finals
+        )
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
-        """Writes figures and tables, and gives the paragraphs of the text."""
+        """Writes figures and tables; returns the paragraphs of the text."""
         return [
             f"## {self._comparison.title}",
-            *self._table_1(),
+            *self._final_scores(),
             *self._differences(),
             *self._learning_curves(),
             *self._progress(),
@@ -160,8 +168,13 @@ class _Section:
             *self._populations(),
         ]
 
+    @property
+    def _headline(self) -> str:
+        """The name of the aggregate over tasks that agents are compared by first."""
+        return f"{self._suite.headline.replace('_', ' ')} {self._suite.score_name}"
+
     def _figure(self, figure: Figure, name: str, says: str) -> str:
-        file = f"figures/{self._name}-{name}.png"
+        file = f"figures/{self.name}-{name}.png"
         figure.savefig(self._directory / file, dpi=_DOTS_PER_INCH)
         return f"![{says}]({file})"
 
@@ -176,20 +189,17 @@ class _Section:
         ]
 
     def _file(self, table: pd.DataFrame, name: str) -> str:
-        file = f"tables/{self._name}-{name}.csv"
+        file = f"tables/{self.name}-{name}.csv"
         path = self._directory / file
         table.to_csv(path, index=False, errors="replace", float_format=_NUMBER)
         return f"`{file}`"
 
-    def _table_1(self) -> list[str]:
-        """Writes the paper's Table 1 for one benchmark: published and ours beside each other."""
+    def _final_scores(self) -> list[str]:
+        """Returns the paper's Table 1 for one benchmark: ours, beside any that are published."""
         suite = self._suite
         own = agents_numbers(self.summary, "aggregate", task=suite.headline)
-        heads = [
-            f"{final.column.title}: {what}"
-            for final in self._finals
-            for what in ("published", "ours", "from")
-        ]
+        kinds = ("published", "ours", "from") if self.published else ("ours", "from")
+        heads = [f"{final.column.title}: {what}" for final in self._finals for what in kinds]
         known = {agent.label: len(agent.runs) for agent in self._comparison.agents}
         cells: dict[str, dict[str, str]] = {label: {} for label in known}
         left_out = []
@@ -219,7 +229,7 @@ class _Section:
         order = sorted(cells, key=lambda agent: agent == IMPALA)
         rows = [{"Agent": agent, **dict.fromkeys(heads, ""), **cells[agent]} for agent in order]
         return [
-            f"### Table 1: {suite.headline.replace('_', ' ')} human-normalised score",
+            f"### {'Table 1' if self.published else 'Final scores'}: {self._headline}",
             _table(rows),
             *self._notes((own["source"] == "training").any()),
             *_lines("Returns that do not count here:", left_out),
@@ -227,7 +237,7 @@ class _Section:
         ]
 
     def _differences(self) -> list[str]:
-        """Tells how far apart every two agents are that have several runs each."""
+        """Returns how far apart every two agents are that have several runs each."""
         table = self.summary[self.summary["kind"] == "difference"]
         few = len(self._suite.tasks) <= _MAX_COLUMNS
         rows: dict[tuple[str, str, str], dict[str, str]] = {}
@@ -261,6 +271,7 @@ class _Section:
             "raw": not self._suite.normalised,
             "unknown": not scored,
             "subset": 0 < len(scored) < len(known),
+            "subset_published": 0 < len(scored) < len(known) and self.published,
         }
         values = {"scored": len(scored), "known": len(known), "impala": IMPALA}
         return [_note(name, **values) for name, true in holds.items() if true] + [
@@ -276,20 +287,23 @@ class _Section:
             return ["### Learning curves", _note("no_curves"), *returns]
         names = list(dict.fromkeys(agent.name for agent in self._comparison.agents))
         trained_on = next(own for own in self._finals if own.column.trained_on)
+        clippings = table["reward_clipping"].unique()
+        targets = {clipping: trained_on.targets(clipping, names) for clipping in clippings}
 
         def draw(own: pd.DataFrame) -> Figure:
-            targets = trained_on.targets(own["reward_clipping"].iloc[0], names)
-            return figures.learning_curves(own, self._suite.headline, targets, self._styles)
+            published = targets[own["reward_clipping"].iloc[0]]
+            return figures.learning_curves(own, self._suite, published, self._styles)
 
         return [
             "### Learning curves",
-            *self._figures(draw, table, "learning-curves", "score against frames"),
+            *self._figures(draw, table, "learning-curves", f"{self._headline} against frames"),
             _note("learning_curves", file=self._file(table, "learning-curves")),
+            *([_note("dotted")] if any(targets.values()) else []),
             *returns,
         ]
 
     def _returns(self) -> list[str]:
-        """Draws each task's returns, of few tasks or of some without reference scores."""
+        """Draws each task's returns, of few tasks or of those without reference scores."""
         known = self._suite.reference_scores
         tasks = [task for task in self._suite.tasks if task not in known]
         if len(self._suite.tasks) <= _MAX_COLUMNS:
@@ -379,11 +393,12 @@ class _Section:
         if (table["kind"] == "published").all():  # Nothing final yet.
             return []
         normalised, figure = table[table["measure"] == "normalised"], []
-        if (normalised["kind"] == "agent").any():
-            logarithmic = self._suite.headline == "median"
-            drawn = figures.breakdown(normalised, logarithmic, self._styles)
-            says = "Human-normalised scores"
-            figure = [self._figure(drawn, f"levels-{protocol}", says), _note("levels")]
+        ours = normalised.loc[normalised["kind"] == "agent", "agent"]
+        if len(ours):
+            says = f"{self._suite.score_name} of each level, {final.column.title}"
+            drawn = figures.breakdown(normalised, self._suite, self._styles)
+            note = _note("levels", agent=ours.iloc[-1])
+            figure = [self._figure(drawn, f"levels-{protocol}", says), note]
         remarks = table.dropna(subset="remark").set_index("task")["remark"].to_dict()
         rows: dict[str, dict[str, str]] = {}
         for entry in table.itertuples():
@@ -427,13 +442,13 @@ class _Section:
                     ancestry=", then ".join(passed),
                     file=ancestries,
                 ),
-                _table(_standings(population)),
+                _table(_standings(population, self._suite.unit)),
                 _note("standings", frames=f"{frames:,}", file=events),
             ]
         return parts
 
 
-def _standings(population: Population) -> list[dict[str, str]]:
+def _standings(population: Population, unit: str) -> list[dict[str, str]]:
     rows = []
     for member in sorted(population.members.values(), key=lambda own: own.rank, reverse=True):
         latest = member.lineage[-1] if member.lineage else None
@@ -441,7 +456,7 @@ def _standings(population: Population) -> list[dict[str, str]]:
         so_far = "" if member.complete else " so far"
         row = {
             "Member": member.name,
-            "Score": "" if member.score is None else f"{member.score:.1f}%{so_far}",
+            "Score": "" if member.score is None else f"{member.score:.1f}{unit}{so_far}",
             "Frames": f"{member.frames:,}",
             "Comparisons": str(latest.comparison if latest else 0),
             "Copies": str(sum(event.copied for event in member.lineage)),

@@ -1,5 +1,6 @@
 """Figures against the tables behind them."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import agents_numbers, summarise
+from scalable_agent_popart.suites import Suite, catch, resolve
+from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import compare_runs, make_population, make_run
 
 _STYLES = figures.styles_of([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
@@ -29,7 +32,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = tables.learning_curves(compared)
-    (axes,) = figures.learning_curves(table, "median", {"IMPALA": 55.0}, _STYLES).axes
+    (axes,) = figures.learning_curves(table, compared.suite, {"IMPALA": 55.0}, _STYLES).axes
     lines = {line.get_label(): line for line in axes.lines}
     impala = table[table["agent"] == "IMPALA"]
     np.testing.assert_allclose(lines["IMPALA"].get_ydata(), impala["median"])
@@ -59,12 +62,44 @@ def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
     table = agents_numbers(summarise([final], tables.recorded(compared)), "normalised")
-    (axes,) = figures.breakdown(table, logarithmic=True, styles=_STYLES).axes
+    (axes,) = figures.breakdown(table, compared.suite, _STYLES).axes
     names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
     for bars in axes.containers:
         own = table[table["agent"] == bars.get_label()].set_index("task")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
         assert drawn == pytest.approx(own["value"].to_dict())
+
+
+_RETURNS = dataclasses.replace(
+    catch.SUITE, reference_scores=dict.fromkeys(catch.SUITE.tasks, UNNORMALISED)
+)
+
+
+@pytest.mark.parametrize(
+    ("suite", "of_curves", "of_levels"),
+    [
+        (
+            resolve("atari57"),
+            "Median human-normalised score (%)",
+            "Human-normalised score (%), logarithmic beyond ±10%; 100% is a human's",
+        ),
+        (
+            catch.SUITE,
+            "Mean normalised score (%)",
+            "Normalised score (%); 100% is that of catching every ball",
+        ),
+        (_RETURNS, "Mean return", "Return"),
+    ],
+)
+def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: str) -> None:
+    entry = {"agent": "IMPALA", "run": "a", "task": "a", "frames": 1, "runs": 1, "value": 5.0}
+    table = pd.DataFrame([entry | dict.fromkeys(("low", "high", "lowest", "highest"), 5.0)])
+    curves = figures.learning_curves(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
+    assert curves.axes[0].get_ylabel() == of_curves
+    levels = figures.breakdown(table, suite, _STYLES)
+    assert levels.get_supxlabel() == of_levels
+    at = {float(x) for line in levels.axes[0].lines for x in line.get_xdata()}
+    assert (100 in at) == suite.normalised
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:

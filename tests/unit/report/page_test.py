@@ -1,5 +1,6 @@
 """Whole reports through `experiment.main`: what is written, and what is refused."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
+from scalable_agent_popart import suites
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
+from scalable_agent_popart.suites import catch
+from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
@@ -27,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(root / "unclipped", 60.0, reward_clipping="none", **popart)
     make_run(root / "impala", 20.0, tests={"noop": 3, "human": 3}, **games)
     make_run(root / "unfinished", 10.0, episodes=3, tests={}, multi_head=True, **games)
-    make_run(root / _NAME, 90.0, level_name="catch5")
+    make_run(root / "catch", 90.0, level_name="catch5").path.rename(root / _NAME)
     damaged = make_run(root / "damaged", pixel_control=True, **popart)
     damaged.evaluation.write_bytes(b"\x00\xff")
     (root / "empty").mkdir()
@@ -156,3 +160,20 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
         cell = f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}], g = {row.effect:.1f}, p = 0.33"
         assert f"| {cell} |" in lines[row.protocol == "test"]
     assert "| seekavoid_arena_01 (return) | " in text.split("### Scores by level, test levels")[1]
+
+
+def test_scores_have_the_names_that_their_suite_has_for_them(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returns = dict.fromkeys(catch.SUITE.tasks, UNNORMALISED)
+    tasks = catch.SUITE.tasks[:2]
+    suite = dataclasses.replace(catch.SUITE, name="own", reference_scores=returns, tasks=tasks)
+    monkeypatch.setattr(suites, "resolve", lambda name: suite)
+    make_run(tmp_path / "run", tests={}, level_name="own")
+    assert write_report([str(tmp_path / "run")], str(tmp_path / "out")) == []
+    of_returns = (tmp_path / "out" / "report.md").read_text()
+    *_, of_catch, of_atari = (written / "report.md").read_text().split("\n## ")
+    assert "### Table 1: median human-normalised score" in of_atari
+    for text, name in ((of_catch, "normalised score"), (of_returns, "return")):
+        assert f"### Final scores: mean {name}\n" in text
+        assert re.findall("published|human(?! scores)", text, re.IGNORECASE) == []
