@@ -106,7 +106,7 @@ def returns(table: pd.DataFrame, styles: Styles) -> Figure:
             axes.axis("off")
             continue
         _draw_runs(axes, table[table["task"] == task], "return", unit, styles)
-        axes.set_title(task, fontsize=9)
+        axes.set_title(_plain(task), fontsize=9)
         axes.tick_params(labelsize=8)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
@@ -124,7 +124,7 @@ def _draw_runs(axes: Axes, table: pd.DataFrame, column: str, unit: float, styles
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
         count, means = own["run"].nunique(), runs.mean(axis=1)
-        text = f"{agent}, {count} runs" if count > 1 else agent
+        text = _plain(f"{agent}, {count} runs" if count > 1 else str(agent))
         axes.plot(runs.index / unit, means, ls=line, color=colour, lw=2, label=text)
         if count > 1:
             ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
@@ -156,10 +156,10 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         for (agent, _), run in own.groupby(["agent", "run"], sort=False):
             colour, line, _ = styles[agent]
             frames, shift, scale = run["frames"] / unit, run["shift"], run["scale"]
-            above.plot(frames, shift, ls=line, color=colour, lw=1, label=agent)
+            above.plot(frames, shift, ls=line, color=colour, lw=1, label=_plain(agent))
             above.fill_between(frames, shift - scale, shift + scale, color=colour, alpha=0.2, lw=0)
             below.plot(frames, run["episode_return"], ls=line, color=colour, lw=1)
-        above.set_title(task, fontsize=9)
+        above.set_title(_plain(task), fontsize=9)
         for axes, ticks in ((above, NullLocator()), (below, MaxNLocator(4))):
             axes.tick_params(labelsize=7)
             # Each tick costs a millisecond, and there may be a hundred axes.
@@ -191,7 +191,7 @@ def scales(table: pd.DataFrame) -> Figure:
         for (task, _), line in own.groupby(["task", "run"], sort=False):
             axes.plot(line["frames"] / unit, line["scale"], color=colours[task], lw=1)
         axes.set_yscale("log")
-        axes.set_title(agent, fontsize=9)
+        axes.set_title(_plain(agent), fontsize=9)
         axes.grid(alpha=0.3)
         last = ends[agent].groupby("task").agg(["mean", "std", "count"])
         last = last.sort_values("mean", ascending=False)
@@ -202,7 +202,7 @@ def scales(table: pd.DataFrame) -> Figure:
         for task, own in last.loc[named].iterrows():
             low, high = scores.students_t(own["mean"], own["std"], own["count"])
             interval = f" [{low:.3g}, {high:.3g}]" if own["count"] > 1 else ""
-            labels.append(f"{task}: {own['mean']:.3g}{interval}")
+            labels.append(_plain(f"{task}: {own['mean']:.3g}{interval}"))
         title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
             handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
@@ -226,12 +226,12 @@ def gradients(table: pd.DataFrame) -> Figure:
         for task, colour in zip(tasks, colours, strict=True):
             line = own[own["task"] == task]
             frames = line["frames"] / unit
-            above.plot(frames, line["norm"], color=colour, label=task)
+            above.plot(frames, line["norm"], color=colour, label=_plain(task))
             below.plot(frames, line["part"], color=colour)
             ends = line["low_part"], line["high_part"]
             below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
-        above.set_title(panel, fontsize=9)
+        above.set_title("\n".join(map(_plain, panel.split("\n"))), fontsize=9)
         below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)
@@ -265,7 +265,7 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
             own = table[table["agent"] == agent].set_index("task").reindex(names)
             y = np.arange(len(names)) + (i - (len(agents) - 1) / 2) * thickness
             axes.barh(
-                y, own["value"], thickness, label=agent, facecolor=styles[agent].colour,
+                y, own["value"], thickness, label=_plain(agent), facecolor=styles[agent].colour,
                 hatch=styles[agent].hatch, edgecolor="white", linewidth=0,
             )  # fmt: skip
             intervals = own[["low", "high"]].astype(float).to_numpy()
@@ -277,7 +277,8 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
             axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
             for x in np.where(several[:, None], ranges, intervals).T:
                 axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
-        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
+        labels = [_plain(name.replace("_", " ")) for name in names]
+        axes.set_yticks(range(len(names)), labels, fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
             axes.set_xscale("symlog", linthresh=_LINEAR)
@@ -286,7 +287,7 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
         axes.grid(axis="x", alpha=0.3)
     axis = _score_axis(suite)
     axis += f", logarithmic beyond ±{_LINEAR}{suite.unit}" * logarithmic
-    axis += f"; 100% is {suite.full_score}" * suite.normalised
+    axis += f"; 100% is {_plain(suite.full_score)}" * suite.normalised
     figure.supxlabel(axis, fontsize="medium")
     _legend(figure, grid[0], loc="outside upper left")
     return figure
@@ -325,7 +326,7 @@ def population(shown: Population) -> Figure:
     of_best = shown.shown is shown.best
     for i, (title, of_members) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
-        axes.set_title(title, fontsize=10)
+        axes.set_title(_plain(title), fontsize=10)
         steps = title in tuned
         draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
         for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
@@ -420,6 +421,19 @@ def _score_axis(suite: Suite, aggregate: str = "") -> str:
     """Returns the name of an axis of scores, or of an aggregate of them, with its unit."""
     name = f"{aggregate.replace('_', ' ')} {suite.score_name}".strip().capitalize()
     return name + f" ({suite.unit})" * suite.normalised
+
+
+def one_line(text: str) -> str:
+    """Returns text without line breaks, and without what a terminal would act upon."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _plain(text: str) -> str:
+    """Returns text for a figure to show as it is, not as a formula.
+
+    It does not begin with an underscore, by which a legend would leave it out.
+    """
+    return " " * text.startswith("_") + one_line(text).replace("$", r"\$")
 
 
 def _frames_axis(

@@ -3,6 +3,7 @@
 import base64
 import errno
 import functools
+import html
 import re
 import string
 import tomllib
@@ -31,6 +32,13 @@ _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is co
 _SUMMARY = "summary.csv"
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
 _MAX_COLUMNS = 8  # Tasks in a table with a column for each.
+# What Markdown or HTML would take for markup; within words underscores are none.
+_MARKUP = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
+# What else Python-Markdown knows, and a report has none of.
+_UNUSED = (
+    *("reference", "link", "image_reference", "short_reference", "short_image_ref"),
+    *("autolink", "automail", "linebreak", "html"),
+)
 # Of each run: head and style of a measure's column.
 _PROGRESS = {
     "frames_per_second": ("Frames/s (median)", ",.0f"),
@@ -46,6 +54,9 @@ def write_report(
     ignored: Collection[str] = (),
 ) -> list[str]:
     """Writes a report on the runs in some directories; returns a line for each thing left out.
+
+    What is in the directories may be anybody's. Its text is never markup, neither in the page nor
+    in the Markdown, and no file of them gets into the page.
 
     Raises UserError if no run can be read, or nothing written, or flags cannot be ignored.
     """
@@ -85,8 +96,8 @@ def write_report(
         published = any(section.published for section in sections)
         title = "Comparison with the published results" if published else "Results"
         text = "\n\n".join([f"# {title}", *_runs(comparisons, skipped), *parts])
-        html = _as_html(text, directory)
-        for file, content in (("report.md", text + "\n"), ("report.html", html)):
+        page = _as_html(text, title, directory, [f for own in sections for f in own.figures])
+        for file, content in (("report.md", text + "\n"), ("report.html", page)):
             # Names of files need not be text.
             (directory / file).write_text(content, encoding="utf-8", errors="replace")
     except OSError as error:
@@ -95,7 +106,7 @@ def write_report(
         raise UserError(
             f"--report_dir={report_dir} cannot be written to ({error}); give another one"
         ) from error
-    return skipped
+    return [figures.one_line(line) for line in skipped]
 
 
 def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str]:
@@ -104,7 +115,7 @@ def _runs(comparisons: Sequence[Comparison], skipped: Sequence[str]) -> list[str
     rows = [
         {
             "Agent": agent.label,
-            "Run": _code(str(run.path)) + _members(run.population),
+            "Run": _Markdown(_code(str(run.path)) + _members(run.population)),
             "Seed": run.seed,
             "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
             "Episodes": f"{len(run.logs['episodes']):,}",
@@ -139,6 +150,7 @@ class _Section:
       name: with which its files begin.
       summary: all numbers of the comparison, see `summary.summarise`.
       published: whether any of them was published.
+      figures: the files of those written, in the directory.
     """
 
     def __init__(self, comparison: Comparison, name: str, directory: Path):
@@ -152,12 +164,13 @@ class _Section:
         self.published = bool((self.summary["kind"] == "published").any()) or any(
             final.papers for final in self._finals
         )
+        self.figures: list[str] = []
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
 
     def write(self) -> list[str]:
         """Writes figures and tables; returns the paragraphs of the text."""
         return [
-            f"## {self._comparison.title}",
+            f"## {_plain(self._comparison.title)}",
             *self._final_scores(),
             *self._differences(),
             *self._learning_curves(),
@@ -176,7 +189,8 @@ class _Section:
     def _figure(self, figure: Figure, name: str, says: str) -> str:
         file = f"figures/{self.name}-{name}.png"
         figure.savefig(self._directory / file, dpi=_DOTS_PER_INCH)
-        return f"![{says}]({file})"
+        self.figures.append(file)
+        return f"![{_plain(re.sub('[][]', ' ', says))}]({file})"
 
     def _figures(
         self, draw: Callable[[pd.DataFrame], Figure], table: pd.DataFrame, name: str, says: str
@@ -275,7 +289,7 @@ class _Section:
         }
         values = {"scored": len(scored), "known": len(known), "impala": IMPALA}
         return [_note(name, **values) for name, true in holds.items() if true] + [
-            _note("inverted", column=own.column.title, levels=", ".join(own.inverted))
+            _note("inverted", column=own.column.title, levels=_plain(", ".join(own.inverted)))
             for own in self._finals
             if own.inverted
         ]
@@ -397,7 +411,7 @@ class _Section:
         if len(ours):
             says = f"{self._suite.score_name} of each level, {final.column.title}"
             drawn = figures.breakdown(normalised, self._suite, self._styles)
-            note = _note("levels", agent=ours.iloc[-1])
+            note = _note("levels", agent=_plain(ours.iloc[-1]))
             figure = [self._figure(drawn, f"levels-{protocol}", says), note]
         remarks = table.dropna(subset="remark").set_index("task")["remark"].to_dict()
         rows: dict[str, dict[str, str]] = {}
@@ -491,25 +505,47 @@ def _as_file(task: str) -> str:
     return re.sub(r"[^\w.-]", "-", task)
 
 
+class _Markdown(str):
+    """Text that is Markdown already; any other is put into tables as it is."""
+
+
+def _plain(text: str) -> str:
+    """Returns Markdown that shows a text as it is."""
+    return _MARKUP.sub(r"\\\1", html.escape(figures.one_line(text), quote=False))
+
+
 def _code(text: str) -> str:
-    """Marks text that Markdown and HTML are to leave as it is."""
-    return "`" + text.replace("`", "'").replace("\n", " ") + "`"
+    """Returns Markdown that shows a text as it is, as code."""
+    return "`" + figures.one_line(text).replace("`", "'") + "`"
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table whose columns are the keys of the rows, in order."""
     heads = list(dict.fromkeys(head for row in rows for head in row))
-    lines: list[Iterable[str]] = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    lines += [[str(row.get(head, "")).replace("|", "\\|") for head in heads] for row in rows]
+    lines: list[Iterable[str]] = [map(_cell, heads), ["---", *["---:"] * (len(heads) - 1)]]
+    lines += [[_cell(row.get(head, "")) for head in heads] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _as_html(text: str, directory: Path) -> str:
-    """Makes a page of the Markdown that needs no other file: its images are inside."""
+def _cell(value: Any) -> str:
+    if isinstance(value, _Markdown):
+        return value.replace("|", "\\|")
+    return _plain(str(value))
 
-    def embed(source: re.Match[str]) -> str:
-        data = base64.b64encode((directory / source[1]).read_bytes()).decode()
-        return f'src="data:image/png;base64,{data}"'
 
-    body = re.sub(r'src="(figures/[^"]+)"', embed, markdown.markdown(text, extensions=["tables"]))
+def _as_html(text: str, title: str, directory: Path, own_figures: Collection[str]) -> str:
+    """Makes a page of the Markdown that needs no other file: the report's figures are inside."""
+    converter = markdown.Markdown(extensions=["tables"])
+    converter.preprocessors.deregister("html_block")
+    for name in _UNUSED:
+        converter.inlinePatterns.deregister(name)
+
+    def embed(image: re.Match[str]) -> str:
+        if image[2] not in own_figures:
+            return f'{image[1]}"'
+        data = base64.b64encode((directory / image[2]).read_bytes()).decode()
+        return f'{image[1]}data:image/png;base64,{data}"'
+
+    body = re.sub(r'(<img alt="[^"]*" src=")([^"]*)"', embed, converter.convert(text))
     page = string.Template((_DATA / "page.html").read_text(encoding="utf-8"))
-    return page.substitute(title=text.splitlines()[0].removeprefix("# "), body=body)
+    return page.substitute(title=title, body=body)

@@ -92,7 +92,7 @@ _RETURNS = dataclasses.replace(
     ],
 )
 def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: str) -> None:
-    entry = {"agent": "IMPALA", "run": "a", "task": "a", "frames": 1, "runs": 1, "value": 5.0}
+    entry = {"agent": "IMPALA", "run": "a", "task": "$x$", "frames": 1, "runs": 1, "value": 5.0}
     table = pd.DataFrame([entry | dict.fromkeys(("low", "high", "lowest", "highest"), 5.0)])
     curves = figures.learning_curves(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
     assert curves.axes[0].get_ylabel() == of_curves
@@ -100,6 +100,8 @@ def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: st
     assert levels.get_supxlabel() == of_levels
     at = {float(x) for line in levels.axes[0].lines for x in line.get_xdata()}
     assert (100 in at) == suite.normalised
+    # No formula.
+    assert levels.axes[0].get_yticklabels()[0].get_text() == r"\$x\$"
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Whole reports through `experiment.main`: what is written, and what is refused."""
 
+import base64
 import dataclasses
+import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import markdown
 import pandas as pd
 import pytest
 from absl import flags
@@ -12,6 +16,7 @@ from absl.testing import flagsaver
 
 import experiment
 from scalable_agent_popart import suites
+from scalable_agent_popart.report import page
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
@@ -20,6 +25,10 @@ from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
+_IMAGE = "![x](figures/../../secret.png)"
+_HOSTILE = (
+    f"<script>alert(1)</script>\n\n{_IMAGE} [y](javascript:alert(1)) | `<a>` \x1b[2J _$\\z{{$"
+)
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +186,58 @@ def test_scores_have_the_names_that_their_suite_has_for_them(
     for text, name in ((of_catch, "normalised score"), (of_returns, "return")):
         assert f"### Final scores: mean {name}\n" in text
         assert re.findall("published|human(?! scores)", text, re.IGNORECASE) == []
+
+
+def _images(html: str) -> list[str]:
+    """Returns the sources of a page's images, of which it has no link and no script beside."""
+    sources = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag not in ("a", "script")
+            sources.extend(str(value) for name, value in attrs if name == "src")
+
+    Reader().feed(html)
+    return sources
+
+
+def test_what_runs_files_say_is_shown_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Names of tasks have no spaces.
+    names = [f"{own}{i}" for i, own in enumerate(("<script>", _IMAGE, "[y](other.md)", "_$x$"))]
+    suite = dataclasses.replace(
+        catch.SUITE,
+        name="own",
+        title=_HOSTILE,
+        full_score=_HOSTILE,
+        tasks=names,
+        reference_scores=dict.fromkeys(names, catch.SUITE.reference_scores["catch_1"]),
+        remarks=lambda options: dict.fromkeys(names, _HOSTILE),
+    )
+    monkeypatch.setattr(suites, "resolve", lambda name: suite)
+    given = {"level_name": "own", "use_popart": True, "log_task_gradients": True}
+    given["precision"] = "float32"
+    directory = make_run(tmp_path / "run", tests={}, **given)
+    record = json.loads((directory.path / "config.json").read_text())
+    record["device"] = {"cores": 2, "gpus": [_HOSTILE], "processor": _HOSTILE}
+    change = {"entropy_cost": [_HOSTILE, "x"]}
+    record["history"] = [{"frames": 9, "changed": change, "git_revision": _HOSTILE}]
+    (directory.path / "config.json").write_text(json.dumps(record))
+    result: dict[str, Any] = {"starts": _HOSTILE, "frames": 9, "precision": _HOSTILE}
+    result["tasks"] = {name: {"returns": [1.0]} for name in names}
+    directory.evaluation.write_text(json.dumps(result))
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    out = tmp_path / "out"
+    lines = write_report([str(directory.path)], str(out))
+    assert lines
+    assert all(line.isprintable() for line in lines)
+    own = {path.relative_to(out).as_posix(): path for path in out.glob("figures/*")}
+    found = {base64.b64encode(path.read_bytes()).decode() for path in own.values()}
+    html = (out / "report.html").read_text()
+    assert {name.removeprefix("data:image/png;base64,") for name in _images(html)} == found
+    assert _IMAGE in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 5
+    assert _images(page._as_html(_HOSTILE, "", out, [])) == [""]
+    markup = markdown.markdown((out / "report.md").read_text(), extensions=["tables"])
+    assert set(_images(markup)) == set(own)
