@@ -32,6 +32,7 @@ _NUMBER = "%.9g"  # Of a float32 all there is, and half the digits of what is co
 _SUMMARY = "summary.csv"
 _MAX_NAMED = 12  # Segments of an ancestry that are told in words.
 _MAX_COLUMNS = 8  # Tasks in a table with a column for each.
+_MAX_DRAWN = 60  # Tasks in a figure with a part for each; those of Atari-57 can be read.
 # What Markdown or HTML would take for markup; within words underscores are none.
 _MARKUP = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 # What else Python-Markdown knows, and a report has none of.
@@ -202,6 +203,12 @@ class _Section:
             for clipping, own in table.groupby("reward_clipping", sort=False)
         ]
 
+    def _too_many(self, table: pd.DataFrame, says: str, file: str) -> list[str]:
+        """Returns a note that there is no figure with a part for each task, of too many tasks."""
+        tasks = table["task"].nunique()
+        values = {"says": says, "tasks": tasks, "most": _MAX_DRAWN, "file": file}
+        return [_note("too_many", **values)] if tasks > _MAX_DRAWN else []
+
     def _file(self, table: pd.DataFrame, name: str) -> str:
         file = f"tables/{self.name}-{name}.csv"
         path = self._directory / file
@@ -325,9 +332,11 @@ class _Section:
         table = tables.returns(self._comparison, tasks)
         if not len(table):
             return []
+        file, says = self._file(table, "returns"), "each task's returns against frames"
+        if too_many := self._too_many(table, says, file):
+            return too_many
         draw = functools.partial(figures.returns, styles=self._styles)
-        drawn = self._figures(draw, table, "returns", "each task's returns against frames")
-        return [*drawn, _note("returns", file=self._file(table, "returns"))]
+        return [*self._figures(draw, table, "returns", says), _note("returns", file=file)]
 
     def _progress(self) -> list[str]:
         progress = self._recorded["progress"]
@@ -364,12 +373,16 @@ class _Section:
         if not len(table):
             return []
         several = table.groupby("agent")["run"].nunique().max() > 1
+        file, says = self._file(table, "statistics"), "shift and scale by task, above returns"
+        by_task = self._too_many(table, says, file)
+        if not by_task:
+            draw = functools.partial(figures.statistics, styles=self._styles)
+            drawn = self._figures(draw, table, "statistics", says)
+            by_task = [*drawn, _note("statistics", file=file)]
         says = "scales of all tasks beside each other"
-        draw = functools.partial(figures.statistics, styles=self._styles)
         return [
             "### Normalisation statistics",
-            *self._figures(draw, table, "statistics", "shift and scale by task, above returns"),
-            _note("statistics", file=self._file(table, "statistics")),
+            *by_task,
             *self._figures(figures.scales, table, "scales", says),
             *([_note("scales")] if several else []),
         ]
@@ -378,28 +391,36 @@ class _Section:
         table = self._recorded["gradients"]
         if not len(table):
             return []
-        rows: dict[tuple[str, str], dict[str, str]] = {}
+        rows: dict[Any, dict[str, str]] = {}
+        many = table["task"].nunique() > _MAX_COLUMNS
         for loss in dict.fromkeys(table["loss"]):
             for kind, says in (("size", "size (median)"), ("part", "part of all sizes (mean)")):
                 own = agents_numbers(self.summary, f"{loss}_gradient_{kind}")
                 for entry in own.itertuples():
                     head = f"{loss} loss: {says}"
-                    row = rows.setdefault((entry.agent, head), {"Agent": entry.agent, "": head})
                     if kind == "size":
                         ends = entry.median, entry.lowest, entry.highest, ".3g"
                     else:
                         ends = entry.value, entry.low, entry.high, ".1%"
-                    row[entry.task] = _with_ends(*ends)
+                    if many:
+                        row = rows.setdefault(entry.task, {"Task": entry.task})
+                        row[f"{entry.agent}, {head}"] = _with_ends(*ends)
+                    else:
+                        both = {"Agent": entry.agent, "": head}
+                        row = rows.setdefault((entry.agent, head), both)
+                        row[entry.task] = _with_ends(*ends)
 
         def draw(own: pd.DataFrame) -> Figure:
             return figures.gradients(tables.gradients_over_frames(own))
 
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
-        drawn = self._figures(draw, policy, "gradients", says)
+        file = self._file(table, "gradients")
+        drawn = self._too_many(policy, says, file)
+        if not drawn:
+            drawn = [*self._figures(draw, policy, "gradients", says), _note("gradients_figure")]
         common = self.summary.query("measure.str.endswith('_gradient_size')")["most_frames"].max()
-        note = _note("gradients", frames=f"{common:,}")
-        end = [_table(list(rows.values())), note, self._file(table, "gradients")]
-        return ["### Gradients by task", *drawn, *end]
+        note = _note("gradients", frames=f"{common:,}", file=file)
+        return ["### Gradients by task", *drawn, _table(list(rows.values())), note]
 
     def _breakdown(self, final: FinalScores) -> list[str]:
         protocol = final.column.name
@@ -410,9 +431,11 @@ class _Section:
         ours = normalised.loc[normalised["kind"] == "agent", "agent"]
         if len(ours):
             says = f"{self._suite.score_name} of each level, {final.column.title}"
-            drawn = figures.breakdown(normalised, self._suite, self._styles)
-            note = _note("levels", agent=_plain(ours.iloc[-1]))
-            figure = [self._figure(drawn, f"levels-{protocol}", says), note]
+            figure = self._too_many(normalised, says, f"`{_SUMMARY}`")
+            if not figure:
+                drawn = figures.breakdown(normalised, self._suite, self._styles)
+                note = _note("levels", agent=_plain(ours.iloc[-1]))
+                figure = [self._figure(drawn, f"levels-{protocol}", says), note]
         remarks = table.dropna(subset="remark").set_index("task")["remark"].to_dict()
         rows: dict[str, dict[str, str]] = {}
         for entry in table.itertuples():

@@ -241,3 +241,22 @@ def test_what_runs_files_say_is_shown_as_it_is(
     assert _images(page._as_html(_HOSTILE, "", out, [])) == [""]
     markup = markdown.markdown((out / "report.md").read_text(), extensions=["tables"])
     assert set(_images(markup)) == set(own)
+
+
+def test_figures_with_too_many_parts_are_left_out_and_named(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(suites.resolve("atari57").tasks) <= page._MAX_DRAWN
+    monkeypatch.setattr(page, "_MAX_DRAWN", 2)
+    monkeypatch.setattr(page, "_MAX_COLUMNS", 2)
+    text = _report(tmp_path, runs / "popart-1")
+    name = "atari57-3-tasks"
+    drawn = {path.stem.removeprefix(name + "-") for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"learning-curves-abs_one", "scales-abs_one"}
+    left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in `(.+)`\.', text)
+    assert [file for _, file in left_out] == [
+        f"tables/{name}-statistics.csv", f"tables/{name}-gradients.csv", "summary.csv"
+    ]  # fmt: skip
+    assert all((tmp_path / file).exists() for _, file in left_out)
+    row = _table(text, "Task")["crazy_climber"]
+    assert row["PopArt-IMPALA, policy loss: part of all sizes (mean)"] == "50.0%"
