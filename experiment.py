@@ -227,6 +227,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
 
+    print("loading TensorFlow, which takes some seconds", file=sys.stderr)
     tensorflow_import.import_quietly()
     from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.population import worker  # noqa: PLC0415
@@ -238,7 +239,9 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     hardware.prepare_process(config.gpus if learns else -abs(config.gpus))
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # As nohup makes the second.
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
         if given.get("job_name") == "evaluator":
             evaluate.follow(config)
         else:

@@ -1,6 +1,7 @@
 """Tests of a run: a frozen policy plays every task, once or again and again as others train it."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from operator import itemgetter
@@ -96,6 +97,9 @@ class Tester:
             # Shown even if the disk is full for the files of scores or films.
             last.callback(evaluation_summary.show, summary, self._played)
             self._directory.write_evaluation(summary)
+        written = f"{self._directory.evaluation} and evaluation.csv"
+        films_too = f"; films in {self._directory.videos}" if config.record_video else ""
+        print(f"written: {written}{films_too}", file=sys.stderr)
         return summary
 
 

@@ -165,10 +165,8 @@ class RunLog:
         if frames == self._since[1]:
             return  # Already recorded.
         since, self._since = self._since, (time.monotonic(), frames)
-        references = self._suite.reference_scores
-        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
-        aggregate = scores.aggregate_returns(played, references)
-        score = {"tasks_scored": len(played), **(aggregate._asdict() if aggregate else {})}
+        aggregate, num_played = self._aggregate()
+        score = {"tasks_scored": num_played, **(aggregate._asdict() if aggregate else {})}
         record = {
             "frames": frames,
             "frames_per_second": (frames - since[1]) / max(self._since[0] - since[0], 1e-9),
@@ -201,12 +199,24 @@ class RunLog:
                 f"TensorBoard's file in {self._directory.path} cannot be written "
                 f"({error.message}); make room, or mend this, and the same command goes on"
             ) from error
-        shown = {"loss": f"{record['total_loss']:.4g}"}
-        headline = self._suite.headline
-        if headline in record:
-            share = f"{len(played)}/{len(self._suite.tasks)} tasks"
-            shown = {headline: f"{record[headline]:.1f}{self._suite.unit} of {share}", **shown}
-        self._progress.set_postfix(shown, refresh=False)
+        shown = filter(None, [self.score, f"loss {record['total_loss']:.4g}"])
+        self._progress.set_postfix_str(", ".join(shown), refresh=False)
+
+    @property
+    def score(self) -> str:
+        """The score in training so far, in words; empty before any episode that counts."""
+        aggregate, num_played = self._aggregate()
+        if aggregate is None:
+            return ""
+        headline, tasks = self._suite.headline, len(self._suite.tasks)
+        value = f"{getattr(aggregate, headline):.1f}{self._suite.unit}"
+        return f"{headline} {value} of {num_played}/{tasks} tasks"
+
+    def _aggregate(self) -> tuple[scores.Aggregate | None, int]:
+        """Aggregates the recent returns, and counts the tasks that they are of."""
+        references = self._suite.reference_scores
+        played = {t: returns for t, returns in self._returns.items() if returns and t in references}
+        return scores.aggregate_returns(played, references), len(played)
 
     def close(self) -> None:
         """Ends the records, if they were ever opened."""

@@ -1,6 +1,7 @@
 """Training: batches from actors to the learner, weights back to them, and the run's records."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -125,23 +126,46 @@ def train(
             directory.record(config, int(learner.frames), device)
             if remarks := config.remarks():
                 logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
+            if show_progress:
+                print(_describe_start(config, learner, constants["device"]), file=sys.stderr)
         stack.callback(tuner.close)
         stack.callback(log.close)
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
-        if finished and not config.learner_address:
-            return None  # It needs no actors; but actor jobs have to be told of the end.
         if not finished:
             tuner.begin(checkpoints.save)
-        try:
-            with stop, parts.make_actors(config, spec, learner) as actors:
-                _learn(config, learner, actors, log, checkpoints, tuner, stop)
-        except DivergenceError as error:
-            error.signal_number = stop.signal_number
-            tuner.on_divergence()
-            raise
+        # A finished run needs no actors, but actor jobs have to be told of the end.
+        if not finished or config.learner_address:
+            try:
+                with stop, parts.make_actors(config, spec, learner) as actors:
+                    _learn(config, learner, actors, log, checkpoints, tuner, stop)
+            except DivergenceError as error:
+                error.signal_number = stop.signal_number
+                tuner.on_divergence()
+                raise
     if stop.signal_number is not None and show_progress:
         show_saved(int(learner.frames), directory.checkpoints)
+    elif learner.frames >= config.total_environment_frames and show_progress:
+        print(_describe_end(config, learner, log.score), file=sys.stderr)
     return stop.signal_number
+
+
+def _describe_start(config: Config, learner: Learner, device: str) -> str:
+    suite, frames = config.suite, int(learner.frames)
+    tasks = f"{len(suite.tasks)} tasks of {suite.title}" if len(suite.tasks) > 1 else suite.tasks[0]
+    actors = "actor jobs" if config.uses_port else f"{config.num_actors} actors"
+    goes_on = f" goes on at {frames:,} frames" if frames else ""
+    where = f"on {device} in {config.precision}"
+    return f"{config.agent_name}{goes_on}: {tasks}, {actors}, {where}; logs in {config.logdir}"
+
+
+def _describe_end(config: Config, learner: Learner, score: str) -> str:
+    test = f"--mode=test --logdir={config.logdir}"
+    if config.suite.module:
+        test += f" --level_name={config.level_name}"
+    frames = f"{int(learner.frames):,} of {config.total_environment_frames:,} frames"
+    trained = f"{frames}, {score} in training" if score else frames
+    more = "train on with more --total_environment_frames"
+    return f"{config.logdir} is finished: {trained}; test it with {test}, or {more}"
 
 
 def _learn(
