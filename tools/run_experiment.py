@@ -35,6 +35,7 @@ from typing import NamedTuple
 import run_records
 from absl import app, flags
 
+from scalable_agent_popart.system import terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
 
@@ -53,7 +54,7 @@ flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by 
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Exit codes of a process that was asked to stop.
 _STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
@@ -236,7 +237,10 @@ def _report(runs: Sequence[PlannedRun]) -> None:
 def main(argv: list[str]) -> None:
     """Runs everything; a failure is one line and exit code 1."""
     stops: list[int] = []  # Signals. An exception in their place might be lost in a library.
+    terminal.outlive_terminal()
     for number in _SIGNALS:
+        if signal.getsignal(number) == signal.SIG_IGN:  # As nohup makes the last.
+            continue
         signal.signal(number, lambda number, frame: stops.append(number))
     try:
         runs, more_flags = _experiment(argv[1:])
