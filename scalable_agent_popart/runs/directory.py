@@ -20,10 +20,10 @@ from typing import IO, Any
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import InUseError, UserError
+from scalable_agent_popart.runs import json_lines
+from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import Suite
 
-# Errors that reading a file of unexpected content raises.
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 # Marks the directory of a population, whose runs are in directories below it.
 POPULATION_FILE = "population.json"
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
@@ -285,7 +285,7 @@ def flock(file: IO[str], operation: int) -> None:
 
 def write_atomically(path: Path, record: Any) -> None:
     """Writes JSON so that readers see the old file or the new one, never a part."""
-    _write_text_atomically(path, json.dumps(record, indent=2) + "\n")
+    _write_text_atomically(path, json_lines.to_json(record, indent=2) + "\n")
 
 
 def _write_text_atomically(path: Path, text: str) -> None:

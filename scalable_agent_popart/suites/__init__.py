@@ -192,7 +192,7 @@ def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
     So a suite from outside of the package is as it was described, and has no environments. Records
     of older versions do not describe it, and `own`, which the command itself names, is taken.
 
-    Raises UserError if that is another suite or None, and `runs.directory.DAMAGE` as it comes.
+    Raises UserError if that is another suite or None, and `runs.json_lines.DAMAGE` as it comes.
     """
     level_name, described = record["flags"]["level_name"], record.get("suite")
     if described is None:

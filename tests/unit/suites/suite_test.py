@@ -18,7 +18,7 @@ import pytest
 from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.runs.directory import DAMAGE
+from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import suite
 from scalable_agent_popart.suites.gymnasium_suite import (
     check_environment,
