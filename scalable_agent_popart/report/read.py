@@ -25,6 +25,7 @@ from scalable_agent_popart.runs.json_lines import (
     to_episode,
     to_number,
 )
+from scalable_agent_popart.suites import Suite
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -131,20 +132,21 @@ class Run:
         return max(reached, default=0)
 
 
-def read_run(path: str) -> Run:
+def read_run(path: str, suite: Suite | None = None) -> Run:
     """Reads the directory of a run, of a population or of one of its members.
 
     A population is one run: the ancestry of its best member's weights; a member that of its own.
+    The suite that the command names is for records of older versions; see `suites.recorded`.
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
     problems: list[str] = []
-    population = _read_population(path, problems)
+    population = _read_population(path, suite, problems)
     directory = RunDirectory(path)
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
         directory = population.directory.member(population.shown.number)
         segments = population.segments
-    record = directory.read_record()
+    record = directory.read_record(suite)
     if record is None:
         raise UserError("it holds no config.json, so no run")
     config = record.config
@@ -204,7 +206,7 @@ def _of_known_weights(
     return tuple(test for test in tests if test.frames not in doubtful)
 
 
-def _read_population(path: str, problems: list[str]) -> Population | None:
+def _read_population(path: str, suite: Suite | None, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or names a member of; a UserError if none began."""
     named, number = Path(path), None
     if (named / POPULATION_FILE).exists():
@@ -217,13 +219,13 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
                 break
         else:
             return None
-    shared = (directory if number is None else directory.member(number)).read_config()
+    shared = (directory if number is None else directory.member(number)).read_config(suite)
     if shared is None or not shared.population_size:
         if number is not None:
             return None  # A run that lies there, if it is one.
         raise UserError(f"it holds a {POPULATION_FILE} of no population")
     size = shared.population_size
-    found_members = [_read_member(directory, i, size, problems) for i in range(size)]
+    found_members = [_read_member(directory, i, shared, problems) for i in range(size)]
     members = {member.number: member for member in found_members if member}
     if not members or number not in (None, *members):
         raise UserError("; ".join([_NOTHING, *problems]))
@@ -240,19 +242,20 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
 
 
 def _read_member(
-    population: PopulationDirectory, number: int, size: int, problems: list[str]
+    population: PopulationDirectory, number: int, shared: Config, problems: list[str]
 ) -> Member | None:
-    """Reads a member of a population of this size; None if it has not begun."""
+    """Reads a member of a population with these flags; None if it has not begun."""
     directory = population.member(number)
     try:
-        config = directory.read_config()
+        config = directory.read_config(shared.suite)
     except UserError as error:
         problems.append(f"{directory.path} skipped: {error}")
         return None
     if config is None:
         return None
-    if config.population_size != size:
-        problems.append(f"{directory.path} skipped: it is no member of a population of {size}")
+    if config.population_size != shared.population_size:
+        of_size = f"a population of {shared.population_size}"
+        problems.append(f"{directory.path} skipped: it is no member of {of_size}")
         return None
     references = config.suite.reference_scores
     lineage = _read_lineage(directory.lineage, problems)
