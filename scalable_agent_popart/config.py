@@ -536,9 +536,7 @@ class Config:
         Raises UserError if a policy of this run cannot play under these flags.
         """
         refuse_meaningless({"mode": "test", **given}, self)
-        suite = self.suite
-        outside = suite.module or not set(suite.tasks) <= set(suite.reference_scores)
-        if outside and "level_name" not in given:
+        if self.suite.outside and "level_name" not in given:
             raise UserError(
                 f"{self.logdir} was trained on {self.level_name}: give --level_name too, since "
                 "modules and levels from outside of the package are loaded only if a command names "

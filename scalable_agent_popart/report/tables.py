@@ -158,9 +158,10 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
     episodes = episodes[episodes["task"] == task]
     ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
     begins = np.maximum(ends - RECENT_EPISODES, 0)
-    total = np.concatenate([[0.0], np.cumsum(episodes["episode_return"].to_numpy())])
-    with np.errstate(invalid="ignore"):
-        return (total[ends] - total[begins]) / (ends - begins)
+    # Each window is summed by itself: differences of a running sum of large returns lose digits.
+    padded = np.append(episodes["episode_return"].to_numpy(), 0.0)
+    sums = np.add.reduceat(padded, np.stack([begins, ends], axis=1).ravel())[::2]
+    return np.where(ends > 0, sums / np.maximum(ends - begins, 1), np.nan)
 
 
 def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:

@@ -231,7 +231,7 @@ def _undescribed(level_name: str, own: Suite | None) -> Suite:
     for suite in (*known, own) if own is not None and own.module == module else known:
         if names == [suite.name]:
             return suite.select(suite.reference_scores)
-        if set(names) <= {*suite.reference_scores, *suite.tasks}:
+        if set(names) <= {*suite.reference_scores, *suite.more_tasks, *suite.tasks}:
             return suite.select(names)
     raise UserError(
         "it was made by an older version, which recorded nothing of its suite; give "

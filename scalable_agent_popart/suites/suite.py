@@ -85,6 +85,7 @@ class Suite:
     test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
     search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
     environment_factory: MakeEnvironments
+    more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
     # Returns the task for an alias, or for a name outside of the benchmark; else None.
     other_tasks: Callable[[str], str | None] = lambda name: None
     # Returns an explanation why a name is no task, or an empty string.
@@ -125,6 +126,11 @@ class Suite:
         if not self.normalised:
             return "return"
         return "human-normalised score" if self.full_score == HUMAN else "normalised score"
+
+    @property
+    def outside(self) -> bool:
+        """Whether a module or level in play is not known by name, and would have to be loaded."""
+        return bool(self.module) or not {*self.reference_scores, *self.more_tasks} >= {*self.tasks}
 
     @property
     def unit(self) -> str:

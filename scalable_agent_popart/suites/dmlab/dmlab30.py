@@ -245,6 +245,7 @@ SUITE = Suite(
         "pbt_episodes": 5000,
     },
     environment_factory=_make_environments,
+    more_tasks=_OTHER_LEVELS,
     other_tasks=_task,
     why_unknown=_why_unknown,
     remarks=_remarks,

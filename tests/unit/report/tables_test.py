@@ -45,6 +45,18 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
         assert row["return"] == pytest.approx(own["episode_return"].tail(100).mean())
 
 
+def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch_1", tests={}, episodes=0)
+    for i in range(300):
+        episode_return = 1e17 if i < 150 else 0.5
+        append(
+            directory.episodes, {"task": "catch_1", "episode_return": episode_return, "frames": i}
+        )
+    table = tables.returns(compare_runs(tmp_path / "run"), ["catch_1"])
+    assert set(table["return"][table["frames"] < 150]) == {1e17}
+    assert set(table["return"][table["frames"] >= 250]) == {0.5}
+
+
 def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() -> None:
     """Runs write them by the clock, and so at frames of their own and some more than others."""
     records = [
