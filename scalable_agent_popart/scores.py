@@ -16,6 +16,7 @@ import numpy as np
 CONFIDENCE = 0.95
 _RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000  # Fewer with many episodes.
 _SEED = 1
+_MAX_BATCH = 100_000  # Episodes at once, of a single sample.
 _BATCH = 20  # Resamples at once; 57 games of 10,000 episodes then take some 100 MB.
 _MAX_ASSIGNMENTS = 50_000  # Of runs to two agents; nine of each have 48,620.
 _EQUAL = 1e-6  # Of the range of scores: means that are nearer to each other are equal.
@@ -173,7 +174,8 @@ def _bootstrap(
         samples,
         lambda *again, axis: of_means(np.stack([sample.mean(axis=axis) for sample in again])),
         n_resamples=int(np.clip(_MAX_SAMPLED / largest, _MIN_RESAMPLES, _RESAMPLES)),
-        batch=_BATCH,
+        # The resamples of a single sample are the same in batches of any size, and large ones fast.
+        batch=_BATCH if len(samples) > 1 else max(_BATCH, _MAX_BATCH // largest),
         vectorized=True,
         confidence_level=CONFIDENCE,
         method="percentile",
