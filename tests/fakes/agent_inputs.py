@@ -22,7 +22,7 @@ def make_inputs(
     never = tf.zeros(leading, tf.bool)
     env_outputs = StepOutput(
         reward=tf.constant(rng.normal(size=leading), tf.float32),
-        info=StepOutputInfo(tf.zeros(leading), tf.zeros(leading, tf.int32), never),
+        info=StepOutputInfo(tf.zeros(leading, tf.float64), tf.zeros(leading, tf.int32), never),
         done=never,
         observation=tf.constant(rng.integers(256, size=(*leading, *shape)), tf.uint8),
     )

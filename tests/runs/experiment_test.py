@@ -268,17 +268,15 @@ def test_all_is_saved_while_signals_are_held_back_and_before_actors_are_closed(
 def test_divergence_and_a_full_disk_end_the_run_with_one_line(
     logdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.RunLog, "record_batch", mock.Mock(side_effect=full))
+        assert "no space left" in fails(logdir, frames=10**6)
     # Noticed when it is logged, or before, if an actor can choose no action any more.
     for log_seconds in (1000, 1e-9):
         every = {"log_seconds": log_seconds, "checkpoint_seconds": log_seconds}
         diverges = {"learning_rate": 1e30, "frames": 10**6, "allow_changes": True}
         assert "diverged" in fails(logdir, **diverges, **every)
-
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(trainer.RunLog, "record_batch", full)
-    assert "no space left" in fails(logdir, allow_changes=True)
 
 
 def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(

@@ -31,7 +31,7 @@ def _step(ids: Sequence[int], observation: Any, returns: Any = 0.0, ends: Any = 
     """Makes a step of environments, as far as it is filmed."""
     num = len(ids)
     end = np.full(num, ends)
-    info = StepOutputInfo(np.full(num, returns, np.float32), np.zeros(num, np.int32), end)
+    info = StepOutputInfo(np.full(num, returns), np.zeros(num, np.int32), end)
     output = StepOutput(np.zeros(num, np.float32), info, end, observation)
     return Ready(np.array(ids, np.int64), output, np.zeros(num, bool))
 

@@ -8,7 +8,7 @@ import pytest
 from scalable_agent_popart.suites import EnvironmentOptions
 from tools import starts_recording
 
-OPTIONS = EnvironmentOptions(4, 84, 84, "full", training=False)
+OPTIONS = EnvironmentOptions(4, 2, 2, "full", training=False)
 
 
 class _Counting:
