@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites import record as suite_record
 
 
 class Part(NamedTuple):
@@ -305,11 +306,15 @@ class Config:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
-        """The configuration of a `record`, perhaps of an older version; see `suites.recorded`.
+        """The configuration of a `record`, perhaps of an older version; see `suites.record`.
 
         Settings that did not exist when it was made have their defaults.
         """
-        return cls.from_settings(record["flags"], suites.recorded(record, own))
+        for name in SETTINGS.keys() & record["flags"].keys():
+            kind, value = cls.__dataclass_fields__[name].type, record["flags"][name]
+            if type(value) is not kind and (kind, type(value)) != (float, int):
+                raise ValueError(f"--{name} is {value!r}")
+        return cls.from_settings(record["flags"], suite_record.recorded(record, own))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
@@ -403,7 +408,7 @@ class Config:
                 yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
         if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
             how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
-            yield f"--mode=pbt compares human-normalised scores; {self.level_name} has none: {how}"
+            yield f"--mode=pbt compares normalised scores; {self.level_name} has none: {how}"
 
     @property
     def uses_port(self) -> bool:
@@ -423,7 +428,7 @@ class Config:
     def record(self) -> dict[str, Any]:
         """What a file keeps of it, as JSON, for `from_record`."""
         options = self.environment_options(training=True)
-        described = suites.describe(self.suite, options)
+        described = suite_record.describe(self.suite, options)
         return {"flags": self.flags, "tasks": self.suite.tasks, "suite": described}
 
     def check_playable(self) -> None:
@@ -536,9 +541,10 @@ class Config:
         Raises UserError if a policy of this run cannot play under these flags.
         """
         refuse_meaningless({"mode": "test", **given}, self)
-        if self.suite.outside and "level_name" not in given:
+        logdir = given.get("logdir", self.logdir)
+        if suites.is_outside(self.suite) and "level_name" not in given:
             raise UserError(
-                f"{self.logdir} was trained on {self.level_name}: give --level_name too, since "
+                f"{logdir} was trained on {self.level_name}: give --level_name too, since "
                 "modules and levels from outside of the package are loaded only if a command names "
                 "them"
             )
@@ -546,7 +552,7 @@ class Config:
         if suite.name != self.suite.name:
             other = f"{suite.level_name} of {suite.name}"
             raise UserError(
-                f"{self.logdir} was trained on {self.suite.name}; it cannot be tested on {other}"
+                f"{logdir} was trained on {self.suite.name}; it cannot be tested on {other}"
             )
         # What its tests are to be like is asked each time, and its part in a run of many is over.
         own = {n: v for n, v in self.flags.items() if SETTINGS[n].belongs_to not in (TEST, JOB)}
@@ -565,8 +571,8 @@ class Config:
             )
         if differences:
             of_flags = differences[0].startswith("--")
-            advice = "leave these flags out" if of_flags else "its suite must be as it was"
-            raise UserError(f"{self.logdir} holds another run: {'; '.join(differences)}; {advice}")
+            advice = "leave these flags out" if of_flags else "give the suite its tasks of then"
+            raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
 
 
@@ -601,7 +607,7 @@ def _unpickle(flags: dict[str, Any]) -> Config:
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
     """Raises UserError if a flag given means nothing; `trained` is the run tested, if known.
 
-    So it does if --logdir has a character of file patterns.
+    Also refuses a --logdir with a character of file patterns.
     """
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"

@@ -136,7 +136,7 @@ def read_run(path: str, suite: Suite | None = None) -> Run:
     """Reads the directory of a run, of a population or of one of its members.
 
     A population is one run: the ancestry of its best member's weights; a member that of its own.
-    The suite that the command names is for records of older versions; see `suites.recorded`.
+    The suite that the command names is for records of older versions; see `suites.record`.
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
     problems: list[str] = []

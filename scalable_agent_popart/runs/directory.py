@@ -73,9 +73,11 @@ class RunDirectory:
         """Reads `config.json`; returns None if there is no run, raises UserError if unreadable.
 
         Nothing is imported for it. The record of an older version needs the suite that the command
-        itself names, if that is from outside of the package: see `suites.recorded`.
+        itself names, if that is from outside of the package: see `suites.record`.
         """
         with explained(self._config_path, "give another --logdir"):
+            if self._config_path.exists() and not self._config_path.is_file():
+                raise ValueError("it is no file")  # A pipe would be waited for.
             record = json.loads(self._config_path.read_text())
             config = Config.from_record(record, suite)
             history = tuple(
@@ -95,9 +97,10 @@ class RunDirectory:
         previous = self.read_config(config.suite)
         if previous is not None:
             if differences := config.differences(previous):
+                same = "flags" if differences[0].startswith("--") else "tasks in the same order"
                 raise UserError(
                     f"{self.path} holds another run: {'; '.join(differences)}; "
-                    "give the same flags or another --logdir"
+                    f"give the same {same} or another --logdir"
                 )
             changes = config.refused_changes(previous)
             # Before its first checkpoint a run has learned nothing that would be mixed.
@@ -237,8 +240,13 @@ class RunDirectory:
             returns = enumerate(result["returns"], start=1)
             writer.writerows((*test, level, i, value) for i, value in returns)
         for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
-            _write_text_atomically(path.with_suffix(".csv"), table.getvalue())
-            write_atomically(path, summary)
+            try:
+                _write_text_atomically(path.with_suffix(".csv"), table.getvalue())
+                write_atomically(path, summary)
+            except BaseException:
+                if not kept.stat().st_size:  # It is still the reserved name alone.
+                    kept.unlink()
+                raise
 
     def close(self) -> None:
         """Unlocks the directory; may be called twice."""

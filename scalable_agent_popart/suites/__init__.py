@@ -6,13 +6,12 @@ makes. Suites from outside of the package are described in `docs/own_suite.md`.
 """
 
 import difflib
-import functools
 import importlib
 import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,17 +22,10 @@ from scalable_agent_popart.scores import Aggregate, ReferenceScore
 from scalable_agent_popart.suites import catch, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
-from scalable_agent_popart.suites.search_space import OneOf
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
-# The fields of a suite from outside of the package that a record holds as they are.
-_DESCRIBED = (
-    *("name", "title", "module", "action_sets", "num_channels", "stacks_frames"),
-    *("has_instructions", "scalable", "headline", "full_score", "total_frames"),
-    *("usual_num_actors", "defaults", "own_flags", "test_versions"),
-)
-_OLD_NAMES = {"clutter": "cluttered_catch"}  # Of tasks, in older records.
 _SUITE_NAME = re.compile(r"[\w.-]+", re.ASCII)  # Files of reports begin with it.
+_OWN_MODULES = ("environments", "experiment", "popart", "vtrace")
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 
 
@@ -51,6 +43,8 @@ def resolve(level_name: str) -> Suite:
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
     broken: list[str] = []  # Why other packages' suites, one of which may be meant, are not there.
+    if module in _OWN_MODULES:
+        raise UserError(f"--level_name: {module} is a module of this program; rename yours")
     if module:
         if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
             sys.path.append(os.getcwd())
@@ -92,6 +86,17 @@ def _is_of_the_package(name: str) -> bool:
     )
 
 
+def is_outside(suite: Suite) -> bool:
+    """Returns whether a module, or a level that is not known by name, would have to be loaded.
+
+    It is judged by what the package knows, whatever the record of a run says of its suite.
+    """
+    for own in ALL:
+        if own.name == suite.name:
+            return not {*own.reference_scores, *own.more_tasks} >= {*suite.tasks}
+    return True
+
+
 def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Suite, str]:
     """Returns the suite that a task belongs to, and the task's own name.
 
@@ -130,7 +135,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
         elif suite.name in (own.name for own in ALL):
             problem = f"must not be named {suite.name}, as a suite of the package is"
         else:
-            problem = _fault_of_names(suite) or _fault_of_scores(suite)
+            problem = fault_of_names(suite) or fault_of_contents(suite)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"--level_name: {source} cannot be loaded ({reason})") from error
@@ -139,7 +144,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
     return suite
 
 
-def _fault_of_names(suite: Suite) -> str:
+def fault_of_names(suite: Suite) -> str:
     """Returns what the names of a suite must be and are not; empty if they are fine."""
     names = (suite.name, *suite.tasks)
     if not all(isinstance(name, str) and name.isprintable() for name in names):
@@ -153,8 +158,8 @@ def _fault_of_names(suite: Suite) -> str:
     return ""
 
 
-def _fault_of_scores(suite: Suite) -> str:
-    """Returns what else a suite must be and is not, which concerns scores most of all."""
+def fault_of_contents(suite: Suite) -> str:
+    """Returns what the scores and other fields of a suite must be and are not."""
     if set(suite.tasks) != set(suite.reference_scores):
         return "must have reference scores of all its tasks, or of none"
     for task, score in (*suite.reference_scores.items(), *suite.human_starts_scores.items()):
@@ -170,81 +175,4 @@ def _fault_of_scores(suite: Suite) -> str:
     return ""
 
 
-def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
-    """Returns what the record of a run with these options holds of its suite; see `recorded`."""
-    if suite.name in (own.name for own in ALL):
-        return {"name": suite.name}
-    values = {name: getattr(suite, name) for name in _DESCRIBED}
-    return {
-        **{name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()},
-        "every_task": list(suite.reference_scores),
-        "reference_scores": suite.reference_scores if suite.normalised else {},
-        "human_starts_scores": suite.human_starts_scores,
-        "search_space": list(suite.search_space),
-        "remarks": dict(suite.remarks(options)),
-    }
-
-
-def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
-    """Returns the suite of a run's record, with the record's tasks in play, in its order.
-
-    Nothing is imported that the record names, as whoever can write a record would have it executed.
-    So a suite from outside of the package is as it was described, and has no environments. Records
-    of older versions do not describe it, and `own`, which the command itself names, is taken.
-
-    Raises UserError if that is another suite or None, and `runs.json_lines.DAMAGE` as it comes.
-    """
-    level_name, described = record["flags"]["level_name"], record.get("suite")
-    if described is None:
-        suite = _undescribed(level_name, own)
-        tasks = record.get("tasks", suite.tasks)
-        return suite.select(tasks) if set(tasks) == set(suite.tasks) else suite
-    for suite in ALL:
-        if suite.name == described["name"]:
-            break
-    else:
-        values = {name: described[name] for name in _DESCRIBED}
-        for name in ("reference_scores", "human_starts_scores"):
-            own_scores = {t: ReferenceScore(*map(float, v)) for t, v in described[name].items()}
-            values[name] = own_scores
-        suite = Suite(
-            **values,
-            tasks=described["every_task"],
-            search_space=dict.fromkeys(described["search_space"], OneOf(())),
-            remarks=functools.partial(_recorded_remarks, dict(described["remarks"])),
-            environment_factory=_refuse_to_play,
-        )
-        if problem := _fault_of_scores(suite):
-            raise ValueError(f"its suite {problem}")
-    suite = suite.select(record["tasks"])
-    if problem := _fault_of_names(suite):
-        raise ValueError(f"its suite {problem}")
-    return suite
-
-
-def _undescribed(level_name: str, own: Suite | None) -> Suite:
-    """Returns the suite of a record of an older version, see `recorded`."""
-    module, _, listed = level_name.rpartition(":")
-    names = [_OLD_NAMES.get(name, name) for name in listed.split(",")]
-    # Any other level might be one of DeepMind Lab, and its engine would have to be asked.
-    known = () if module else ALL
-    for suite in (*known, own) if own is not None and own.module == module else known:
-        if names == [suite.name]:
-            return suite.select(suite.reference_scores)
-        if set(names) <= {*suite.reference_scores, *suite.more_tasks, *suite.tasks}:
-            return suite.select(names)
-    raise UserError(
-        "it was made by an older version, which recorded nothing of its suite; give "
-        f"--level_name={level_name}, if you trust what that is"
-    )
-
-
-def _recorded_remarks(remarks: Mapping[str, str], _: EnvironmentOptions) -> Mapping[str, str]:
-    return remarks
-
-
-def _refuse_to_play(*_: Any) -> Any:
-    raise AssertionError("a suite of a record is only to be read")
-
-
-__all__ = ["ALL", "EnvironmentOptions", "Suite", "describe", "recorded", "resolve"]
+__all__ = ["ALL", "EnvironmentOptions", "Suite", "is_outside", "resolve"]

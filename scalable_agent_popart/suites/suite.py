@@ -99,7 +99,7 @@ class Suite:
     module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
 
     def __post_init__(self) -> None:
-        if isinstance(self.tasks, Set) or not isinstance(self.tasks, Iterable):
+        if isinstance(self.tasks, Set | str) or not isinstance(self.tasks, Iterable):
             told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
             raise UserError(f"{told}; give a tuple, since their order decides on their ids")
         # The class is frozen.
@@ -126,11 +126,6 @@ class Suite:
         if not self.normalised:
             return "return"
         return "human-normalised score" if self.full_score == HUMAN else "normalised score"
-
-    @property
-    def outside(self) -> bool:
-        """Whether a module or level in play is not known by name, and would have to be loaded."""
-        return bool(self.module) or not {*self.reference_scores, *self.more_tasks} >= {*self.tasks}
 
     @property
     def unit(self) -> str:

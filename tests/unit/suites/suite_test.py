@@ -1,5 +1,6 @@
 """Names that `--level_name` may give, and the suites they stand for."""
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -19,7 +20,7 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.json_lines import DAMAGE
-from scalable_agent_popart.suites import suite
+from scalable_agent_popart.suites import record, suite
 from scalable_agent_popart.suites.gymnasium_suite import (
     check_environment,
     map_actions,
@@ -254,23 +255,29 @@ def test_a_record_is_read_without_the_module_that_it_names(
 ) -> None:
     module = write_module(source)
     config = Config.from_flags({"level_name": f"{module}:right", "use_popart": True})
-    record = json.loads(json.dumps(config.record))
+    made = json.loads(json.dumps(config.record))
     (Path.cwd() / f"{module}.py").write_text("raise AssertionError('imported')")
     del sys.modules[module]
-    read = Config.from_record(record)
+    read = Config.from_record(made)
     assert (read, read.tuned, read.remarks()) == (config, config.tuned, {})
     assert (read.suite.tasks, read.suite.whole) == (("right",), False)
     assert read.suite.reference_scores == config.suite.reference_scores
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
     with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
         read.for_test({})
-    del record["suite"]  # As in older records.
+    del made["suite"]  # As in older records.
     with pytest.raises(UserError, match=f"give --level_name={module}:right, if you trust"):
-        Config.from_record(record)
-    assert Config.from_record(record, config.suite) == config
-    record["flags"]["level_name"] = "/some/level"  # Which DeepMind Lab would be asked for.
+        Config.from_record(made)
+    assert Config.from_record(made, config.suite) == config
+    made["flags"]["level_name"] = "/some/level"  # Which DeepMind Lab would be asked for.
     with pytest.raises(UserError, match="if you trust what that is"):
-        Config.from_record(record)
+        Config.from_record(made)
+
+
+def _described() -> dict[str, Any]:
+    own = dataclasses.replace(suites.resolve("pong"), name="own", module="own")
+    config = Config.from_flags({"level_name": "pong"})
+    return json.loads(json.dumps(record.describe(own, config.environment_options(True))))
 
 
 @pytest.mark.parametrize(
@@ -280,12 +287,31 @@ def test_a_record_is_read_without_the_module_that_it_names(
         {"tasks": []},
         {"suite": {"name": "own"}},
         {"suite": []},
-        {"suite": {**suites.describe(suites.ALL[0], None), "name": "../own"}},
+        {"suite": {**_described(), "name": "../own"}},
+        {"suite": {**_described(), "title": 3}},
+        {"suite": {**_described(), "action_sets": {}}},
+        {"flags": {"level_name": "pong", "use_popart": []}},
     ],
 )
 def test_records_of_no_suite_are_refused(damage: dict[str, Any]) -> None:
+    good = {**Config.from_flags({"level_name": "pong"}).record, "suite": _described()}
+    assert Config.from_record(good).suite.tasks == ("pong",)
     with pytest.raises(DAMAGE):
-        suites.recorded({**Config.from_flags({"level_name": "pong"}).record, **damage})
+        Config.from_record({**good, **damage})
+
+
+def test_a_record_cannot_have_a_level_loaded_by_describing_it_as_known() -> None:
+    made = {**Config.from_flags({"level_name": "pong"}).record, "suite": _described()}
+    made["suite"] |= {"module": "", "every_task": ["/some/level"], "reference_scores": {}}
+    made["suite"]["human_starts_scores"] = {}
+    made |= {"tasks": ["/some/level"]}
+    with pytest.raises(UserError, match="give --level_name too"):
+        Config.from_record(made).for_test({})
+
+
+@pytest.mark.parametrize("module", ["experiment", "environments", "popart", "vtrace"])
+def test_modules_named_as_ones_of_the_program_are_refused(module: str) -> None:
+    assert f"{module} is a module of this program; rename yours" in _refusal(f"{module}:own")
 
 
 def test_installed_packages_register_suites(

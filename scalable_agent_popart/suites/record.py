@@ -1,0 +1,112 @@
+"""What the record of a run holds of its suite, and the suite that is read from it again.
+
+A record is data of whoever wrote it. So nothing that it names is imported or loaded, and a suite
+from outside of the package comes back as it was described, without environments.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from scalable_agent_popart import suites
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.scores import ReferenceScore
+from scalable_agent_popart.suites.search_space import OneOf
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
+
+# The fields of a suite from outside of the package that a record holds as they are, by their types.
+_DESCRIBED: dict[str, type] = {
+    **dict.fromkeys(("name", "title", "module", "headline", "full_score"), str),
+    **dict.fromkeys(("num_channels", "total_frames", "usual_num_actors"), int),
+    **dict.fromkeys(("stacks_frames", "has_instructions", "scalable"), bool),
+    **dict.fromkeys(("action_sets", "defaults", "test_versions"), dict),
+    "own_flags": list,
+}
+_OLD_NAMES = {"clutter": "cluttered_catch"}  # Older records name the task so.
+
+
+def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
+    """Returns what the record of a run with these options holds of its suite; see `recorded`."""
+    if suite.name in (own.name for own in suites.ALL):
+        return {"name": suite.name}
+    values = {name: getattr(suite, name) for name in _DESCRIBED}
+    return {
+        **{name: kind(values[name]) for name, kind in _DESCRIBED.items()},
+        "every_task": list(suite.reference_scores),
+        "reference_scores": suite.reference_scores if suite.normalised else {},
+        "human_starts_scores": suite.human_starts_scores,
+        "search_space": list(suite.search_space),
+        "remarks": dict(suite.remarks(options)),
+    }
+
+
+def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
+    """Returns the suite of a run's record, with the record's tasks in play, in its order.
+
+    Nothing is imported that the record names, as whoever can write a record would have it executed.
+    So a suite from outside of the package is as it was described, and has no environments. Records
+    of older versions do not describe it, and `own`, which the command itself names, is taken.
+
+    Raises UserError if that is another suite or None, and `runs.json_lines.DAMAGE` as it comes.
+    """
+    level_name, described = record["flags"]["level_name"], record.get("suite")
+    if described is None:
+        suite = _undescribed(level_name, own)
+        tasks = record.get("tasks", suite.tasks)
+        return suite.select(tasks) if set(tasks) == set(suite.tasks) else suite
+    for suite in suites.ALL:
+        if suite.name == described["name"]:
+            break
+    else:
+        suite = _described(described)
+    suite = suite.select(record["tasks"])
+    if problem := suites.fault_of_names(suite):
+        raise ValueError(f"its suite {problem}")
+    return suite
+
+
+def _described(described: Mapping[str, Any]) -> Suite:
+    """Returns a suite from outside of the package, as `describe` has described it."""
+    values: dict[str, Any] = {}
+    for name, kind in _DESCRIBED.items():
+        values[name] = described[name]
+        if type(values[name]) is not kind or (values[name] == {} and name == "action_sets"):
+            raise ValueError(f"its suite has no {name} of a suite: {values[name]!r}")
+    for name in ("reference_scores", "human_starts_scores"):
+        scores = {t: ReferenceScore(*map(float, score)) for t, score in described[name].items()}
+        values[name] = scores
+    suite = Suite(
+        **values,
+        tasks=described["every_task"],
+        search_space=dict.fromkeys(described["search_space"], OneOf(())),
+        remarks=functools.partial(_recorded_remarks, dict(described["remarks"])),
+        environment_factory=_refuse_to_play,
+    )
+    if problem := suites.fault_of_contents(suite):
+        raise ValueError(f"its suite {problem}")
+    return suite
+
+
+def _undescribed(level_name: str, own: Suite | None) -> Suite:
+    """Returns the suite of a record of an older version, see `recorded`."""
+    module, _, listed = level_name.rpartition(":")
+    names = [_OLD_NAMES.get(name, name) for name in listed.split(",")]
+    # Any other level might be one of DeepMind Lab, and its engine would have to be asked.
+    known = () if module else suites.ALL
+    for suite in (*known, own) if own is not None and own.module == module else known:
+        if names == [suite.name]:
+            return suite.select(suite.reference_scores)
+        if set(names) <= {*suite.reference_scores, *suite.more_tasks, *suite.tasks}:
+            return suite.select(names)
+    raise UserError(
+        "it was made by an older version, which recorded nothing of its suite; give "
+        f"--level_name={level_name}, if you trust what that is"
+    )
+
+
+def _recorded_remarks(remarks: Mapping[str, str], _: EnvironmentOptions) -> Mapping[str, str]:
+    return remarks
+
+
+def _refuse_to_play(*_: Any) -> Any:
+    raise AssertionError("a suite of a record is only to be read")
