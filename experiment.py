@@ -52,7 +52,7 @@ _OTHER_FLAGS = {
     "--help": "Lists the flags, and ends.",
     "--version": "Prints the version and the git revision, if that is known, and ends.",
     "--list_levels": _LIST_LEVELS,
-    "--flagfile=FILE": "Reads flags from a file, one a line; later flags win over earlier ones.",
+    "--flagfile=FILE": "Reads flags from a file, one per line; later flags win over earlier ones.",
     "--verbosity=N": "Logs on the terminal: -1 warnings, 0 information, 1 details. Default: -1.",
 }
 # How `--help` shows values of these types.
@@ -240,7 +240,8 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     if config.mode == "test":
         # Not at once, so that environments' processes and half-made films are cleared away.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # As nohup makes the second.
+            # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
         if given.get("job_name") == "evaluator":
             evaluate.follow(config)

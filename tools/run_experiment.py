@@ -2,12 +2,12 @@
 
   python tools/run_experiment.py --seeds=1,2,3,4,5 --report_dir=report configs/catch5/catch5-*.flags
 
-Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, beside it what
-it printed. `--places` runs train at a time, each on cores of its own if there are as many, and are
-tested at their end.
+Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, next to it
+what it printed. `--places` runs train at a time, each on cores of its own if there are as many, and
+are tested at their end.
 The same command goes on where it was stopped; what is finished is not done again. A run that fails,
 because it diverged for instance, is named and left as it is, and the others go on. Then
-`--mode=report` writes its report on all runs. Beside it `runs.json` says what made them: flags,
+`--mode=report` writes its report on all runs. Next to it `runs.json` says what made them: flags,
 seeds, frames, time, memory, newest test, packages, revisions and machines; and `logs.tar.xz` has
 their logs, without checkpoints, to be reported on again with `--notrain`.
 
@@ -223,7 +223,8 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     if not begun:
         raise FailedError(f"no run has begun in {FLAGS.logdir}")
     names = io.StringIO()
-    csv.writer(names, lineterminator="").writerow(run.path for run in begun)  # For commas in them.
+    # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
+    csv.writer(names, lineterminator="").writerow(run.path for run in begun)
     command = ["--mode=report", f"--runs={names.getvalue()}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise FailedError("the report could not be written")
@@ -231,7 +232,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     table = {"reported_on": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
-    print("beside it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
+    print("next to it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
 
 
 def main(argv: list[str]) -> None:
@@ -239,7 +240,8 @@ def main(argv: list[str]) -> None:
     stops: list[int] = []  # Signals. An exception in their place might be lost in a library.
     terminal.outlive_terminal()
     for number in _SIGNALS:
-        if signal.getsignal(number) == signal.SIG_IGN:  # As nohup makes the last.
+        # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the runs.
+        if signal.getsignal(number) == signal.SIG_IGN:
             continue
         signal.signal(number, lambda number, frame: stops.append(number))
     try:

@@ -18,7 +18,7 @@ from scalable_agent_popart.system.cores import num_cores
 # Flags that name places of the machine: folders and addresses.
 _PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
 _PLACES |= {"learner_address"}
-# Stand for those without which other flags would mean something else, or could not be.
+# Without these flags others would be refused or mean something else, so they have stand-ins.
 _STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
 _NO_PLACE = ("", "dummy")
 # What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.

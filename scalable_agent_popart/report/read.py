@@ -293,7 +293,8 @@ def _read_episodes(
         "frames": np.asarray(frames),
         "episode_return": np.asarray(returns),
     }
-    table = pd.DataFrame(columns, copy=False)  # Of a long log, copies would fill the memory.
+    # The table shares the columns' memory, since a copy of a long log might not fit in.
+    table = pd.DataFrame(columns, copy=False)
     if table["frames"].is_monotonic_increasing:
         return table
     return table.sort_values("frames", kind="stable", ignore_index=True)

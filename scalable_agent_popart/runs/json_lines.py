@@ -4,7 +4,6 @@ Logs outgrow memory, and crashes and people damage single lines: they are read l
 lines that are not of the log are counted and passed over.
 """
 
-import itertools
 import json
 import math
 import os
@@ -40,7 +39,8 @@ def _finite(value: Any) -> Any:
 
 def to_number(value: Any) -> float:
     """Returns a finite number that was read from a file; raises one of DAMAGE if it is none."""
-    if type(value) not in (float, int) or not math.isfinite(value):  # Not a bool, either.
+    # `isinstance` would let true and false pass, since Python's bool is a kind of int.
+    if type(value) not in (float, int) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return float(value)
 
@@ -134,7 +134,8 @@ def _spread(file: BinaryIO, end: int, at_most: int) -> Iterator[bytes]:
     position = 0
     last = end_of_lines(file, end - 1)
     for begin in np.linspace(0, last, at_most).astype(int):
-        for line in itertools.islice(_lines(file, int(begin), end), 1):
-            if file.tell() - len(line) >= position:  # Several may begin within one long line.
-                position = file.tell()
-                yield line
+        line = next(_lines(file, int(begin), end), b"")  # The file may have been cut off meanwhile.
+        # Several positions may lie within one long line, which is to be read once only.
+        if line and file.tell() - len(line) >= position:
+            position = file.tell()
+            yield line

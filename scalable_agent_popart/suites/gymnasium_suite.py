@@ -102,7 +102,7 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
 
 
 def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env:
-    """Has action i of a suite be action `own[i]` of an environment, so that several have as many.
+    """Maps action i of a suite to action `own[i]` of an environment, so that several have as many.
 
     For the union of several environments' actions, give those that this one lacks its no-op.
     """

@@ -265,11 +265,13 @@ def test_a_record_is_read_without_the_module_that_it_names(
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
     with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
         read.for_test({})
-    del made["suite"]  # As in older records.
+    # Older records do not describe their suite, so the command has to name it.
+    del made["suite"]
     with pytest.raises(UserError, match=f"give --level_name={module}:right, if you trust"):
         Config.from_record(made)
     assert Config.from_record(made, config.suite) == config
-    made["flags"]["level_name"] = "/some/level"  # Which DeepMind Lab would be asked for.
+    # DeepMind Lab would have to load this level to know it, so a record alone must not name it.
+    made["flags"]["level_name"] = "/some/level"
     with pytest.raises(UserError, match="if you trust what that is"):
         Config.from_record(made)
 

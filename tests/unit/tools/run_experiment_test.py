@@ -86,7 +86,8 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) -> None:
-    own = "--level_name=my_tasks:own"  # Which a test is told, too.
+    # A test must be given the flag as well, since no module is imported on a record's word.
+    own = "--level_name=my_tasks:own"
     files = [experiment.flag_file("first"), experiment.flag_file("second", more=own)]
     for _ in range(2):
         code, error = experiment.run("--test_num_episodes=2", *files, "--", "--entropy_cost=0.007")
