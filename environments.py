@@ -234,12 +234,18 @@ class SerialEnvironments:
         self._actions = actions
 
     def receive(self) -> StepOutput:
-        pairs = zip(self._members, self._actions.tolist(), strict=True)
-        rewards, dones, observations = zip(*(m.step(action) for m, action in pairs), strict=True)
+        steps = map(self._step, range(len(self._members)), self._actions.tolist())
+        rewards, dones, observations = zip(*steps, strict=True)
         self._check_all(rewards, observations)
         reward, done = np.array(rewards, np.float64), np.array(dones, bool)
         info = self._counter.step(reward, done)
         return StepOutput(reward.astype(np.float32), info, done, _stack(observations))
+
+    def _step(self, i: int, action: int) -> tuple[float, bool, Any]:
+        try:
+            return self._members[i].step(action)
+        except SystemExit as error:
+            raise _exited(error, f"{self._names[i]} (environment {i})") from error
 
     def _check_all(self, rewards: Sequence[float], observations: Sequence[Any]) -> None:
         for i, step in enumerate(zip(rewards, observations, strict=True)):
@@ -316,9 +322,10 @@ class CheckedPool:
             if not np.isfinite(info.episode_return).all():
                 raise InvalidStepError("an episode's return is not a finite number")
         except InvalidStepError as error:
-            fits = np.isfinite(reward) if np.shape(reward) == ready.ids.shape else []
-            of = [self._names[i] for i in ready.ids[np.logical_not(fits)]] or self._names
-            raise InvalidStepError(f"{_some(of)}: {error}") from error
+            own = [self._names[i] for i in ready.ids]
+            if np.shape(reward) == ready.ids.shape:
+                own = [own[i] for i in np.flatnonzero(~(abs(reward) <= _MAX_REWARD))] or own
+            raise InvalidStepError(f"{_some(own)}: {error}") from error
         return ready
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
@@ -336,9 +343,13 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        where = f"{last.filename}, line {last.lineno}"
-        raise EnvironmentLostError(f"{_some(names)} called sys.exit ({where})") from error
+        raise _exited(error, _some(names)) from error
+
+
+def _exited(error: SystemExit, name: str) -> EnvironmentLostError:
+    """Returns the error in whose place an environment has called `sys.exit`."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return EnvironmentLostError(f"{name} called sys.exit ({last.filename}, line {last.lineno})")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -22,7 +22,8 @@ def _refuse_other_modules() -> None:
                 f"{other} is found in place of {os.path.join(folder, name)}.py, which "
                 "scalable_agent_popart needs: rename it, or move it elsewhere"
             )
-            if os.path.basename(sys.argv[0]) == "popart-impala":  # A program shows no traceback.
+            # A program shows no traceback; Python names it -m while it looks for the module.
+            if os.path.basename(sys.argv[0]) in ("popart-impala", "-m"):
                 sys.exit(f"error: {line}")
             raise ImportError(line)
 

@@ -39,7 +39,8 @@ class UnsavedError(PassingError):
 def explain(error: BaseException) -> str | None:
     """Returns one line for the user; None if the error is not the user's to mend."""
     if isinstance(error, UserError | EnvironmentLostError):
-        return str(error)
+        # What files and environments say may hold a terminal's control characters.
+        return "".join(c if c.isprintable() else " " for c in str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left on a disk that is needed ({error}); make room and repeat"
     return None

@@ -28,6 +28,8 @@ def to_json(record: Any, indent: int | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, np.generic):  # Suites of other people may have numbers of NumPy.
+        value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -89,7 +89,7 @@ def play() -> None:
                 except (BrokenPipeError, ConnectionResetError):
                     break
                 reward, done, observation = environment.step(int(rows.action[row]))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # Ends with its last words, and without asking the engine, which has failed.
             if invalid := isinstance(error, InvalidStepError):
                 print(error, file=sys.stderr)

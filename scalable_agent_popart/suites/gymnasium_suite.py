@@ -69,19 +69,18 @@ def check_environment(
         raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
     generator, num_actions = np.random.default_rng(seed), int(actions.n)
     step_check = StepCheck(ArraySpec(shape, np.uint8))
-    played = GymnasiumEnvironment(make, seed)
     step = 0
     try:
+        played = GymnasiumEnvironment(make, seed)
         step_check.check(0.0, played.reset())
         for step in range(1, num_steps + 1):  # noqa: B007 - the messages name it.
             reward, _, image = played.step(int(generator.integers(num_actions)))
             step_check.check(reward, image)
+        played.close()
     except InvalidStepError as error:
         raise UserError(f"at step {step} {error}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"the environment failed at step {step} {_why(error)}") from error
-    finally:
-        played.close()
     height, width, channels = shape
     return (height, width, channels), num_actions
 
@@ -106,6 +105,8 @@ def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env
 
     For the union of several environments' actions, give those that this one lacks its no-op.
     """
+    if not all(environment.action_space.contains(action) for action in own):
+        raise ValueError(f"not all of {own} are actions of {environment.action_space}")
     return gymnasium.wrappers.TransformAction(
         environment, lambda action: own[action], spaces.Discrete(len(own))
     )

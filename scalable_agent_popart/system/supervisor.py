@@ -32,7 +32,7 @@ _STACK_TRACE = re.compile(
     re.MULTILINE,
 )
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
-_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Exit)\b")
 # A line that says why, among others. Warnings of map compilers do not.
 _REASON = re.compile(
     r"(?!WARNING).*(\bfatal\b|\berror\b|fail|\bcannot\b|could ?n[o']t|unable to|no space"

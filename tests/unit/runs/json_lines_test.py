@@ -5,6 +5,7 @@ import math
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scalable_agent_popart.runs import json_lines
@@ -89,3 +90,8 @@ def test_of_many_lines_the_first_the_last_and_some_between_are_read(
     assert _numbers(path, at_most=50) == [0]
     _write(path, [])
     assert _numbers(path, at_most=50) == []
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    record = {"count": np.int64(3), "score": (np.float32(0.5), np.float32(np.inf)), "on": np.True_}
+    assert json.loads(json_lines.to_json(record)) == {"count": 3, "score": [0.5, None], "on": True}

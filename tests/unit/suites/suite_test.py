@@ -215,6 +215,8 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     assert game.taken == [2, 0, 0, 1]
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
+    with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
+        map_actions(game, (0, 3))
 
 
 @pytest.mark.parametrize("processes", [False, True])
