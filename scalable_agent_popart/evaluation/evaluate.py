@@ -37,7 +37,9 @@ def follow(config: Config) -> None:
     tested, frames = None, -1
     with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
         while frames < config.total_environment_frames:
-            newest = newest_checkpoint(directory.checkpoints)
+            newest = None
+            with contextlib.suppress(UserError):  # It looks again.
+                newest = newest_checkpoint(directory.checkpoints)
             if newest is None or newest == tested or frames_of(newest) in (None, frames):
                 time.sleep(_POLL_SECONDS)
                 continue

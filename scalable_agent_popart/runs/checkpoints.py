@@ -72,10 +72,7 @@ class Checkpoints:
 
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
-        names_newest = self._directory / "checkpoint"
-        # TensorFlow takes a file that cannot be read for one that is not there.
-        with explained(names_newest, ""):
-            names_newest.read_bytes()
+        names_newest = _read_state(self._directory)
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
             # If only the first is on disk, its writing was cut off before it was named.
@@ -95,13 +92,28 @@ class Checkpoints:
         return left
 
 
+def _read_state(directory: Path) -> Path:
+    """Returns the file that names the newest checkpoint; raises UserError if it cannot be read.
+
+    TensorFlow takes a file that cannot be read for one that is not there.
+    """
+    path = directory / "checkpoint"
+    with explained(path, ""):
+        path.read_bytes()
+    return path
+
+
 def load(checkpoint: str, **objects: Any) -> None:
     """Restores objects by name from a checkpoint of another run; raises as `restore` does."""
     _restore(tf.train.Checkpoint(**objects), checkpoint, "nothing of it is taken")
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Returns the path of the newest finished checkpoint, if there is one."""
+    """Returns the path of the newest finished checkpoint, if there is one.
+
+    Raises UserError if the file that names it cannot be read; it may be readable again soon.
+    """
+    _read_state(directory)
     return tf.train.latest_checkpoint(str(directory))
 
 
@@ -125,7 +137,7 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
             "give another --logdir"
         ) from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
-        if _first_line(error).rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
+        if _message(error).rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
             raise PassingError(
                 f"checkpoint {checkpoint} cannot be read ({_first_line(error)}); fix that and "
                 "repeat"
@@ -158,14 +170,19 @@ def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
                 tensors=list(tensors.values()),
             )
         except tf.errors.OpError as error:
-            raise UserError(
+            raise PassingError(
                 f"checkpoint {checkpoint} is of an earlier version, and a copy for this one cannot "
                 f"be written ({_first_line(error)}); point TMPDIR to a directory with room"
             ) from error
         yield copy
 
 
-def _first_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Returns an error's first line, without TensorFlow's names of graph nodes."""
     text = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", str(error)).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _first_line(error: Exception) -> str:
+    """Returns the message, cut to a length that fits a line of the terminal."""
+    return _message(error)[:300]
