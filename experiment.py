@@ -212,6 +212,19 @@ def _report(given: Mapping[str, Any]) -> None:
     print(f"report written: {asked.report_dir}/report.html")
 
 
+def _describe_job(config: Config, given: Mapping[str, Any]) -> str:
+    """Describes what this process is about to do, before TensorFlow takes its time to load."""
+    if given.get("job_name") == "evaluator":
+        return f"evaluator of {config.agent_name} in {config.logdir}"
+    if config.mode == "test":
+        return f"test of {config.agent_name} in {config.logdir}"
+    if config.job_name == "actor":
+        learner = config.learner_address or f"the learner in {config.logdir}"
+        return f"actor job {config.task}, {config.num_actors} actors, for {learner}"
+    population = f"population of {config.population_size}, " if config.mode == "pbt" else ""
+    return f"{population}{config.agent_name} on {config.level_name}; logs in {config.logdir}"
+
+
 def _run(config: Config, given: Mapping[str, Any]) -> int | None:
     """Does what the mode and the job ask for; returns the signal that ended it, if any."""
     population = PopulationDirectory(config.logdir)
@@ -220,6 +233,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         if config.job_name == "learner":  # An actor has no directory.
             population.check(config)
         if config.pbt_member < 0:
+            print(_describe_job(config, given), file=sys.stderr)
             from scalable_agent_popart.population import workers  # noqa: PLC0415
 
             return workers.train_population(config, start)
@@ -227,7 +241,7 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
     from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
 
-    print("loading TensorFlow, which takes some seconds", file=sys.stderr)
+    print(f"{_describe_job(config, given)}: loading TensorFlow", file=sys.stderr)
     tensorflow_import.import_quietly()
     from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.population import worker  # noqa: PLC0415

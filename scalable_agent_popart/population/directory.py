@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
@@ -140,11 +141,10 @@ class MemberDirectory(RunDirectory):
             shutil.rmtree(self._incoming, ignore_errors=True)
 
     def read_lineage(self) -> list[Event]:
-        """Reads the whole lines written so far; raises UserError if one is damaged."""
-        with explained(self.lineage, "delete the damaged line and repeat"):
-            *lines, _ = self.lineage.read_text().split("\n")
-            return [Event(**json.loads(line)) for line in lines]
-        return []
+        """Reads the whole lines written so far, without damaged ones."""
+        if not self.lineage.is_file():
+            return []
+        return list(json_lines.read_lines(self.lineage, lambda record: Event(**record), []))
 
 
 class PopulationDirectory:

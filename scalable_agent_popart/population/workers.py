@@ -51,6 +51,10 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
         for worker in workers:
             worker.raise_failure()
         show_saved(progress.frames, PopulationDirectory(config.logdir).path)
+    else:
+        best = f", best fitness {progress.best:.1f}" if progress.best is not None else ""
+        report = f"--mode=report --runs={config.logdir}"
+        print(f"{config.logdir} is finished{best}; report on it with {report}", file=sys.stderr)
     return stop.signal_number
 
 
@@ -134,6 +138,11 @@ class _Progress:
             smoothing=0.05,
         )
 
+    @property
+    def best(self) -> float | None:
+        """The highest fitness that a member has published; None before any has."""
+        return max(self._fitness.values(), default=None)
+
     def close(self) -> None:
         self._bar.close()
 
@@ -147,9 +156,9 @@ class _Progress:
                 self._num_events[number] = len(events)
                 if published := member.published():
                     self._fitness[number] = published.fitness
-        if self._fitness:
-            best = f"{max(self._fitness.values()):.1f}"
-            self._bar.set_postfix({"best fitness": best, "of": len(self._fitness)}, refresh=False)
+        if self.best is not None:
+            shown = {"best fitness": f"{self.best:.1f}", "of": len(self._fitness)}
+            self._bar.set_postfix(shown, refresh=False)
         if self.frames > self._bar.n:
             self._bar.set_description(refresh=False)
         self._bar.update(self.frames - self._bar.n)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from environments import EnvironmentLostError
-from scalable_agent_popart import factory
+from scalable_agent_popart import factory, suites
 from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, UserError
@@ -150,21 +150,23 @@ def train(
 
 
 def _describe_start(config: Config, learner: Learner, device: str) -> str:
+    """Describes what a run learns, with what, and where."""
     suite, frames = config.suite, int(learner.frames)
     tasks = f"{len(suite.tasks)} tasks of {suite.title}" if len(suite.tasks) > 1 else suite.tasks[0]
     actors = "actor jobs" if config.uses_port else f"{config.num_actors} actors"
-    goes_on = f" goes on at {frames:,} frames" if frames else ""
+    resumes = f" resumes at {frames:,} frames" if frames else ""
     where = f"on {device} in {config.precision}"
-    return f"{config.agent_name}{goes_on}: {tasks}, {actors}, {where}; logs in {config.logdir}"
+    return f"{config.agent_name}{resumes}: {tasks}, {actors}, {where}; logs in {config.logdir}"
 
 
 def _describe_end(config: Config, learner: Learner, score: str) -> str:
+    """Describes what a finished run has come to, and what can be done with it next."""
     test = f"--mode=test --logdir={config.logdir}"
-    if config.suite.module:
+    if suites.is_outside(config.suite):
         test += f" --level_name={config.level_name}"
     frames = f"{int(learner.frames):,} of {config.total_environment_frames:,} frames"
     trained = f"{frames}, {score} in training" if score else frames
-    more = "train on with more --total_environment_frames"
+    more = "train longer with more --total_environment_frames"
     return f"{config.logdir} is finished: {trained}; test it with {test}, or {more}"
 
 

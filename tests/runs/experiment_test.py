@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -131,13 +132,20 @@ def test_agent_trains_and_is_tested(tmp_path: Path, agent: str) -> None:
     assert list(some["tasks"]) == ["catch_100", "catch_1"]
 
 
-def test_the_same_command_resumes(logdir: Path) -> None:
+def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert saved(logdir) == 400
     episodes = (logdir / "episodes.jsonl").read_text()
     for name in ("metrics.jsonl", "episodes.jsonl"):  # Lines after the checkpoint are cut.
         with open(logdir / name, "a") as log:
             log.write('{"frames": 999999, "task": "catch_1", "episode_return": 1.0}\n{"cut o')
     go_on(logdir)
+    told = capsys.readouterr().err
+    assert f"; logs in {logdir}: loading TensorFlow" in told
+    assert re.search(
+        rf"resumes at 400 frames: 5 tasks of Catch-5, \d+ actors, on .*; logs in {logdir}", told
+    )
+    end = f"{logdir} is finished: 800 of 800 frames"
+    assert f"test it with --mode=test --logdir={logdir}" in told[told.index(end) :]
     shift = saved(logdir, SHIFT)
     assert saved(logdir) == 800
     after = (logdir / "episodes.jsonl").read_text()
@@ -151,6 +159,7 @@ def test_the_same_command_resumes(logdir: Path) -> None:
     record = {**recorded(logdir), "git_revision": "older"}
     (logdir / "config.json").write_text(json.dumps(record))
     go_on(logdir)
+    assert end in capsys.readouterr().err
     assert saved(logdir) == 800
     np.testing.assert_array_equal(saved(logdir, SHIFT), shift)
     assert recorded(logdir)["git_revision"] == "older"

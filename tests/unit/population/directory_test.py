@@ -267,7 +267,6 @@ def test_damaged_files_are_refused(members: list[MemberDirectory], damage: str) 
     population = PopulationDirectory(str(member.path.parent))
     for path, read in (
         (member.path / "fitness.json", member.published),
-        (member.lineage, member.read_lineage),
         (population.path / "population.json", population.read_config),
     ):
         path.write_text(f"{damage}\n")
