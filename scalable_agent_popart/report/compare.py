@@ -74,7 +74,7 @@ def compare(
                 f"--ignore_flags={name} is no flag by which agents are told apart beside their "
                 "names, such as precision or batch_size; leave it out"
             )
-    groups: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    groups: dict[tuple, list[Run]] = {}
     left_out = []
     for run in runs:
         own = run.config.suite
@@ -82,10 +82,13 @@ def compare(
         if own.name != asked.name or not set(asked.tasks) <= set(own.tasks):
             left_out.append(f"{run.path} skipped: it was not trained on {','.join(asked.tasks)}")
         else:
-            groups.setdefault((own.name, asked.tasks), []).append(run)
+            # Suites from outside of the package may have had other scores when a run was made.
+            scores = tuple(own.reference_scores.get(task) for task in asked.tasks)
+            key = (asked.tasks, own.name, own.full_score, own.normalised, scores)
+            groups.setdefault(key, []).append(run)
     comparisons = [
         Comparison(group[0].config.suite.select(tasks), _agents(group, ignored))
-        for (_, tasks), group in groups.items()
+        for (tasks, *_), group in groups.items()
     ]
     return comparisons, left_out
 

@@ -1,5 +1,6 @@
 """Runs grouped into agents, and agents into comparisons."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.scores import ReferenceScore
 from tests.fakes.synthetic_runs import HYPERPARAMETERS, make_event, make_population, make_run
 
 
@@ -71,6 +73,16 @@ def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: 
     assert [len(agent.runs) for agent in comparison.agents] == [2, 1]
     assert comparison.suite.tasks == ("pong",)
     assert [line.split(" skipped: ")[0] for line in left_out] == [str(runs[3].path)]
+
+
+def test_runs_of_suites_with_other_scores_are_not_compared(tmp_path: Path) -> None:
+    runs = _runs(tmp_path, *[{"level_name": "catch_1"}] * 2)
+    suite = runs[1].config.suite
+    scores = {**suite.reference_scores, "catch_1": ReferenceScore(0.0, 10.0)}
+    other = dataclasses.replace(suite, reference_scores=scores)
+    config = dataclasses.replace(runs[1].config, suite=other)
+    comparisons, _ = compare([runs[0], dataclasses.replace(runs[1], config=config)], None)
+    assert [len(comparison.runs) for comparison in comparisons] == [1, 1]
 
 
 def test_agents_of_as_many_tasks_are_told_apart_by_their_names(tmp_path: Path) -> None:
