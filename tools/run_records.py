@@ -146,6 +146,11 @@ def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
         return
     record = json.loads(log.read_text())
     record["flags"] = _without_places(record["flags"])
+    for change in record.get("history", ()):
+        befores, afters = zip(*change["changed"].values(), strict=True)
+        parts = (dict(zip(change["changed"], values, strict=True)) for values in (befores, afters))
+        before, after = map(_without_places, parts)
+        change["changed"] = {name: (before[name], after[name]) for name in before.keys() & after}
     text = (json.dumps(record, indent=2) + "\n").encode()
     member = tarfile.TarInfo(name)
     member.size = len(text)

@@ -24,6 +24,9 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_pat
         paths[-1].mkdir(parents=True)
         config = Config.from_flags({"level_name": level_name, "logdir": str(paths[-1]), **own})
         RunDirectory(config.logdir).record(config)
+        changed = config.with_flags({"dataset_path": "dummy"} if "dataset_path" in own else {})
+        RunDirectory(config.logdir).record(changed, frames=10)
+        RunDirectory(config.logdir).record(config, frames=20)
     run_records.pack_logs(paths, tmp_path / "logs.tar.xz")
     with tarfile.open(tmp_path / "logs.tar.xz") as archive:
         archive.extractall(tmp_path / "other", filter="data")
