@@ -16,8 +16,13 @@ then rescales w and b so that every v_i(s) stays what it was (equations 9 and 13
 
 Choices that the paper leaves open or allows to be made either way:
 
-* Initial values: mu = 0 and nu = 1, so that training starts unnormalised. Of these, (1 - beta)^n
-  is left after n rollouts of a task.
+* The start (`start`). With "fixed", mu = 0 and nu = 1, so that training starts unnormalised. Of
+  these, (1 - beta)^n is left after n rollouts of a task. With "average" the n-th rollout has the
+  weight max(beta, 1 / n): the statistics are the plain average of a task's rollouts up to 1 / beta
+  of them, and the paper's moving average from then on. Rollouts count from the first one on that
+  has a reward other than 0. Before it a task has no scale yet, and keeps mu = 0 and sigma = 1:
+  the variance of targets that are all about 0 would make sigma so small that the first reward
+  became a target of hundreds of sigma.
 * "We average the targets within a rollout" (section "Implementation notes"): nu tracks the mean
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
@@ -47,6 +52,8 @@ class ValueHead(snt.Module):
     Attributes:
       shift: mu, non-trainable float64 variable `[num_tasks]`.
       second_moment: nu, non-trainable float64 variable `[num_tasks]`.
+      count: n, the rollouts in the average of each task, non-trainable float64 variable
+        `[num_tasks]`; None with a fixed start.
       weights: w, float32 variable `[num_tasks, D]`, created at the first call.
       bias: b, float32 variable `[num_tasks]`, created at the first call.
     """
@@ -59,6 +66,7 @@ class ValueHead(snt.Module):
         scale_lower_bound: float = 1e-4,
         scale_upper_bound: float = 1e6,
         second_moment_of: str = "squares",
+        start: str = "fixed",
         name: str = "value_head",
     ):
         """Creates the statistics.
@@ -69,6 +77,7 @@ class ValueHead(snt.Module):
           step_size: beta, a rollout's weight in the statistics.
           scale_lower_bound, scale_upper_bound: smallest and largest sigma.
           second_moment_of: "squares" or "mean", what nu averages; see the module's docstring.
+          start: "fixed" or "average", how the statistics begin; see the module's docstring.
 
         Raises:
           ValueError: if an argument is out of its range.
@@ -82,6 +91,8 @@ class ValueHead(snt.Module):
             raise ValueError("the bounds of the scale must satisfy 0 < lower <= upper")
         if second_moment_of not in ("squares", "mean"):
             raise ValueError(f"second_moment_of must be squares or mean, got {second_moment_of}")
+        if start not in ("fixed", "average"):
+            raise ValueError(f"start must be fixed or average, got {start}")
         self.num_tasks = num_tasks
         self.normalise = normalise
         self._step_size = step_size
@@ -93,6 +104,11 @@ class ValueHead(snt.Module):
         self.second_moment = tf.Variable(
             tf.ones([num_tasks], tf.float64), trainable=False, name="second_moment"
         )
+        # A fixed start needs none, and checkpoints of older versions have none.
+        self.count = None
+        if start == "average":
+            zeros = tf.zeros([num_tasks], tf.float64)
+            self.count = tf.Variable(zeros, trainable=False, name="count")
 
     @property
     def scale(self) -> tf.Tensor:
@@ -140,7 +156,9 @@ class ValueHead(snt.Module):
         shift = tf.stop_gradient(tf.cast(self.shift, tf.float32))
         return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
-    def update(self, targets: tf.Tensor, task_ids: tf.Tensor) -> None:
+    def update(
+        self, targets: tf.Tensor, task_ids: tf.Tensor, rewarded: tf.Tensor | None = None
+    ) -> None:
         """Moves the statistics towards a batch's value targets and preserves the outputs.
 
         One online update a rollout, in the batch's order, each with the rollout's mean
@@ -150,6 +168,8 @@ class ValueHead(snt.Module):
         Args:
           targets: G, `[T, B]` float32, on the scale of the rewards.
           task_ids: `[B]` integer, the task of each rollout.
+          rewarded: `[B]` bool, whether a rollout has a reward other than 0; by default all have. A
+            task's rollouts before the first such one are left out of an average.
         """
         if not self.normalise:
             return
@@ -161,17 +181,26 @@ class ValueHead(snt.Module):
         else:
             square = tf.square(mean)
 
-        # The B updates in closed form: k of one task with rollout means m_1, ..., m_k leave
-        #   mu_k = (1 - beta)^k mu_0 + sum_j beta (1 - beta)^(k - j) m_j,
-        # so a rollout's weight needs only the number of later rollouts of its task.
+        # The B updates in closed form. Rollouts m_1, ..., m_k of one task with the weights
+        # a_1, ..., a_k leave
+        #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
         own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
-        later = tf.cumsum(own_task, axis=0, exclusive=True, reverse=True)
-        keep = tf.constant(1.0 - self._step_size, tf.float64)
-        weight = own_task * self._step_size * tf.pow(keep, later)  # [B, num_tasks]
-        memory = tf.pow(keep, tf.reduce_sum(own_task, axis=0))  # [num_tasks], 1 where absent
+        own_weight = own_task * self._step_size
+        counted = own_task
+        if self.count is not None:
+            if rewarded is not None:
+                rewards = own_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
+                has_scale = (self.count > 0) | (tf.cumsum(rewards, axis=0) > 0)
+                counted = tf.where(has_scale, own_task, 0.0)
+            count = self.count + tf.cumsum(counted, axis=0)  # [B, num_tasks]
+            own_weight = counted * tf.maximum(1.0 / tf.maximum(count, 1.0), self._step_size)
+            self.count.assign_add(tf.reduce_sum(counted, axis=0))
+        kept = tf.math.cumprod(1.0 - own_weight, axis=0, exclusive=True, reverse=True)
+        weight = own_weight * kept  # [B, num_tasks]
+        memory = tf.reduce_prod(1.0 - own_weight, axis=0)  # [num_tasks], 1 where absent
         for variable, observed in ((self.shift, mean), (self.second_moment, square)):
             # Selected rather than multiplied by zero, which would spread one task's NaN to all.
-            own = tf.where(own_task > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
+            own = tf.where(counted > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
             variable.assign(memory * variable + tf.reduce_sum(own, axis=0))
 
         if self.weights is None:
@@ -180,7 +209,7 @@ class ValueHead(snt.Module):
         # In float64, and rounded once.
         weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
         bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
-        present = tf.reduce_any(own_task > 0, axis=0)  # [num_tasks]
+        present = tf.reduce_any(counted > 0, axis=0)  # [num_tasks]
         weights = tf.where(present[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
         self.weights.assign(weights)
         self.bias.assign(tf.where(present, tf.cast(bias, tf.float32), self.bias))

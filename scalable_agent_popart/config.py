@@ -39,6 +39,7 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 _PATTERNS = frozenset("*?[]\\")
 # A side of the image must have these for pixel control's deconvolutions.
 _MIN_PIXELS = 32
+_MIN_UNPADDED = 20  # A side of the image, for the shallow network's 8x8/4 and 4x4/2 convolutions.
 _MAX_TOLD = 5  # Differences that a message names.
 
 
@@ -183,6 +184,14 @@ class Config:
     network: str = setting(
         ..., "Network of IMPALA's paper.", CHECKPOINT, choices=("deep", "shallow"), shared=True
     )
+    padding: str = setting(
+        "same",
+        "Padding of the shallow network's convolutions. IMPALA's Figure 3 has valid, which needs "
+        "images of 20 pixels per side. The deep network's is always same.",
+        CHECKPOINT,
+        choices=("valid", "same"),
+        shared=True,
+    )
     use_lstm: bool = setting(..., "Adds an LSTM after the torso.", CHECKPOINT, shared=True)
     multi_head: bool = setting(False, "One value head a level (MultiHead-IMPALA).", CHECKPOINT)
     use_popart: bool = setting(
@@ -190,6 +199,13 @@ class Config:
     )
     popart_step_size: float = setting(
         ..., "Weight of a rollout in PopArt's statistics.", above=0, high=1, needs="use_popart"
+    )
+    popart_start: str = setting(
+        "fixed",
+        "PopArt's statistics begin at a shift of 0 and a scale of 1, or as the plain average of a "
+        "task's rollouts, until these have the step size as their weight.",
+        choices=("fixed", "average"),
+        needs="use_popart",
     )
     popart_scale_lower_bound: float = setting(
         1e-4, "Smallest scale (sigma).", above=0, needs="use_popart"
@@ -293,7 +309,7 @@ class Config:
     )
     test_num_episodes: int = setting(..., "Episodes of each level.", TEST, above=0)
     starts: str = setting(
-        "noop", "Up to 30 no-ops, or human starts.", TEST, choices=("noop", "human")
+        "noop", "1 to 30 no-ops, or human starts.", TEST, choices=("noop", "human")
     )
     human_starts_dir: str = setting("", "Recorded starts, a file a game, for --starts=human.", TEST)
     record_video: bool = setting(False, "Films the first minute of each level.", TEST)
@@ -368,6 +384,12 @@ class Config:
         if self.pixel_control and min(self.height, self.width) < _MIN_PIXELS:
             got = f"{self.height}x{self.width} in {suite.name}"
             yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
+        if self.padding == "valid" and (
+            self.network != "shallow" or min(self.height, self.width) < _MIN_UNPADDED
+        ):
+            images = f"images of {_MIN_UNPADDED}x{_MIN_UNPADDED} or more"
+            has = f"the {self.network} one on {self.height}x{self.width}"
+            yield f"--padding=valid is for the shallow network on {images}, not for {has}"
         num_tasks = len(suite.tasks)
         # How many jobs a learner with an address will have is not known here.
         all_known = self.job_name == "learner" and not self.learner_address and self.mode != "test"

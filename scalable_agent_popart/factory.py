@@ -96,6 +96,7 @@ def _bare_agent(config: Config) -> Agent:
         reads_instructions=suite.has_instructions,
         dtype=tf.as_dtype(settle(config).precision),
         num_parts=num_parts,
+        padding=config.padding.upper(),
     )
 
 
@@ -108,6 +109,7 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         scale_lower_bound=config.popart_scale_lower_bound,
         scale_upper_bound=config.popart_scale_upper_bound,
         second_moment_of=config.popart_second_moment_of,
+        start=config.popart_start,
     )
     settings = LearnerSettings(*(getattr(config, field.name) for field in fields(LearnerSettings)))
     q_head = make_q_head(config) if config.pixel_control else None

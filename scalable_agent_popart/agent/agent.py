@@ -39,6 +39,7 @@ class Agent(snt.Module):
         reads_instructions: bool = False,
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
+        padding: str = "SAME",
     ):
         """Builds the modules: a torso of `networks.TORSOS`, and after it an LSTM if there is one.
 
@@ -49,10 +50,11 @@ class Agent(snt.Module):
           num_parts: max number of parts of an unroll that pass through the convolutions one beside
             the other. Processor cores that each take a part need not wait for one another within
             a convolution, and find in their cache what the layer before has left there.
+          padding: SAME or VALID, of the shallow network's convolutions.
         """
         super().__init__()
         self.num_actions = num_actions
-        self._torso = networks.TORSOS[network](dtype)
+        self._torso = networks.TORSOS[network](dtype, padding)
         self._core = ResettingLSTM(256, name="core") if use_lstm else None
         self._stacked_frame = stacked_frame
         self._encoder = networks.InstructionEncoder() if reads_instructions else None

@@ -16,20 +16,26 @@ from environments import NUM_WORD_BUCKETS
 
 
 class Convolution(snt.Module):
-    """A convolution with SAME padding, its float32 weights cast to the type of the input."""
+    """A convolution whose float32 weights are cast to the type of the input."""
 
-    def __init__(self, num_channels: int, kernel: int, stride: int = 1, *, name: str):
+    def __init__(
+        self, num_channels: int, kernel: int, stride: int = 1, padding: str = "SAME", *, name: str
+    ):
         super().__init__(name=name)
         self._num_channels = num_channels
         self._kernel = kernel
         self._stride = stride
+        self._padding = padding
 
     def __call__(self, inputs: tf.Tensor, input_scale: float = 1.0) -> tf.Tensor:
-        """Maps scaled inputs `[N, H, W, C]` to `[N, ceil(H / stride), ceil(W / stride), F]`."""
+        """Maps scaled inputs `[N, H, W, C]` to `[N, ceil(h / stride), ceil(w / stride), F]`.
+
+        With SAME padding h and w are H and W, with VALID H - kernel + 1 and W - kernel + 1.
+        """
         self._create(inputs.shape[-1])
         # Cast at every call, so that the gradients of several calls are added in float32.
         weights = tf.cast(self.weights * input_scale, inputs.dtype)
-        outputs = tf.nn.conv2d(inputs, weights, self._stride, "SAME")
+        outputs = tf.nn.conv2d(inputs, weights, self._stride, self._padding)
         return _add_bias(outputs, tf.cast(self.bias, inputs.dtype))
 
     @snt.once
@@ -60,9 +66,10 @@ def _add_bias(outputs: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]
 class Torso(snt.Module):
     """Convolutions and one linear layer, separate so that images can pass in several parts."""
 
-    def __init__(self, dtype: tf.DType):
+    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
         super().__init__()
         self._dtype = dtype
+        self._padding = padding
         self._linear = snt.Linear(256)
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
@@ -71,7 +78,7 @@ class Torso(snt.Module):
         # all the pixels.
         scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
         images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
-        hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, H / 8, W / 8, 32]
+        hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, h, w, 32]
         return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [T * B, F]
 
     def project(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -79,7 +86,7 @@ class Torso(snt.Module):
         return tf.nn.relu(self._linear(hidden))
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
-        """Maps images `[N, H, W, C]`, times `scale`, to `[N, ceil(H / 8), ceil(W / 8), 32]`."""
+        """Maps images `[N, H, W, C]`, times `scale`, to `[N, h, w, 32]`."""
         raise NotImplementedError
 
 
@@ -97,10 +104,13 @@ class ResidualBlock(snt.Module):
 
 
 class DeepTorso(Torso):
-    """IMPALA's deep network: three sections of 16, 32 and 32 channels, fifteen convolutions."""
+    """IMPALA's deep network: three sections of 16, 32 and 32 channels, fifteen convolutions.
 
-    def __init__(self, dtype: tf.DType):
-        super().__init__(dtype)
+    Its padding is always SAME, as in the code that was released with IMPALA.
+    """
+
+    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
+        super().__init__(dtype, padding)
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -121,18 +131,22 @@ class DeepTorso(Torso):
 
 
 class ShallowTorso(Torso):
-    """IMPALA's shallow network: convolutions 8x8/4 with 16 and 4x4/2 with 32 channels."""
+    """IMPALA's shallow network: convolutions 8x8/4 with 16 and 4x4/2 with 32 channels.
 
-    def __init__(self, dtype: tf.DType):
-        super().__init__(dtype)
-        self._first = Convolution(16, kernel=8, stride=4, name="first")
-        self._second = Convolution(32, kernel=4, stride=2, name="second")
+    With VALID padding it has the 1.2 million parameters of Figure 3, with an LSTM and nine actions
+    on images of 72x96. Images of fewer than 20 pixels per side, as Catch's boards, need SAME.
+    """
+
+    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
+        super().__init__(dtype, padding)
+        self._first = Convolution(16, kernel=8, stride=4, padding=padding, name="first")
+        self._second = Convolution(32, kernel=4, stride=2, padding=padding, name="second")
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
         return self._second(tf.nn.relu(self._first(images, scale)))
 
 
-TORSOS: dict[str, Callable[[tf.DType], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
+TORSOS: dict[str, Callable[[tf.DType, str], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
 
 # Convolutions that stand for a torso's when types are compared: channels, kernel, stride, whether
 # max pooling follows. Of the deep torso these are four of fifteen; all take seconds to trace.

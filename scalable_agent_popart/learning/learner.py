@@ -180,7 +180,7 @@ class Learner(snt.Module):
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         if settings.popart_order == "gradient_first":
-            self.head.update(targets, self._head_ids(batch))
+            self.head.update(targets, self._head_ids(batch), self._rewarded(batch))
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
@@ -239,7 +239,7 @@ class Learner(snt.Module):
             bootstrap_value=value.unnormalised[-1],
         )
         if update_statistics:
-            self.head.update(returns.vs, head_ids)
+            self.head.update(returns.vs, head_ids, self._rewarded(batch))
             value = self.head(unroll.features, step_ids)
         shift, scale = self.head.statistics(head_ids)  # [B]
         value_loss = losses.value_loss(returns.vs, value.normalised[:-1], shift, scale)
@@ -260,6 +260,11 @@ class Learner(snt.Module):
                 tf.where(led_to.done, 0.0, settings.pixel_control_discount),
             )
         return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs
+
+    def _rewarded(self, batch: Rollout) -> tf.Tensor:
+        """Returns which rollouts `[B]` have a reward other than 0, as it is learned from."""
+        rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
+        return tf.reduce_any(rewards != 0, axis=0)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""

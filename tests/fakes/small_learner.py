@@ -68,6 +68,7 @@ def _build(
     controls_pixels: bool = False,
     xla: bool = False,
     num_microbatches: int = 1,
+    start: str = "fixed",
     **settings: Any,
 ) -> tuple[Learner, list[np.ndarray], dict[str, float]]:
     tf.random.set_seed(0)
@@ -76,7 +77,7 @@ def _build(
     spec = rollouts.rollout_spec(
         ArraySpec(shape, np.uint8), agent.initial_state(1), NUM_ACTIONS, UNROLL_LENGTH
     )
-    head = popart.ValueHead(num_tasks, normalise=normalise, step_size=0.1)
+    head = popart.ValueHead(num_tasks, normalise, step_size=0.1, start=start)
     q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
     chosen = dataclasses.replace(SETTINGS, **settings)
     learner = Learner(agent, head, chosen, spec, BATCH_SIZE, q_head, xla, num_microbatches)

@@ -63,7 +63,7 @@ def test_page_of_all_settings_is_current() -> None:
 
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
-    both |= {"action_set"}
+    both |= {"action_set", "padding"}
     learners = {"use_popart", "multi_head", "pixel_control", "population_size", "reward_clipping"}
     assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
@@ -214,6 +214,12 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"task": 1}, "--task=1 is for --job_name=actor"),
         ("pong", {"learner_address": "host"}, "--learner_address=host must be HOST:PORT"),
         ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
+        (
+            "catch5",
+            {"padding": "valid"},
+            "--padding=valid .* 20x20 or more, .* shallow one on 10x5",
+        ),
+        ("pong", {"padding": "valid"}, "--padding=valid .* not for the deep one on 84x84"),
         ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
         ("pong", {**_PBT, "pbt_member": 1, "pbt_places": 2}, "with --pbt_member leave it out"),
         ("pong", {**_PBT, "max_grad_norm": 0.0}, "--max_grad_norm=0 cannot be tuned"),

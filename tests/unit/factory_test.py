@@ -153,3 +153,16 @@ def test_popart_learns_statistics_as_the_flags_say() -> None:
     np.testing.assert_allclose(head.shift, [0.5, 0, 25, 0, 0])
     # The square of the first mean is 4, and 0.75 + 0.25 * 4 - 0.5^2 = 1.5.
     np.testing.assert_allclose(head.scale, [1.5**0.5, 0.9, 2, 1, 1])
+    head = factory.make_learner(config.with_flags({"popart_start": "average"}), spec).head
+    head.update(tf.constant([[3.0], [5.0]]), tf.constant([1]))
+    np.testing.assert_allclose(head.shift, [0, 4, 0, 0, 0])
+
+
+@pytest.mark.parametrize(("padding", "parameters"), [("valid", 1_230_446), ("same", 1_541_742)])
+def test_without_padding_the_shallow_network_is_as_large_as_published(
+    padding: str, parameters: int
+) -> None:
+    config = make_config("dmlab30", network="shallow", padding=padding, action_set="impala")
+    learner = factory.make_learner(config, factory.make_rollout_spec(config))
+    size = sum(np.size(variable) for variable in learner._parameters)
+    assert (config.num_actions, size) == (9, parameters)

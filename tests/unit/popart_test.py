@@ -33,7 +33,13 @@ def assert_bits_equal(actual: Any, expected: Any) -> None:
 
 def state(head: popart.ValueHead) -> dict[str, np.ndarray]:
     """Copies everything that an update may change; the task is the first dimension."""
-    names = ("shift", "second_moment", "weights", "bias")
+    names = (
+        "shift",
+        "second_moment",
+        "weights",
+        "bias",
+        *(["count"] if head.count is not None else []),
+    )
     return {name: getattr(head, name).numpy().copy() for name in names}
 
 
@@ -52,27 +58,57 @@ def magnitude(head: popart.ValueHead, values: np.ndarray) -> np.ndarray:
     return parts.max(axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("start", ["average", "fixed"])
 @pytest.mark.parametrize("second_moment_of", ["squares", "mean"])
 @pytest.mark.parametrize("task_ids", [[0], [3, 0, 3, 3, 1, 0, 3, 1], [4] * 9 + [0] * 7])
 @pytest.mark.parametrize("step_size", [3e-4, 0.2, 1.0])
-def test_statistics_are_those_of_one_update_a_rollout_in_order(
-    second_moment_of: str, task_ids: list[int], step_size: float
+def test_statistics_are_those_of_one_update_per_rollout_in_order(
+    start: str, second_moment_of: str, task_ids: list[int], step_size: float
 ) -> None:
-    head = make_head(5, 3, step_size=step_size, second_moment_of=second_moment_of)
+    head = make_head(5, 3, step_size=step_size, second_moment_of=second_moment_of, start=start)
     rng = np.random.default_rng(1)
+    count = np.zeros(5)
     for _ in range(3):
         centres = rng.normal(scale=20.0, size=len(task_ids))
         targets = (centres + rng.normal(size=(6, len(task_ids)))).astype(np.float32)
+        rewarded = rng.random(len(task_ids)) < 0.4
         shift, second_moment = head.shift.numpy(), head.second_moment.numpy()
-        for rollout, task in zip(np.float64(targets).T, task_ids, strict=True):
+        rollouts = zip(np.float64(targets).T, task_ids, rewarded, strict=True)
+        for rollout, task, has_reward in rollouts:
+            if start == "average" and not count[task] and not has_reward:
+                continue
+            count[task] += 1
+            weight = max(step_size, 1 / count[task]) if start == "average" else step_size
             square = np.mean(rollout**2) if second_moment_of == "squares" else np.mean(rollout) ** 2
-            shift[task] = (1 - step_size) * shift[task] + step_size * np.mean(rollout)
-            second_moment[task] = (1 - step_size) * second_moment[task] + step_size * square
-        head.update(tf.constant(targets), tf.constant(task_ids))
+            shift[task] = (1 - weight) * shift[task] + weight * np.mean(rollout)
+            second_moment[task] = (1 - weight) * second_moment[task] + weight * square
+        head.update(tf.constant(targets), tf.constant(task_ids), tf.constant(rewarded))
+        if start == "average":
+            np.testing.assert_array_equal(head.count, count)
         np.testing.assert_allclose(head.shift, shift, rtol=1e-13)
         np.testing.assert_allclose(head.second_moment, second_moment, rtol=1e-13)
         variance = np.clip(second_moment - shift**2, 1e-4**2, 1e6**2)
         np.testing.assert_allclose(head.scale, np.sqrt(variance), rtol=1e-6)
+
+
+def test_statistics_begin_as_the_plain_average_of_all_rollouts_from_the_first_reward_on() -> None:
+    head = make_head(2, 4, step_size=0.02, start="average")
+    for variable, value in ((head.shift, 0.0), (head.second_moment, 1.0)):
+        variable.assign([value] * 2)
+    targets = np.random.default_rng(0).normal(7.0, 3.0, size=(5, 60)).astype(np.float32)
+    for i, column in enumerate(targets.T):
+        before = state(head)
+        # Task 0 is rewarded in its tenth rollout and then never again, task 1 not at all.
+        column = np.stack([column, column], axis=1)
+        head.update(tf.constant(column), tf.constant([0, 1]), tf.constant([i == 9, False]))
+        for name, after in state(head).items():
+            unchanged = [1] if i >= 9 else [0, 1]
+            assert_bits_equal(after[unchanged], before[name][unchanged])
+        if 9 <= i < 50 + 9:
+            own = np.float64(targets[:, 9 : i + 1])
+            np.testing.assert_allclose(head.shift[0], own.mean(), rtol=1e-12)
+            np.testing.assert_allclose(head.second_moment[0], (own**2).mean(), rtol=1e-12)
+    assert head.scale.numpy().tolist()[1] == 1.0
 
 
 @pytest.mark.parametrize("second_moment_of", ["squares", "mean"])
@@ -138,6 +174,7 @@ def test_statistics_start_at_zero_and_one_and_are_saved_but_not_trained() -> Non
         np.testing.assert_array_equal(tensor, np.full(3, start))
     assert {v.ref() for v in head.trainable_variables} == {head.weights.ref(), head.bias.ref()}
     assert {head.shift.ref(), head.second_moment.ref()} <= {v.ref() for v in head.variables}
+    assert head.count is None, "older checkpoints have none"
     tensors = [head.weights, head.bias, *value, *head.statistics(tf.constant([0]))]
     assert {tensor.dtype for tensor in tensors} == {tf.float32}
 
@@ -182,6 +219,7 @@ def test_without_normalisation_both_values_are_one_and_an_update_changes_nothing
         {"scale_lower_bound": 0.0},
         {"scale_lower_bound": 2.0, "scale_upper_bound": 1.0},
         {"second_moment_of": "targets"},
+        {"start": "slow"},
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:

@@ -222,6 +222,16 @@ def test_an_absent_task_is_unchanged_bit_for_bit(kind: dict) -> None:
         assert same == [False, True, False, True, False], variable.name
 
 
+def test_statistics_wait_for_a_tasks_first_reward() -> None:
+    learner, batch = make_learner(start="average"), make_batch((0, 2, 2, 4))
+    head, rewards = learner.head, batch.env_outputs.reward.numpy()
+    rewards[1:, [0, 3]] = 0.0  # Tasks 0 and 4 have none; step 0 is of the rollouts before.
+    shift = head.shift.numpy()
+    learner.update(with_rewards(batch, rewards))
+    assert head.count.numpy().tolist() == [0, 0, 2, 0, 0]
+    assert (head.shift.numpy() == shift).tolist() == [True, True, False, True, True]
+
+
 def test_task_ids_change_values_but_not_the_policy() -> None:
     metrics = make_learner().update(make_batch((0, 2, 2, 4)))
     others = make_learner().update(make_batch((1, 3, 0, 0)))
