@@ -21,7 +21,7 @@ def record_starts(
     seed: int,
     options: EnvironmentOptions,
 ) -> list[bytes]:
-    """Plays whole games, each after 0 to 30 no-ops, and samples starts from them.
+    """Plays whole games, each after 1 to 30 no-ops, and samples starts from them.
 
     Args:
       act: the player, called with outputs `[1, ...]`, which are `done` where a game begins.
@@ -35,7 +35,7 @@ def record_starts(
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
     # The states with the smallest of random keys, in the order of the keys.
     chosen: list[tuple[float, bytes]] = []
-    noops = (int(generator.integers(MAX_NOOPS + 1)) for _ in itertools.count())
+    noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
     game_environment = Game(emulator, map(emulator.begin, noops))
     observation = ArraySpec((options.height, options.width, 1), np.uint8)
     played = SerialEnvironments([game_environment], np.zeros(1, np.int32), [game], observation)

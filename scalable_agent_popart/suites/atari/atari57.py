@@ -2,7 +2,7 @@
 
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
-Where the appendix is silent, the usual settings are taken: the full set of 18 actions, up to 30
+Where the appendix is silent, the usual settings are taken: the full set of 18 actions, 1 to 30
 no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions. Scores
 for no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
 """
@@ -35,6 +35,7 @@ class AtariEnvironments:
         self._seeds = seeds
         self._counter = EpisodeCounter(len(task_ids))
         self._training = options.training
+        self._first_frame = atari_emulator.FIRST_FRAMES.get(game, 0)
         self._game_frame, self._lives = np.zeros((2, len(task_ids)), np.int32)
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
@@ -63,7 +64,7 @@ class AtariEnvironments:
         self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
 
     def reset(self) -> StepOutput:
-        frames, info = self._environments.reset(seed=self._seeds)
+        frames, info = self._with_noops(*self._environments.reset(seed=self._seeds))
         self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
         return self._counter.start(np.moveaxis(frames, 1, -1))
 
@@ -77,10 +78,17 @@ class AtariEnvironments:
             done |= info["lives"] < self._lives
         # A new game resets its frame counter. Lives would not tell: some games never report any.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
+        frames, info = self._with_noops(frames, info)
         self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
         rewards = rewards.astype(np.float32)
         info = self._counter.step(rewards, game_over)
         return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
+
+    def _with_noops(self, frames: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, Any]:
+        """Begins those games again that began with no no-op, as the emulator draws 0 to 30."""
+        while (without := info["episode_frame_number"] == self._first_frame).any():
+            frames, info = self._environments.reset(options={"reset_mask": without})
+        return frames, info
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.

@@ -9,6 +9,12 @@ from scalable_agent_popart.suites import suite
 
 MAX_FRAMES_PER_GAME = 108_000
 MAX_NOOPS = 30
+# The number of the frame at which a game begins, where that is not 0: the emulator has pressed
+# buttons to start these games.
+FIRST_FRAMES = {
+    **{"air_raid": 8, "berzerk": 20, "double_dunk": 21, "name_this_game": 134},
+    **{"surround": 1, "yars_revenge": 7},
+}
 _NOOP = 0
 
 

@@ -111,9 +111,9 @@ def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
     assert found.reward[:, 2].max() > 1, "Space Invaders pays 5 and more"
 
 
-@pytest.mark.parametrize(("game", "repeats"), [("skiing", 4), ("air_raid", 3)])
+@pytest.mark.parametrize(("game", "repeats", "num_noops"), [("skiing", 4, 5), ("air_raid", 3, 5)])
 def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
-    game: str, repeats: int
+    game: str, repeats: int, num_noops: int
 ) -> None:
     """Of which Skiing knows only nine; the others do nothing."""
     size = {"height": 84, "width": 84} if repeats == 4 else {"height": 40, "width": 50}
@@ -123,7 +123,10 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     (environment,) = make([game], np.zeros(1, np.int32), [2927], options).members
     emulator = atari_emulator.Emulator(game, options, seed=2927)
     output = play(environment, actions[:, np.newaxis])
-    frame = emulator.begin(num_noops=0)  # As with this seed.
+    frame = emulator.begin(num_noops)  # As with this seed.
+    assert emulator._ale.getEpisodeFrameNumber() - num_noops == atari_emulator.FIRST_FRAMES.get(
+        game, 0
+    )
     np.testing.assert_array_equal(output.observation[0, 0], frame)
     for step, action in enumerate(actions.tolist(), start=1):
         reward, over, frame = emulator.step(action)
@@ -134,11 +137,36 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     assert len(set(output.reward[:step, 0].tolist())) > 1
 
 
-def test_games_begin_after_0_to_30_noops() -> None:
+def test_games_begin_after_1_to_30_noops() -> None:
     # Of all seeds below 3,000, those that give the smallest numbers and the largest.
     environment = _make("pong", [2927, 1146, 2193, 2748])
+    first = environment.reset()
+    assert (environment._game_frame > 0).all()
+    assert environment._game_frame.tolist()[2:] == [30, 30]
+    assert first.observation.any(axis=(1, 2, 3)).all()
+
+
+@pytest.mark.slow
+def test_all_games_begin_at_the_frames_that_are_known() -> None:
+    for game in (*suites.resolve("atari57").tasks, "air_raid"):
+        emulator = atari_emulator.Emulator(game, _options())
+        assert emulator._ale.getEpisodeFrameNumber() == atari_emulator.FIRST_FRAMES.get(game, 0), (
+            game
+        )
+
+
+def test_games_that_begin_within_a_step_have_noops_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 8)
+    monkeypatch.setattr(atari_emulator, "MAX_NOOPS", 1)
+    environment = _make("pong", [1, 2, 3])
     environment.reset()
-    assert environment._game_frame.tolist() == [0, 0, 30, 30]
+    ends = []
+    for _ in range(40):
+        environment.send(np.zeros(3, np.int32))
+        output = environment.receive()
+        ends.append(output.info.episode_end)
+        assert (environment._game_frame[output.info.episode_end] == 1).all()
+    assert np.sum(ends, axis=0).tolist() == [20, 20, 20]
 
 
 def test_game_is_cut_off_after_its_frames_and_that_ends_the_episode(
