@@ -4,7 +4,8 @@
 
 Prints bytes of weights per second to four clients; agent steps per second that arrive from 1, 2, 4
 and 8 senders, processes that send the same rollouts again and again, so that they cost nothing to
-make; those of training in one process and with an actor job; those that actors make for a learner
+make; the cores that a learner spends on 1, 8 and 350 actor jobs that wait for it; agent steps per
+second of training in one process and with an actor job; those that actors make for a learner
 that learns nothing, as threads and as 1, 2 and 4 actor jobs; and updates per second without and
 with jobs that fetch the weights of each. Flags after `--` go to the training runs.
 """
@@ -46,13 +47,14 @@ flags.DEFINE_string("keys_dir", "", "Of the receiver; given to senders.")
 flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
 flags.DEFINE_list(
     "measure",
-    ["weights", "ingest", "training", "acting", "updates"],
+    ["weights", "ingest", "waiting", "training", "acting", "updates"],
     "What of it.",
 )
-flags.DEFINE_integer("repeats", 2, "Times that all but the first two are measured.")
+flags.DEFINE_integer("repeats", 2, "Times that all but the first three are measured.")
 flags.DEFINE_integer("training_updates", 12, "Updates of each training run.")
 flags.DEFINE_integer("fetching_jobs", 4, "Actor jobs that fetch weights during updates.")
 flags.DEFINE_integer("jobs", -1, "Given to a process that fetches.")
+flags.DEFINE_integer("senders", 1, "Of one process; given to it.")
 
 _HANDSHAKE = {"benchmark": "wire"}
 _WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
@@ -94,18 +96,22 @@ def _port(config: Config, weights: bytes) -> Iterator[tuple[LearnerPort, Rollout
 
 
 def send(address: str, directory: Path) -> None:
-    """Sends for ever, in a sender's process, as many rollouts a call as may be sent."""
+    """Sends for ever, in a process of `--senders`, as many rollouts per call as may be sent."""
     spec = factory.make_rollout_spec(_config())
-    link = _link(address, directory)
     count = max_rollouts_per_call(spec)
     zeros = tf.nest.map_structure(
         lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
     )
-    over = threading.Event()
-    sink = RemoteQueue(link, over, count)
-    while True:
-        if granted := sink.reserve(count, 0.1, behind=False):
-            sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))
+
+    def work() -> None:
+        sink = RemoteQueue(_link(address, directory), threading.Event(), count)
+        while True:
+            if granted := sink.reserve(count, 0.1, behind=False):
+                sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))
+
+    for _ in range(FLAGS.senders - 1):
+        threading.Thread(target=work, daemon=True).start()
+    work()
 
 
 def fetch(num_clients: int) -> float:
@@ -157,6 +163,22 @@ def receive(num_senders: int) -> float:
             for sender in senders:
                 sender.kill()
                 sender.wait()
+
+
+def wait(num_jobs: int) -> float:
+    """Measures the cores that a learner whose queue is full spends on so many actor jobs."""
+    with _port(_config(), b"") as (port, _, directory):
+        command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+        command += [f"--address={port.address}", f"--keys_dir={directory}", f"--senders={num_jobs}"]
+        jobs = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(_START_SECONDS)
+            begin, spent = time.monotonic(), time.process_time()
+            time.sleep(FLAGS.seconds)
+            return (time.process_time() - spent) / (time.monotonic() - begin)
+        finally:
+            jobs.kill()
+            jobs.wait()
 
 
 def train(in_two: bool, extra: list[str]) -> float:
@@ -271,6 +293,8 @@ def main(argv: list[str]) -> None:
         result["weights_bytes_per_second"] = fetch(4)
     if "ingest" in FLAGS.measure:
         result["ingest_agent_steps_per_second"] = {n: receive(n) for n in (1, 2, 4, 8)}
+    if "waiting" in FLAGS.measure:
+        result["cores_of_waiting_jobs"] = {n: wait(n) for n in (1, 8, 350)}
     for name, measured, arguments in (
         ("training", lambda in_two: train(in_two, argv[1:]), (False, True)),
         ("acting", act, (0, 1, 2, 4)),

@@ -6,7 +6,6 @@ its queue and weights.
 
 import contextlib
 import os
-import random
 import threading
 import time
 import zlib
@@ -38,8 +37,7 @@ from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, m
 # call that lost an earlier learner takes to fail, and they then back off.
 _FAREWELL_SECONDS = 30.0
 _POLL_SECONDS = 0.2
-# Pauses, at first and at most, between an actor's questions if its rollout can be sent.
-_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.002, 0.1
+_WAIT_SECONDS = 0.1  # Between looks for a learner that is not there.
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
 
@@ -177,7 +175,7 @@ def run_actor_job(config: Config) -> int | None:
     with StopOnSignal() as stop, contextlib.closing(link):
         while weights.newest is None and not over.is_set() and stop.signal_number is None:
             weights.refresh()
-            over.wait(_MAX_WAIT_SECONDS)
+            over.wait(_WAIT_SECONDS)
         if weights.newest is None:
             return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
@@ -239,7 +237,6 @@ class RemoteQueue:
         self._link = link
         self._over = over
         self._max_per_call = max_per_call
-        self._wait_seconds = _FIRST_WAIT_SECONDS
         self._flows = False  # The last message was taken whole.
 
     @property
@@ -276,21 +273,18 @@ class RemoteQueue:
             if self._flows:
                 return
             rollouts = tf.nest.map_structure(lambda leaf, taken=taken: leaf[taken:], rollouts)
-            while not self.closed and self._ask(_MAX_WAIT_SECONDS) == 0:
+            while not self.closed and self._ask(_WAIT_SECONDS) == 0:
                 pass
 
     def _ask(self, seconds: float) -> int | None:
         """Returns what the learner has free, at once or after a while; None without a learner."""
-        status = self._link.status(waits=seconds > 0)
-        if status is not None and status.finished:
+        status = self._link.status(seconds)
+        if status is None:
+            self._over.wait(min(_WAIT_SECONDS, seconds))
+            return None
+        if status.finished:
             self.close()
-        if status is not None and status.free:
-            self._wait_seconds = _FIRST_WAIT_SECONDS
-            return status.free
-        # Longer each time in a row, so that many who wait do not ask too often.
-        self._over.wait(min(self._wait_seconds * random.uniform(0.5, 1.5), seconds))
-        self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
-        return None if status is None else 0
+        return status.free
 
 
 def _keys_directory(config: Config) -> Path:
@@ -307,4 +301,6 @@ def _handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
         "--pbt_member": config.pbt_member,
         "--dataset_path given": not config.remarks(),
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
+        # Rollouts name their task by its number.
+        **{f"task {i}": task for i, task in enumerate(config.suite.tasks)},
     }

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tree
 from absl import logging
 
 from environments import NUM_WORD_BUCKETS, Observation
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.keys import LEARNER, Keys
 from scalable_agent_popart.system import hardware
@@ -46,11 +47,15 @@ _SECONDS_BETWEEN_WARNINGS = 60.0
 # Threads that answer calls, and how many of them may wait for the queue at a time, and how long.
 _NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
 _HANDSHAKE_MILLISECONDS = 10_000
+# Questions in vain that all clients together ask while the queue is full, and their longest pause.
+_QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
 # Answers with weights that are on their way at a time; each has a copy of them.
 _MAX_WEIGHTS_ON_THEIR_WAY = 16
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
-_MAX_HANDSHAKE_BYTES, _MAX_NAME, _MAX_LINE = 2**16, 100, 500
+_MAX_HANDSHAKE_BYTES, _MAX_NAME, _MAX_LINE = 2**19, 100, 500
+# How many differences a line names, and how much of a value.
+_MAX_NAMED, _MAX_VALUE = 3, 60
 # How many sessions and dropped clients are remembered; the oldest are forgotten.
 _MAX_REMEMBERED = 2**16
 
@@ -58,7 +63,7 @@ _SESSION_BYTES = 16  # All requests but the handshake begin with their session.
 _ASK = struct.Struct("<16sB")  # session, whether to wait a moment for free capacity
 _FETCH = struct.Struct("<16sq")  # session, version that is known
 _PUT = struct.Struct("<16sQI")  # session, number of the request in it, rollouts that follow
-_STATUS = struct.Struct("<IIqB")  # rollouts taken, and a LearnerStatus
+_STATUS = struct.Struct("<IIqBf")  # rollouts taken, and a LearnerStatus
 _VERSION = struct.Struct("<q")
 _MAX_VERSION = 2**48
 
@@ -69,6 +74,7 @@ class LearnerStatus(NamedTuple):
     free: int  # rollouts that its queue still takes
     version: int  # of the newest weights
     finished: bool  # nothing is left to learn
+    pause: float = 0.0  # seconds until the client may ask again, if nothing is free
 
 
 def max_rollouts_per_call(spec: Rollout) -> int:
@@ -91,7 +97,8 @@ class _Reader:
     """Reads rollouts from bytes, and finds what no actor of the run can have sent."""
 
     def __init__(self, spec: Rollout, num_tasks: int):
-        leaves = tf.nest.flatten(spec)
+        paths, leaves = zip(*tree.flatten_with_path(spec), strict=True)
+        self._names = [".".join(map(str, path)) for path in paths]
         self._types = [np.dtype(leaf.dtype.as_numpy_dtype) for leaf in leaves]
         self._shapes = [tuple(leaf.shape) for leaf in leaves]
         self._sizes = [leaf.shape.num_elements() for leaf in leaves]
@@ -113,21 +120,25 @@ class _Reader:
     def read(self, data: memoryview, count: int) -> list[np.ndarray]:
         """Returns the leaves of `count` rollouts, `[count, ...]`.
 
-        Raises ValueError if no actor of the run can have sent them.
+        Raises ValueError if no actor of the run can have sent them, and FloatingPointError if a
+        number is not finite, as where an environment returns such a reward.
         """
         if len(data) != count * self.num_bytes:
             raise ValueError(f"{len(data)} bytes are no {count} rollouts")
         leaves, start = [], 0
-        described = zip(self._types, self._shapes, self._sizes, self._ends, strict=True)
-        for dtype, shape, size, end in described:
+        described = zip(
+            self._names, self._types, self._shapes, self._sizes, self._ends, strict=True
+        )
+        for name, dtype, shape, size, end in described:
             # Any byte but 0 and 1 is no bool.
             raw = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype, count * size, start)
             if dtype.kind == "b":
                 end = 2
             if end is not None and not (raw.min() >= 0 and raw.max() < end):
-                raise ValueError(f"a number is not in [0, {end})")
+                found = raw.min() if raw.min() < 0 else raw.max()
+                raise ValueError(f"{name} holds {found}, which is not in [0, {end})")
             if dtype.kind == "f" and not np.isfinite(raw).all():
-                raise ValueError("a number is not finite")
+                raise FloatingPointError(f"{name} holds {raw[~np.isfinite(raw)][0]}")
             leaves.append(raw.view(dtype).reshape(count, *shape))
             start += raw.nbytes
         return leaves
@@ -162,7 +173,9 @@ class LearnerPort:
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
-        self._dropped: OrderedDict[str, None] = OrderedDict()  # Clients, by their connection.
+        # Why clients were dropped, by their connection.
+        self._dropped: OrderedDict[str, tuple[grpc.StatusCode, str]] = OrderedDict()
+        self._next_question = 0.0  # When the last of those who were told to pause asks again.
         self._weights = b""
         self._version = -1
         self._finished = False
@@ -241,8 +254,23 @@ class LearnerPort:
         if self._error is not None:
             raise self._error
 
-    def _status(self, num_taken: int = 0) -> bytes:
-        return _STATUS.pack(num_taken, self._queue.free(), self._version, self._finished)
+    def _status(self, waited: bool, num_taken: int = 0) -> bytes:
+        free = self._queue.free()
+        pause = 0.0 if free or self._finished else self._pause(waited)
+        return _STATUS.pack(num_taken, free, self._version, self._finished, pause)
+
+    def _pause(self, waited: bool) -> float:
+        """Returns the seconds after which a client may ask again, each a little after the last.
+
+        So all clients together ask no more often than a few of them, and each in its turn. If it is
+        no other's turn, one that has waited here, as only some can at a time, may do so again.
+        """
+        with self._lock:
+            now = time.monotonic()
+            pause = min(max(0.0, self._next_question - now), _MAX_PAUSE_SECONDS)
+            if pause or not waited:
+                self._next_question = now + pause + 1 / _QUESTIONS_PER_SECOND
+        return pause
 
     def _answer_status(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers with the status, if asked to once there is capacity, or a moment later.
@@ -253,12 +281,13 @@ class LearnerPort:
         if len(request) != _ASK.size:
             self._drop(context, f"asked for the status with {len(request)} bytes")
         _, waits = _ASK.unpack(request)
-        if waits and not self._finished and self._may_wait.acquire(blocking=False):
+        waited = waits and not self._finished and self._may_wait.acquire(blocking=False)
+        if waited:
             try:
                 self._queue.free(_WAIT_SECONDS)
             finally:
                 self._may_wait.release()
-        return self._status()
+        return self._status(waited)
 
     def _answer_weights(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answers with the newest weights behind their version, if that is not the client's.
@@ -331,10 +360,14 @@ class LearnerPort:
             self._drop(context, f"put {count} rollouts at once")
         try:
             leaves = self._reader.read(memoryview(request)[_PUT.size :], count)
+        except FloatingPointError as error:
+            why = f"put a number that is not finite: {error}"
+            self._drop(context, why, grpc.StatusCode.INVALID_ARGUMENT)
         except ValueError as error:
             self._drop(context, f"put rollouts that cannot be: {error}")
         num_taken = self._queue.reserve(count, 0.0)
-        if not num_taken and not self._finished and self._may_wait.acquire(blocking=False):
+        waited = num_taken == 0 and not self._finished and self._may_wait.acquire(blocking=False)
+        if waited:
             try:
                 num_taken = self._queue.reserve(count, _WAIT_SECONDS)
             finally:
@@ -345,29 +378,34 @@ class LearnerPort:
             except BaseException as error:
                 self._error = error
                 raise
-        return self._status(num_taken)
+        return self._status(waited or num_taken > 0, num_taken)
 
     def _admit(self, request: bytes, context: grpc.ServicerContext) -> None:
         """Lets only clients pass that have shaken hands and were not dropped since."""
         with self._lock:
-            dropped = context.peer() in self._dropped
+            dropped = self._dropped.get(context.peer())
             known = request[:_SESSION_BYTES] in self._sessions
-        if dropped:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "dropped")
+        if dropped is not None:
+            context.abort(*dropped)
         if not known:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
 
-    def _drop(self, context: grpc.ServicerContext, why: str) -> None:
-        """Answers this client no more until it shakes hands again; says so once."""
+    def _drop(
+        self,
+        context: grpc.ServicerContext,
+        why: str,
+        code: grpc.StatusCode = grpc.StatusCode.PERMISSION_DENIED,
+    ) -> None:
+        """Answers this client only with the reason until it shakes hands again; logs it once."""
         peer, why = context.peer(), _one_line(why)
         with self._lock:
             known = peer in self._dropped
-            self._dropped[peer] = None
+            self._dropped[peer] = code, why
             if len(self._dropped) > _MAX_REMEMBERED:
                 self._dropped.popitem(last=False)
         if not known:
             logging.warning("dropped a client at %s, which %s", peer, why)
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+        context.abort(code, why)
 
 
 class LearnerLink:
@@ -387,8 +425,8 @@ class LearnerLink:
         """Connects nowhere yet.
 
         `locate` returns the learner's address and the keys, or raises FileNotFoundError while there
-        are none. The handshake must be the same on both sides; differences in `may_differ` are only
-        logged.
+        are none. Another error of a file system, which may pass, is taken alike. The handshake must
+        be the same on both sides; differences in `may_differ` are only logged.
         """
         self._locate = locate
         self._handshake = handshake
@@ -396,18 +434,32 @@ class LearnerLink:
         self._may_differ = may_differ or {}
         self._lock = threading.Lock()
         self._connecting, self._putting = threading.Lock(), threading.Lock()
+        self._asking = threading.Lock()
+        self._latest: LearnerStatus | None = None
+        self._next_question = 0.0
         self._connection: _Connection | None = None  # While there is no learner.
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
         self._next_warning = 0.0
 
-    def status(self, waits: bool = False) -> LearnerStatus | None:
-        """Asks for the learner's status; returns None if there is no learner.
+    def status(self, seconds: float = 0.0) -> LearnerStatus | None:
+        """Asks for the learner's status, waiting so long for free capacity; None without a learner.
 
-        One that waits is answered once there is capacity, or a moment later.
+        One thread asks at a time, and none before the pause is over that came with the last answer.
+        Otherwise it returns that answer, with nothing free.
         """
-        answer = self._call("Status", lambda connection: _ASK.pack(connection.session, waits))
-        return None if answer is None else LearnerStatus(*_STATUS.unpack(answer)[1:])
+        end = time.monotonic() + seconds
+        if not self._asking.acquire(timeout=seconds):
+            return self._latest
+        try:
+            now = time.monotonic()
+            time.sleep(max(0.0, min(self._next_question, end) - now))
+            if max(now, end) < self._next_question:
+                return self._latest
+            answer = self._call("Status", lambda c: _ASK.pack(c.session, seconds > 0))
+            return self._note(answer)[1]
+        finally:
+            self._asking.release()
 
     def put(self, rollouts: Rollout) -> tuple[int, LearnerStatus] | None:
         """Sends rollouts `[M, T + 1, ...]`; returns how many, the first ones, were taken.
@@ -417,10 +469,8 @@ class LearnerLink:
         count = len(rollouts.task_id)
         with self._putting:  # Numbers must arrive in their order.
             answer = self._call("Put", lambda c: to_bytes(rollouts, c.next_header(count)))
-        if answer is None:
-            return None
-        taken, *status = _STATUS.unpack(answer)
-        return taken, LearnerStatus(*status)
+        taken, status = self._note(answer)
+        return None if status is None else (taken, status)
 
     def weights(self, known: int = -1) -> tuple[int, memoryview] | None:
         """Returns the newest weights' version and bytes.
@@ -431,6 +481,16 @@ class LearnerLink:
         if not answer:
             return None
         return _VERSION.unpack_from(answer)[0], memoryview(answer)[_VERSION.size :]
+
+    def _note(self, answer: bytes | None) -> tuple[int, LearnerStatus | None]:
+        """Returns the rollouts that were taken and the status, which it keeps for all threads."""
+        taken, status = 0, None
+        if answer is not None:
+            taken, *fields = _STATUS.unpack(answer)
+            status = LearnerStatus(*fields)
+        self._latest = None if status is None else status._replace(free=0)
+        self._next_question = time.monotonic() + (0.0 if status is None else status.pause)
+        return taken, status
 
     def close(self) -> None:
         """Ends the connection; later calls would make another."""
@@ -488,15 +548,19 @@ class LearnerLink:
             with self._lock:
                 self._connection, channel = connection, None
             return connection
-        except (FileNotFoundError, grpc.RpcError, grpc.FutureTimeoutError) as error:
+        except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             if isinstance(error, grpc.RpcError):
                 _refuse_misunderstanding(error, address)
+            elif isinstance(error, UserError) and exit_code(error) == FAILS_AGAIN:
+                raise
             if time.monotonic() > self._next_warning:
                 self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-                where = f"that has no {getattr(error, 'filename', '')} yet"
-                if address:
-                    where = f"at {address}, if that has the same keys"
-                logging.warning("waiting for the learner %s", where)
+                where = f" at {address}, if that has the same keys"
+                if isinstance(error, FileNotFoundError):
+                    where = f" that has no {error.filename} yet"
+                elif isinstance(error, OSError | UserError):
+                    where = f": {error}"
+                logging.warning("waiting for the learner%s", where)
             self._try_later()
             return None
         finally:
@@ -539,16 +603,29 @@ def _open_channel(address: str, keys: Keys) -> grpc.Channel:
 
 
 def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
-    """Says which of an actor job's settings are others than the learner's."""
-    return "; ".join(
-        f"{setting} is {theirs.get(setting)} at the learner and {own.get(setting)} at {name}"
-        for setting in {**own, **theirs}
-        if theirs.get(setting) != own.get(setting)
-    )
+    """Describes which of an actor job's settings differ from the learner's; at most the first."""
+
+    def show(value: Any) -> str:
+        text = str(value)
+        return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
+
+    differing = [key for key in {**own, **theirs} if theirs.get(key) != own.get(key)]
+    lines = [
+        f"{key} is {show(theirs.get(key))} at the learner and {show(own.get(key))} at {name}"
+        for key in differing[:_MAX_NAMED]
+    ]
+    if more := differing[_MAX_NAMED:]:
+        lines.append(f"and {len(more)} more differ")
+    return "; ".join(lines)
 
 
 def _refuse_misunderstanding(error: grpc.RpcError, address: str) -> None:
-    """Raises UserError if a learner has dropped this side for what it said."""
+    """Raises UserError if a learner has dropped this side for what it sent."""
+    if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+        raise UserError(
+            f"the learner at {address} dropped this job, which {error.details()}; mend the "
+            "environment that returned it"
+        ) from error
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         raise UserError(
             f"the learner at {address} does not understand this job ({error.details()}); run the "

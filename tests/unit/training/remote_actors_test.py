@@ -1,5 +1,6 @@
 """The learner and an actor job as each sees the other, with stand-ins for what is between them."""
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
-from scalable_agent_popart.training import remote_actors
+from scalable_agent_popart.training import remote_actors, transport
 from scalable_agent_popart.training.transport import LearnerLink, LearnerStatus
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
@@ -141,7 +142,7 @@ class FakeLink:
         self.max_taken = 2
         self.taken: list[int] = []
 
-    def status(self, waits: bool = False) -> LearnerStatus | None:
+    def status(self, seconds: float = 0.0) -> LearnerStatus | None:
         return self.answer
 
     def weights(self, known: int) -> tuple[int, bytes] | None:
@@ -180,6 +181,20 @@ def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
         link.answer = LearnerStatus(free=0, version=version, finished=False)
         assert weights.latest().version == version
     assert link.fetched == 3
+
+
+def test_a_job_whose_suite_has_its_tasks_in_another_order_differs() -> None:
+    config = flags()
+    spec = factory.make_rollout_spec(config)
+    agent = factory.make_agent(config, spec)
+    first, second, *rest = config.suite.tasks
+    suite = dataclasses.replace(config.suite, tasks=(second, first, *rest))
+    other = dataclasses.replace(config, suite=suite)
+    handshakes = [remote_actors._handshake(c, agent, spec) for c in (config, other)]
+    assert transport.differences(*handshakes, "actor job 1") == (
+        f"task 0 is {second} at the learner and {first} at actor job 1; "
+        f"task 1 is {first} at the learner and {second} at actor job 1"
+    )
 
 
 def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(

@@ -1,11 +1,13 @@
 """The learner's port and the ways to it: whole rollouts, refusals, losses, and closed doors."""
 
+import errno
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import grpc
 import numpy as np
@@ -139,16 +141,86 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     wire.open().publish(0, b"")
     link = wire.link()
     wait_until(lambda: link.put(marked(8, 1)) is not None)
-    assert link.status(waits=True) == LearnerStatus(0, 0, False)
+    assert link.status(0.1) == LearnerStatus(0, 0, False)
     # The answer that comes after waiting in vain would be too late for the link.
     monkeypatch.setattr(transport, "_WAIT_SECONDS", 2 * transport._TIMEOUT_SECONDS)
     answers: list[LearnerStatus | None] = []
-    asks = threading.Thread(target=lambda: answers.append(link.status(waits=True)))
+    asks = threading.Thread(target=lambda: answers.append(link.status(0.1)))
     asks.start()
     wait_until(lambda: bool(answers or wire.queue._changed._waiters))
     wire.queue.get(8)
     asks.join(DEADLINE_SECONDS)
     assert answers == [LearnerStatus(8, 0, False)]
+
+
+def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.open().publish(0, b"")
+    links = [wire.link() for _ in range(7)]
+    wait_until(lambda: links[0].put(marked(7, 1)) is not None)
+    assert links[0].status() == LearnerStatus(1, 0, False, pause=0.0)
+    links[0].put(marked(1, 1))
+    still = SimpleNamespace(monotonic=lambda: 1e9, sleep=lambda seconds: None)
+    monkeypatch.setattr(transport, "time", still)
+    monkeypatch.setattr(transport, "_QUESTIONS_PER_SECOND", 0.25)
+    pauses = [
+        link.status(seconds).pause  # type: ignore[union-attr]
+        for link, seconds in zip(links, (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), strict=True)
+    ]
+    # Seconds; those that wait at the learner make room for others, and none is sent off for long.
+    assert pauses == [0.0, 0.0, 0.0, 4.0, 8.0, 10.0, 10.0]
+    wire.queue.get(8)
+    assert wire.link().status() == LearnerStatus(8, 0, False, pause=0.0)
+
+
+class Answers(LearnerLink):
+    """A link whose learner is the test: it gives answers, and counts questions."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: ("", keys.Keys(b"", b"", b"")), {}, "actor job 0")
+        self.answer: bytes | None = None
+        self.questions = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def tell(self, free: int, pause: float) -> None:
+        self.answer = transport._STATUS.pack(0, free, 7, False, pause)
+
+    def _call(self, method: str, request: object) -> bytes | None:
+        self.questions += 1
+        assert self.may_answer.wait(DEADLINE_SECONDS)
+        return self.answer
+
+
+def test_threads_of_a_job_keep_the_pause_that_one_was_told() -> None:
+    link = Answers()
+    link.tell(free=0, pause=2 * DEADLINE_SECONDS)
+    for seconds in (0.0, 0.0, 0.01):
+        assert link.status(seconds) == LearnerStatus(0, 7, False, 2 * DEADLINE_SECONDS)
+    assert link.questions == 1
+    link.tell(free=3, pause=0.0)
+    link.put(marked(1, 1))  # Its answer counts as one.
+    for _ in range(2):
+        assert link.status() == LearnerStatus(3, 7, False)
+    link.answer = None
+    assert link.status() is link.status(0.01) is None, "there is no learner to spare"
+    assert link.questions == 6
+
+
+def test_threads_of_a_job_ask_one_at_a_time() -> None:
+    link = Answers()
+    link.tell(free=3, pause=0.0)
+    assert link.status() == LearnerStatus(3, 7, False)
+    link.may_answer.clear()
+    asks = threading.Thread(target=link.status)
+    asks.start()
+    wait_until(lambda: link.questions == 2)
+    for seconds in (0.0, 0.01):
+        assert link.status(seconds) == LearnerStatus(0, 7, False), "nothing is free meanwhile"
+    link.may_answer.set()
+    asks.join(DEADLINE_SECONDS)
+    assert link.questions == 2
 
 
 def test_an_error_of_the_queue_reaches_the_learner(
@@ -177,6 +249,51 @@ def test_differences_are_logged_or_refused_on_both_sides(
     with pytest.raises(UserError, match=difference):
         other.status()
     assert caplog.records[-1].getMessage() == f"actor job 7 refused: {difference}"
+
+
+def test_many_differences_make_a_short_line() -> None:
+    own = {"--level_name": ",".join("abcd" * 20), **{f"task {i}": f"a{i}" for i in range(57)}}
+    theirs = {"--level_name": ",".join("dcba" * 20), **{f"task {i}": f"b{i}" for i in range(57)}}
+    line = transport.differences(own, theirs, "actor job 7")
+    assert line.startswith("--level_name is d,c,b,a,d"), line
+    assert "task 0 is b0 at the learner and a0 at actor job 7; task 1 is" in line
+    assert line.endswith("; and 55 more differ")
+    assert len(line) < transport._MAX_LINE
+
+
+def test_a_handshake_has_room_for_thousands_of_tasks(wire: Wire) -> None:
+    tasks = {f"task {i}": f"contributed/levels/level_number_{i}" for i in range(5000)}
+    wire.open(handshake=tasks).publish(0, b"")
+    wait_until(lambda: wire.link(handshake=tasks).status() is not None)
+    other = {**tasks, "task 4998": tasks["task 4999"], "task 4999": tasks["task 4998"]}
+    with pytest.raises(UserError, match=r"task 4998 is .*_4998 at the learner and .*_4999 at"):
+        wire.link(handshake=other).status()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ESTALE, "Stale file handle", "learner.json"),
+        pytest.param(UserError("the keys cannot be read: Stale file handle"), id="keys"),
+    ],
+)
+def test_files_that_cannot_be_read_for_a_moment_are_waited_for(
+    wire: Wire, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    if isinstance(error, UserError):
+        error.__cause__ = OSError(errno.ESTALE, "Stale file handle")
+    wire.open().publish(0, b"")
+    link = wire.link()
+    locate = link._locate
+
+    def fail() -> NoReturn:
+        link._locate = locate
+        raise error
+
+    link._locate = fail
+    assert link.status() is None
+    assert [r.getMessage() for r in caplog.records] == [f"waiting for the learner: {error}"]
+    wait_until(lambda: link.status() is not None)
 
 
 @pytest.mark.parametrize("stranger", ["plain", "own certificate", "learner's"])
@@ -226,6 +343,19 @@ def test_a_job_that_the_learner_does_not_understand_is_told_so(wire: Wire) -> No
         wait_until(lambda: wire.link("x" * 1000).status() is not None)
 
 
+def test_a_number_that_is_not_finite_is_named_on_both_sides(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.open().publish(0, b"")
+    link, rollouts = wire.link(), marked(2, 1)
+    rollouts.env_outputs.reward[1, 2] = -np.inf
+    what = "put a number that is not finite: env_outputs.reward holds -inf"
+    for _ in range(2):  # Another thread of the job is told the same.
+        with pytest.raises(UserError, match=f"dropped this job, which {what}; mend the env"):
+            wait_until(lambda: link.put(rollouts) is not None)
+    assert [what in record.getMessage() for record in caplog.records] == [True]
+
+
 def session(wire: Wire, channel: grpc.Channel) -> bytes:
     told = {"name": "client", "settings": HANDSHAKE, "may_differ": {}}
     answer = channel.unary_unary("/Learner/Handshake")(json.dumps(told).encode(), timeout=20)
@@ -257,13 +387,16 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
     port = wire.open()
     port.publish(0, b"")
     channel = transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
+    code = grpc.StatusCode.PERMISSION_DENIED
+    if bad == "not a number":
+        code = grpc.StatusCode.INVALID_ARGUMENT
     with channel:
         own = session(wire, channel)
         call = channel.unary_unary("/Learner/Put")
         for request in (BAD_PUTS[bad](own), BAD_PUTS[bad](own), put(own, 2, 1, WHOLE)):
             with pytest.raises(grpc.RpcError) as refused:
                 call(request, timeout=20)
-            assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
+            assert refused.value.code() == code
         assert session(wire, channel) != own, "a later client may have the same port"
         call(put(session(wire, channel), 1, 1, WHOLE), timeout=20)
     assert sum("dropped a client" in r.getMessage() for r in caplog.records) == 1
