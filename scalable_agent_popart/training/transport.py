@@ -542,7 +542,7 @@ class LearnerLink:
             if refused := differences(self._handshake, answer["settings"], self._name):
                 raise UserError(
                     f"the learner at {address} has another configuration: {refused}; give both "
-                    "the same flags"
+                    "the same flags and the same suite"
                 )
             self._back_off = _FIRST_BACK_OFF_SECONDS
             with self._lock:
