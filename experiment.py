@@ -44,7 +44,11 @@ GROUPS = {
     **{"learning_rate": "Optimiser", "precision": "Arithmetic", "population_size": "Population"},
     **{"checkpoint_seconds": "Records", "test_num_episodes": "Test", "runs": "Report"},
 }
-_HELP = ("-h", "-help", "--help")
+_HELP = (
+    "-h",
+    "-?",
+    *(f"{dash}help{kind}" for dash in ("-", "--") for kind in ("", "full", "short")),
+)
 _VERSION = ("-version", "--version")
 _LIST_LEVELS = "Lists the levels of the suite in --level_name, or without it the suites, and ends."
 # What `--help` names after the settings.

@@ -33,7 +33,7 @@ def _refusal(*arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("word", ["-h", "-help", "--help"])
+@pytest.mark.parametrize("word", ["-h", "-help", "--help", "--helpfull"])
 def test_help_has_every_setting_in_the_groups_of_the_page(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
