@@ -448,7 +448,7 @@ class Config:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a file keeps of it, as JSON, for `from_record`."""
+        """The JSON that a file keeps of this configuration, for `from_record`."""
         options = self.environment_options(training=True)
         described = suite_record.describe(self.suite, options)
         return {"flags": self.flags, "tasks": self.suite.tasks, "suite": described}

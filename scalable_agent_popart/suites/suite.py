@@ -117,7 +117,7 @@ class Suite:
 
     @property
     def normalised(self) -> bool:
-        """Whether scores are normalised; if not, they are raw returns."""
+        """Returns whether scores are normalised; if not, they are raw returns."""
         return any(score is not UNNORMALISED for score in self.reference_scores.values())
 
     @property
