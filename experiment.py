@@ -196,6 +196,11 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)
+        if config.job_name == "learner":
+            kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
+            previous = kind(config.logdir).read_config(config.suite)
+            if previous is not None:
+                config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
     if config.actor_jobs or not (config.learner_address and config.job_name == "learner"):
         config.check_playable()

@@ -18,11 +18,14 @@ Choices that the paper leaves open or allows to be made either way:
 
 * The start (`start`). With "fixed", mu = 0 and nu = 1, so that training starts unnormalised. Of
   these, (1 - beta)^n is left after n rollouts of a task. With "average" the n-th rollout has the
-  weight max(beta, 1 / n): the statistics are the plain average of a task's rollouts up to 1 / beta
-  of them, and the paper's moving average from then on. Rollouts count from the first one on that
-  has a reward other than 0. Before it a task has no scale yet, and keeps mu = 0 and sigma = 1:
-  the variance of targets that are all about 0 would make sigma so small that the first reward
-  became a target of hundreds of sigma.
+  weight max(beta, 1 / n) in nu, which is the plain average of a task's rollouts up to 1 / beta of
+  them, and the paper's moving average from then on. So is mu, which averages one rollout more,
+  whose targets are 0: its weight is max(beta, 1 / (n + 1)). Without this sigma would be 0 after
+  a first rollout of one constant target; with it sigma starts at the size of the targets and
+  shrinks as fast as 1 / sqrt(n) where they do not vary. Rollouts count from the first one on that
+  has a reward other than 0. Before it a task has no scale yet, and keeps mu = 0 and sigma = 1: the
+  variance of targets that are all about 0 would make sigma so small that the first reward became a
+  target of hundreds of sigma.
 * "We average the targets within a rollout" (section "Implementation notes"): nu tracks the mean
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
@@ -53,7 +56,7 @@ class ValueHead(snt.Module):
       shift: mu, non-trainable float64 variable `[num_tasks]`.
       second_moment: nu, non-trainable float64 variable `[num_tasks]`.
       count: n, the rollouts in the average of each task, non-trainable float64 variable
-        `[num_tasks]`; None with a fixed start.
+        `[num_tasks]`; None with a fixed start or without normalisation.
       weights: w, float32 variable `[num_tasks, D]`, created at the first call.
       bias: b, float32 variable `[num_tasks]`, created at the first call.
     """
@@ -66,7 +69,7 @@ class ValueHead(snt.Module):
         scale_lower_bound: float = 1e-4,
         scale_upper_bound: float = 1e6,
         second_moment_of: str = "squares",
-        start: str = "fixed",
+        start: str = "average",
         name: str = "value_head",
     ):
         """Creates the statistics.
@@ -77,7 +80,7 @@ class ValueHead(snt.Module):
           step_size: beta, a rollout's weight in the statistics.
           scale_lower_bound, scale_upper_bound: smallest and largest sigma.
           second_moment_of: "squares" or "mean", what nu averages; see the module's docstring.
-          start: "fixed" or "average", how the statistics begin; see the module's docstring.
+          start: "average" or "fixed", how the statistics begin; see the module's docstring.
 
         Raises:
           ValueError: if an argument is out of its range.
@@ -106,7 +109,7 @@ class ValueHead(snt.Module):
         )
         # A fixed start needs none, and checkpoints of older versions have none.
         self.count = None
-        if start == "average":
+        if normalise and start == "average":
             zeros = tf.zeros([num_tasks], tf.float64)
             self.count = tf.Variable(zeros, trainable=False, name="count")
 
@@ -185,22 +188,22 @@ class ValueHead(snt.Module):
         # a_1, ..., a_k leave
         #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
         own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
-        own_weight = own_task * self._step_size
-        counted = own_task
+        counted, weights = own_task, 2 * [own_task * self._step_size]
         if self.count is not None:
             if rewarded is not None:
                 rewards = own_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
                 has_scale = (self.count > 0) | (tf.cumsum(rewards, axis=0) > 0)
                 counted = tf.where(has_scale, own_task, 0.0)
             count = self.count + tf.cumsum(counted, axis=0)  # [B, num_tasks]
-            own_weight = counted * tf.maximum(1.0 / tf.maximum(count, 1.0), self._step_size)
+            averaged = (count + 1.0, tf.maximum(count, 1.0))  # The mean's first is all zeros.
+            weights = [counted * tf.maximum(1.0 / n, self._step_size) for n in averaged]
             self.count.assign_add(tf.reduce_sum(counted, axis=0))
-        kept = tf.math.cumprod(1.0 - own_weight, axis=0, exclusive=True, reverse=True)
-        weight = own_weight * kept  # [B, num_tasks]
-        memory = tf.reduce_prod(1.0 - own_weight, axis=0)  # [num_tasks], 1 where absent
-        for variable, observed in ((self.shift, mean), (self.second_moment, square)):
+        moments = ((self.shift, mean), (self.second_moment, square))
+        for (variable, observed), own_weight in zip(moments, weights, strict=True):
+            kept = tf.math.cumprod(1.0 - own_weight, axis=0, exclusive=True, reverse=True)
             # Selected rather than multiplied by zero, which would spread one task's NaN to all.
-            own = tf.where(counted > 0, weight * observed[:, tf.newaxis], 0.0)  # [B, num_tasks]
+            own = tf.where(counted > 0, own_weight * kept * observed[:, tf.newaxis], 0.0)
+            memory = tf.reduce_prod(1.0 - own_weight, axis=0)  # [num_tasks], 1 where absent
             variable.assign(memory * variable + tf.reduce_sum(own, axis=0))
 
         if self.weights is None:

@@ -57,6 +57,9 @@ class Setting:
     needs: str = ""  # The setting without which it means nothing.
     shared: bool = False  # An actor job must have the learner's value; shapes follow from it.
     changes_freely: bool = False  # A run may be resumed with another value.
+    # What runs had before the setting or its present default existed. A run that is resumed keeps
+    # the value of its record unless the command names another.
+    older: Any = None
 
     @property
     def range(self) -> str:
@@ -185,12 +188,13 @@ class Config:
         ..., "Network of IMPALA's paper.", CHECKPOINT, choices=("deep", "shallow"), shared=True
     )
     padding: str = setting(
-        "same",
-        "Padding of the shallow network's convolutions. IMPALA's Figure 3 has valid, which needs "
-        "images of 20 pixels per side. The deep network's is always same.",
+        ...,
+        "Padding of the shallow network's convolutions: valid as in IMPALA's Figure 3, or same, "
+        "the default for images of fewer than 20 pixels per side. The deep network has only same.",
         CHECKPOINT,
         choices=("valid", "same"),
         shared=True,
+        older="same",
     )
     use_lstm: bool = setting(..., "Adds an LSTM after the torso.", CHECKPOINT, shared=True)
     multi_head: bool = setting(False, "One value head a level (MultiHead-IMPALA).", CHECKPOINT)
@@ -198,14 +202,21 @@ class Config:
         False, "One value head a level, normalised (PopArt-IMPALA).", CHECKPOINT
     )
     popart_step_size: float = setting(
-        ..., "Weight of a rollout in PopArt's statistics.", above=0, high=1, needs="use_popart"
+        3e-4,
+        "Weight of a rollout in PopArt's statistics.",
+        above=0,
+        high=1,
+        needs="use_popart",
+        older=3e-4,
     )
     popart_start: str = setting(
-        "fixed",
-        "PopArt's statistics begin at a shift of 0 and a scale of 1, or as the plain average of a "
-        "task's rollouts, until these have the step size as their weight.",
-        choices=("fixed", "average"),
+        "average",
+        "PopArt's statistics begin as the plain average of a task's rollouts until each of these "
+        "weighs less than the step size, or they are fixed at a shift of 0 and a scale of 1.",
+        CHECKPOINT,
+        choices=("average", "fixed"),
         needs="use_popart",
+        older="fixed",
     )
     popart_scale_lower_bound: float = setting(
         1e-4, "Smallest scale (sigma).", above=0, needs="use_popart"
@@ -324,13 +335,14 @@ class Config:
     def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
         """The configuration of a `record`, perhaps of an older version; see `suites.record`.
 
-        Settings that did not exist when it was made have their defaults.
+        Settings that did not exist when it was made have their defaults, or what these were then.
         """
+        older = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
         for name in SETTINGS.keys() & record["flags"].keys():
             kind, value = cls.__dataclass_fields__[name].type, record["flags"][name]
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"--{name} is {value!r}")
-        return cls.from_settings(record["flags"], suite_record.recorded(record, own))
+        return cls.from_settings({**older, **record["flags"]}, suite_record.recorded(record, own))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
@@ -354,7 +366,10 @@ class Config:
         own = {"level_name": suite.level_name, "suite": suite}
         if flags.get("use_popart"):  # Its heads are one per task anyhow; older runs recorded both.
             own["multi_head"] = False
-        config = cls(**{**defaults, **flags, **own})
+        values = {**defaults, **flags, **own}
+        fits = min(values["height"], values["width"]) >= _MIN_UNPADDED
+        values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
+        config = cls(**values)
         for name, declared in SETTINGS.items():
             if not declared.allows(value := getattr(config, name)):
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
@@ -514,6 +529,15 @@ class Config:
         """This configuration with other values of some flags; checked again."""
         suite = None if "level_name" in given else self.suite
         return Config.from_settings({**self.flags, **given}, suite)
+
+    def resuming(self, previous: "Config", given: Mapping[str, Any]) -> "Config":
+        """This configuration, with what a run of `previous` keeps unless the flags `given` name it.
+
+        Defaults have changed since older runs were made; they go on as they were.
+        """
+        kept = [name for name, each in SETTINGS.items() if each.older is not None]
+        own = {name: getattr(previous, name) for name in kept if name not in given}
+        return replace(self, **own)
 
     def differences(self, other: "Config") -> list[str]:
         """Names what keeps a run of `other` from being resumed as this one: flags, tasks, actions.

@@ -31,7 +31,6 @@ _DEFAULTS = {
     "entropy_cost": 0.01,
     "epsilon": 0.01,
     "max_grad_norm": 0.0,
-    "popart_step_size": 0.01,
     "pbt_burn_in_frames": 50_000,
     "pbt_episodes": 1000,
 }

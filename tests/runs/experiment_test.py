@@ -186,6 +186,20 @@ def test_the_type_that_was_measured_is_recorded_and_kept(
     assert "--precision was bfloat16 and is float32" in fails(logdir, precision="float32")
 
 
+def test_a_run_from_the_fixed_start_goes_on_as_it_was(tmp_path: Path) -> None:
+    older = {"popart_start": "fixed", "popart_step_size": 0.01}
+    train(tmp_path, use_popart=True, **older)
+    record = recorded(tmp_path)
+    for name in ("popart_start", "padding"):  # The settings did not exist.
+        del record["flags"][name]
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert "popart_start was fixed" in fails(tmp_path, popart_start="average", allow_changes=True)
+    go_on(tmp_path)
+    assert saved(tmp_path) == 800
+    assert recorded(tmp_path)["flags"].items() >= older.items()
+    assert list(recorded(tmp_path)["history"][0]["changed"]) == ["total_environment_frames"]
+
+
 def test_a_run_that_had_to_have_a_gpu_is_tested_without_one(logdir: Path) -> None:
     record = recorded(logdir)
     record["flags"]["gpus"] = 1

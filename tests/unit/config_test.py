@@ -64,7 +64,14 @@ def test_page_of_all_settings_is_current() -> None:
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
     both |= {"action_set", "padding"}
-    learners = {"use_popart", "multi_head", "pixel_control", "population_size", "reward_clipping"}
+    learners = {
+        "popart_start",
+        "use_popart",
+        "multi_head",
+        "pixel_control",
+        "population_size",
+        "reward_clipping",
+    }
     assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
 
@@ -191,6 +198,41 @@ def test_flags_that_mean_something_to_a_process_of_the_job_are_taken() -> None:
         {**_PBT, **_CLUSTER, "pbt_member": 1, "pbt_episodes": 5, "learning_rate": 1e-3},
     ):
         assert _config("pong", **given).flags.items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    ("level_name", "given", "padding"),
+    [
+        ("pong", {}, "same"),
+        ("pong", {"network": "shallow"}, "valid"),
+        ("pong", {"network": "shallow", "width": 19}, "same"),
+        ("pong", {"network": "shallow", "height": 20}, "valid"),
+        ("catch5", {}, "same"),
+        ("cluttered_catch", {}, "valid"),
+    ],
+)
+def test_the_shallow_network_is_not_padded_where_images_are_large_enough(
+    level_name: str, given: dict[str, Any], padding: str
+) -> None:
+    assert _config(level_name, **given).padding == padding
+
+
+def test_older_runs_go_on_with_the_defaults_of_their_time() -> None:
+    record = _config("pong", network="shallow", use_popart=True, popart_step_size=0.01).record
+    for name in ("padding", "popart_start"):
+        del record["flags"][name]
+    older = Config.from_record(record)
+    command = {"level_name": "pong", "network": "shallow", "use_popart": True}
+    resumed = Config.from_flags(command).resuming(older, command)
+    for config in (older, resumed):
+        then = (config.padding, config.popart_start, config.popart_step_size)
+        assert then == ("same", "fixed", 0.01)
+    assert not resumed.differences(older)
+    assert not resumed.changes(older)
+    for name, other in {"padding": "valid", "popart_start": "average"}.items():
+        asked = {**command, name: other}
+        (difference,) = Config.from_flags(asked).resuming(older, asked).differences(older)
+        assert difference.startswith(f"--{name} was {getattr(older, name)} and is {other}")
 
 
 def test_records_may_hold_flags_that_mean_nothing() -> None:

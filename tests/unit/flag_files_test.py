@@ -10,7 +10,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import SETTINGS, Config
 
 _FILES = {path.stem: path for path in Path(__file__).parents[2].glob("configs/**/*.flags")}
 _AGENTS = ("impala", "multihead", "popart")
@@ -58,9 +58,13 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
 def test_agents_of_an_experiment_differ_in_nothing_else() -> None:
     """No hyperparameter is tuned for one agent only."""
     experiments: dict[str, list[Config]] = {}
+    alike = {
+        name: getattr(Config, name) for name, each in SETTINGS.items() if each.needs == "use_popart"
+    }
+    alike |= {"multi_head": False, "use_popart": False}
     for name in _FILES:
-        alike = dataclasses.replace(_config(name), multi_head=False, use_popart=False)
-        experiments.setdefault(_parts(name)[0], []).append(alike)
+        config = _config(name)
+        experiments.setdefault(_parts(name)[0], []).append(dataclasses.replace(config, **alike))
     for name, configs in experiments.items():
         assert all(config == configs[0] for config in configs), name
     for name in ("catch5-raw", "catch5-clipped", "atari4", "atari57-unclipped", "dmlab30-pbt"):

@@ -78,10 +78,11 @@ def test_statistics_are_those_of_one_update_per_rollout_in_order(
             if start == "average" and not count[task] and not has_reward:
                 continue
             count[task] += 1
-            weight = max(step_size, 1 / count[task]) if start == "average" else step_size
             square = np.mean(rollout**2) if second_moment_of == "squares" else np.mean(rollout) ** 2
-            shift[task] = (1 - weight) * shift[task] + weight * np.mean(rollout)
-            second_moment[task] = (1 - weight) * second_moment[task] + weight * square
+            moments = ((shift, np.mean(rollout), 1), (second_moment, square, 0))
+            for moment, observed, zeros in moments:
+                weight = max(step_size, 1 / (count[task] + zeros) if start == "average" else 0)
+                moment[task] = (1 - weight) * moment[task] + weight * observed
         head.update(tf.constant(targets), tf.constant(task_ids), tf.constant(rewarded))
         if start == "average":
             np.testing.assert_array_equal(head.count, count)
@@ -106,9 +107,23 @@ def test_statistics_begin_as_the_plain_average_of_all_rollouts_from_the_first_re
             assert_bits_equal(after[unchanged], before[name][unchanged])
         if 9 <= i < 50 + 9:
             own = np.float64(targets[:, 9 : i + 1])
-            np.testing.assert_allclose(head.shift[0], own.mean(), rtol=1e-12)
+            if i < 50 + 8:
+                size = own.shape[1]
+                np.testing.assert_allclose(head.shift[0], own.mean() * size / (size + 1), 1e-12)
             np.testing.assert_allclose(head.second_moment[0], (own**2).mean(), rtol=1e-12)
     assert head.scale.numpy().tolist()[1] == 1.0
+
+
+@pytest.mark.parametrize("size", [-100.0, 0.01])
+def test_scale_of_constant_targets_shrinks_slowly_from_their_size(size: float) -> None:
+    head, targets = make_head(1, 4, start="average"), tf.fill([5, 1], size)
+    for variable, value in ((head.shift, 0.0), (head.second_moment, 1.0)):
+        variable.assign([value])
+    for n in range(1, 200):
+        head.update(targets, tf.constant([0]))
+        # The average of n times the size and once 0; its square is all that variance lacks.
+        expected = abs(size) * (1 - (n / (n + 1)) ** 2) ** 0.5
+        np.testing.assert_allclose(head.scale, [expected], rtol=1e-6)
 
 
 @pytest.mark.parametrize("second_moment_of", ["squares", "mean"])
@@ -174,7 +189,8 @@ def test_statistics_start_at_zero_and_one_and_are_saved_but_not_trained() -> Non
         np.testing.assert_array_equal(tensor, np.full(3, start))
     assert {v.ref() for v in head.trainable_variables} == {head.weights.ref(), head.bias.ref()}
     assert {head.shift.ref(), head.second_moment.ref()} <= {v.ref() for v in head.variables}
-    assert head.count is None, "older checkpoints have none"
+    for older in ({"start": "fixed"}, {"normalise": False}):
+        assert popart.ValueHead(3, **older).count is None, "their checkpoints have none"
     tensors = [head.weights, head.bias, *value, *head.statistics(tf.constant([0]))]
     assert {tensor.dtype for tensor in tensors} == {tf.float32}
 
@@ -228,7 +244,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
 
 
 def test_update_before_the_first_call_moves_the_statistics() -> None:
-    head = popart.ValueHead(2, step_size=0.5)
+    head = popart.ValueHead(2, step_size=0.5, start="fixed")
     head.update(tf.constant([[4.0]]), tf.constant([1]))
     np.testing.assert_array_equal(head.shift, [0.0, 2.0])
     np.testing.assert_array_equal(head.second_moment, [1.0, 8.5])

@@ -9,7 +9,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import SETTINGS, Config
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))
@@ -23,12 +23,16 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
             flags.FLAGS(["experiment.py", f"--flagfile={flag_file}", f"--seed={record['seed']}"])
             config = Config.from_flags(experiment.given_flags()).flags
         made = record["flags"]
+        older = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
+        made = {**older, **made}
         # Flags may have been added since, but none is another now.
         assert {"level_name", "reward_clipping", "use_popart", "seed"} <= made.keys()
         assert made.keys() <= config.keys()
-        # How often records are made changes nothing else; threads, and the type of convolutions if
-        # none is named, follow the machine.
+        # How often records are made changes nothing else; nor do settings that mean nothing without
+        # another; threads, and the type of convolutions if none is named, follow the machine.
         free = dict.fromkeys(("log_seconds", "actor_threads"))
+        unused = (name for name, each in SETTINGS.items() if each.needs and not config[each.needs])
+        free |= dict.fromkeys(unused)
         if config["precision"] == "auto":
             free["precision"] = None
         assert {**config, **made, **free} == {**config, **free}, record["run"]

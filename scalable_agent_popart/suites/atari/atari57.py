@@ -131,7 +131,6 @@ SUITE = Suite(
         "reward_clipping": "abs_one",
         "learning_rate": 6e-4,
         "max_grad_norm": 40.0,
-        "popart_step_size": 3e-4,
         "pbt_burn_in_frames": 20_000_000,
         "pbt_episodes": 5000,
     },

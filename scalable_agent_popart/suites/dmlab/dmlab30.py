@@ -240,7 +240,6 @@ SUITE = Suite(
         "learning_rate": 4.8e-4,
         "entropy_cost": 2.5e-4,
         "epsilon": 0.1,
-        "popart_step_size": 3e-4,
         "pbt_burn_in_frames": 20_000_000,
         "pbt_episodes": 5000,
     },
