@@ -108,7 +108,6 @@ def test_experiments_differ_in_what_they_compare_alone() -> None:
     four_games = {"epsilon": 1e-5, "num_actors": 32, "actor_threads": 1}
     pairs: list[tuple[str, str, dict[str, Any]]] = [
         *((f"atari4-{a}", f"suite-epsilon-atari4-{a}", four_games) for a in _AGENTS),
-        ("catch5-raw-paper-step-size-popart", "catch5-raw-popart", {"popart_step_size": 3e-4}),
         ("catch5-clipped-popart", "catch5-raw-popart", {"reward_clipping": "abs_one"}),
     ]
     for agent in ("impala", "popart", "original-impala"):
