@@ -12,6 +12,14 @@ seeds, frames, time, memory, newest test, packages, revisions and machines; and 
 their logs, without checkpoints, to be reported on again with `--notrain`.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
+With `--search_frames` each agent's hyperparameters are searched before an experiment, in rounds:
+
+  python tools/run_experiment.py --search_frames=1000000,2000000,4000000 --logdir=runs/search \
+    --report_dir=searched configs/atari57_raw/search-*.flags
+
+All agents have the same `--search_settings`, and the better half of a round goes on to the next. In
+place of a report, REPORT_DIR gets a flag file of each agent's winner, and `search.csv` with all.
+
 `--notrain` reports on the runs as they are. Flags after `--` go to every training run. A flag file
 with `--mode=pbt` makes each run a population, which counts by its members' training episodes and is
 not tested. Needs Linux.
@@ -33,9 +41,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import run_records
+import search
 from absl import app, flags
 
-from scalable_agent_popart.system import terminal
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import tensorflow_import, terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
 
@@ -51,6 +61,10 @@ flags.DEFINE_float(
     lower_bound=0.01,
 )
 flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by the suite.")
+flags.DEFINE_list(
+    "search_frames", [], "Searches each agent's hyperparameters: the frames of each round."
+)
+flags.DEFINE_integer("search_settings", 16, "Settings of each agent to search.", lower_bound=2)
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
@@ -130,19 +144,23 @@ class Process:
 
 
 def _train(
-    runs: Sequence[PlannedRun], places: int, more_flags: Sequence[str], stops: Sequence[int]
+    runs: Sequence[PlannedRun],
+    more_flags: Sequence[str],
+    stops: Sequence[int],
+    tests: bool = True,
 ) -> list[str]:
-    """Trains and tests all runs, until there is a signal to stop.
+    """Trains and perhaps tests all runs, until there is a signal to stop.
 
     Args:
       runs: in any order; those that are behind come first.
-      places: number of runs at a time.
       more_flags: for all of them.
       stops: grows with signals.
+      tests: whether each run is tested at its end.
 
     Returns:
       A line for each run that failed.
     """
+    places = min(FLAGS.places or num_cores(), len(runs))
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
     cores = sorted(os.sched_getaffinity(0))
     enough = places <= len(cores)
@@ -179,8 +197,12 @@ def _train(
                     else:
                         if code:
                             waiting.append(run)
-                        elif process.trains and not run_records.is_tested(run.path, num_episodes):
-                            named = _level_name(run, more_flags)
+                        elif (
+                            tests
+                            and process.trains
+                            and not run_records.is_tested(run.path, num_episodes)
+                        ):
+                            named = _level_name(run.flag_file, more_flags)
                             active.append(Process(run, process.cores, group, [*test, *named]))
                             continue
                     free.append(process.cores)
@@ -193,10 +215,50 @@ def _train(
     return failures
 
 
-def _level_name(run: PlannedRun, more_flags: Sequence[str]) -> list[str]:
+def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[int]) -> None:
+    """Searches each agent's hyperparameters, until there is a signal to stop.
+
+    Runs that fail, because they diverged for instance, are named, and ranked last.
+    """
+    tensorflow_import.import_quietly()  # As populations do, settings are sampled by it.
+    folder, results = Path(FLAGS.report_dir), []
+    settings, names = {}, {}
+    for agent in agents:
+        named = _level_name(agent, more_flags)
+        if not named:
+            raise FailedError(f"{agent} names no --level_name")
+        names[agent] = named[-1].partition("=")[2]
+        settings[agent] = search.sample(names[agent], FLAGS.search_settings)
+    for frames in map(int, FLAGS.search_frames):
+        runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
+        for agent, own in settings.items():
+            for setting in own:
+                file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{setting.number:02d}.flags"
+                setting.write(agent, file)
+                runs.setdefault(agent, []).append((setting, PlannedRun(file, setting.seed)))
+        behind = [run for own in runs.values() for _, run in own]
+        behind = [run for run in behind if run_records.frames(run.path) < frames]
+        # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
+        rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
+        if behind:
+            _train(behind, [*more_flags, *rounds], stops, tests=False)
+        if stops:
+            return
+        for agent in agents:
+            paths = [(setting, run.path) for setting, run in runs[agent]]
+            ranked = search.rank(agent.stem, names[agent], frames, paths)
+            results += ranked
+            settings[agent] = [result.setting for result in ranked[: (len(ranked) + 1) // 2]]
+        search.write_table(results, folder / "search.csv")
+    for agent, (winner, *_) in settings.items():
+        remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
+        winner.write(agent, folder / agent.name, remark)
+        print(f"the best of {agent.stem}: setting {winner.number}, in {folder / agent.name}")
+
+
+def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
     """The flags that name a run's tasks: its test needs them if they are from a module."""
-    flag_file = f"--flagfile={run.flag_file}"
-    words = FLAGS.read_flags_from_files([flag_file, *more_flags])
+    words = FLAGS.read_flags_from_files([f"--flagfile={flag_file}", *more_flags])
     return [word for word in words if word.lstrip("-").startswith("level_name=")]
 
 
@@ -211,6 +273,17 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
             raise FailedError(f"there is no flag file {path}")
     if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
         raise FailedError("each run has a seed and a --logdir of its own: give --seeds")
+    if FLAGS.search_frames:
+        for name in ("seeds", "train", "test_num_episodes"):
+            if FLAGS[name].present:
+                raise FailedError(f"--{name} means nothing with --search_frames; leave it out")
+        rounds = FLAGS.search_frames
+        if not all(map(str.isdecimal, rounds)) or sorted({*map(int, rounds)}) != [
+            *map(int, rounds)
+        ]:
+            raise FailedError("--search_frames must be whole numbers, each above the one before")
+    if any(seed.isdecimal() and int(seed) >= search.FIRST_SEED for seed in FLAGS.seeds):
+        raise FailedError(f"--seeds from {search.FIRST_SEED} on are those of searches: give others")
     runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
     if len({run.path for run in runs}) < len(runs):
         raise FailedError("two runs would have one directory: give each file and each seed once")
@@ -247,11 +320,12 @@ def main(argv: list[str]) -> None:
     try:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []
-        if FLAGS.train:
-            places = FLAGS.places or num_cores()
-            failures = _train(runs, min(places, len(runs)), more_flags, stops)
+        if FLAGS.search_frames:
+            _search([run.flag_file for run in runs], more_flags, stops)
+        elif FLAGS.train:
+            failures = _train(runs, more_flags, stops)
         try:
-            if not stops:
+            if not stops and not FLAGS.search_frames:
                 _report(runs)
         except (FailedError, OSError) as error:
             failures.append(str(error))
@@ -259,7 +333,7 @@ def main(argv: list[str]) -> None:
             sys.exit(128 + stops[0])
         if failures:
             raise FailedError("; ".join(failures))
-    except (FailedError, OSError) as error:
+    except (FailedError, UserError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -119,7 +119,11 @@ class Learner(snt.Module):
         )
 
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
-        """Learns from one batch `[T + 1, B, ...]`; returns scalars to log."""
+        """Learns from one batch `[T + 1, B, ...]`; returns what to log.
+
+        These are scalars, and of each head the largest of its targets in sigmas: see
+        `_largest_targets`.
+        """
         return self._compiled_update(batch)
 
     @property
@@ -179,6 +183,7 @@ class Learner(snt.Module):
             progress = tf.cast(self.frames / settings.total_environment_frames, tf.float32)
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
+        largest_targets = self._largest_targets(batch, targets)
         if settings.popart_order == "gradient_first":
             self.head.update(targets, self._head_ids(batch), self._rewarded(batch))
 
@@ -191,6 +196,7 @@ class Learner(snt.Module):
             "gradient_norm": gradient_norm,
             "learning_rate": learning_rate,
             "policy_lag": lag,
+            "largest_target": largest_targets,
         }
 
     def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
@@ -265,6 +271,13 @@ class Learner(snt.Module):
         """Returns which rollouts `[B]` have a reward other than 0, as it is learned from."""
         rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
         return tf.reduce_any(rewards != 0, axis=0)
+
+    def _largest_targets(self, batch: Rollout, targets: tf.Tensor) -> tf.Tensor:
+        """Returns each head's largest |G - mu| / sigma in the batch; negative where it has none."""
+        head_ids = self._head_ids(batch)
+        shift, scale = self.head.statistics(head_ids)  # [B]
+        sizes = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
+        return tf.math.unsorted_segment_max(sizes, head_ids, self.head.num_tasks)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""

@@ -33,7 +33,7 @@ _NOTHING = "it has nothing to report yet"
 RECENT_EPISODES = 100
 # The columns, beside `frames`, of the tables of a run's metrics.
 METRICS = {
-    "statistics": ("task", "shift", "scale"),
+    "statistics": ("task", "shift", "scale", "largest_target"),
     "gradients": ("loss", "task", "norm"),
     "batches": ("task", "share"),
     "progress": ("frames_per_second", "memory_mib", "entropy"),
@@ -316,9 +316,14 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
             return [(frames, task, *(_known(record[n][task]) for n in names)) for task in tasks]
 
         found: dict[str, list[tuple]] = {
-            "statistics": by_task("shift", "scale") if config.use_popart else [],
             "batches": by_task("batch_share") if "batch_share" in record else [],
         }
+        if config.use_popart:
+            targets = record.get("largest_target", {})  # Older records have none.
+            found["statistics"] = [
+                (*row, _known(targets[row[1]]) if row[1] in targets else np.nan)
+                for row in by_task("shift", "scale")
+            ]
         found["gradients"] = [
             (frames, loss, task, _known(norms[task]) if task in norms else np.nan)
             for loss, name in LOSSES.items()

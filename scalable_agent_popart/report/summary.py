@@ -36,6 +36,7 @@ COLUMNS = (
     "effect",  # Of differences: Hedges' g.
     "p",  # Of differences: of an exact permutation test.
 )
+_LARGE = 30  # A target of more sigmas is large.
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 # Measures of a population's members, and how each is made of their scores.
 _OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
@@ -183,10 +184,22 @@ def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def _statistics(table: pd.DataFrame) -> pd.DataFrame:
-    """Gives each run's shift and scale of each task as they were last."""
+    """Returns each run's statistics of each task, and the size of its normalised targets.
+
+    Shift and scale are those of the last record. Of targets, in sigmas, it is the largest of all
+    records, and the share of records whose largest is above 30.
+    """
     keys = ["agent", "run", "seed", "task"]
-    last = table.groupby(keys, sort=False)[["shift", "scale"]].last()
-    return last.reset_index().melt(keys, var_name="measure")
+    known = table.assign(
+        large=table["largest_target"].gt(_LARGE).where(table["largest_target"] >= 0)
+    )
+    found = known.groupby(keys, sort=False).agg(
+        shift=("shift", "last"),
+        scale=("scale", "last"),
+        largest_target=("largest_target", "max"),
+        large_targets=("large", "mean"),
+    )
+    return found.reset_index().melt(keys, var_name="measure").dropna(subset="value")
 
 
 def _gradients(table: pd.DataFrame) -> pd.DataFrame:

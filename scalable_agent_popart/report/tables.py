@@ -66,7 +66,7 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
         ]
         return pd.concat(parts) if parts else pd.DataFrame()
 
-    names = ["task", "frames", "shift", "scale", "episode_return"]
+    names = ["frames", *METRICS["statistics"], "episode_return"]
     return _of_runs(comparison.even_runs, names, read)
 
 

@@ -244,12 +244,14 @@ def _record(
     """Logs an update and the state of the actors; raises DivergenceError if it is not finite."""
     _check(learner, metrics)
     frames = int(learner.frames)
-    values = {name: float(tensor) for name, tensor in metrics.items()}
+    values = {n: float(tensor) for n, tensor in metrics.items() if not tensor.shape.rank}
     restarts = actors.restarts()
     by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
+        largest = zip(config.suite.tasks, metrics["largest_target"].numpy().tolist(), strict=True)
+        by_task["largest_target"] = {task: value for task, value in largest if value >= 0}
     # Values that the update reports are those that it used.
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())

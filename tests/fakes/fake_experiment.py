@@ -1,6 +1,7 @@
 """Stands in for `experiment.py` where it is tested in which order runs are trained and tested.
 
-It learns from a hundred frames every hundredth of a second and saves at SIGTERM. A run whose flags
+It learns from a hundred frames every hundredth of a second, in which it finishes a game, and saves
+at SIGTERM. A game's return is the learning rate, if there is one. A run whose flags
 have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
 `go` beside the run directory. A test that finds a file `terminate` there removes it and is
 terminated. A population has three members: the first never begins, the second has learned before,
@@ -66,6 +67,11 @@ def main(arguments: list[str]) -> None:
             continue
         frames += 100
         line = json.dumps({"frames": frames, "frames_per_second": 10})
+        if "learning_rate" in flags:
+            value = 1e4 * float(flags["learning_rate"])
+            episode = {"task": "pong", "episode_return": value, "frames": frames}
+            with (run / "episodes.jsonl").open("a") as file:
+                file.write(json.dumps(episode) + "\n")
         with metrics.open("a") as file:  # Left to be closed, it would lose what `save` raises.
             file.write(line + "\n")
 

@@ -49,7 +49,7 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
     assert (config.multi_head, config.use_popart) == (agent == "multihead", agent == "popart")
     first, *lines = _FILES[name].read_text().splitlines()
     assert re.match(rf"# (.*[^\w-])?{config.agent_name} (on|with) ", first)
-    assert all(re.fullmatch(r"# .+|--\w+(=[\w.,+-]+)?", line) for line in lines)
+    assert all(re.fullmatch(r"# .+|--\w+(=[\w.,:+-]+)?", line) for line in lines)
     assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
     assert not set(config.tuned) & given.keys(), "sampled by each member"
     assert not any(line.startswith("--dataset_path") for line in lines)

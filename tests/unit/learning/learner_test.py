@@ -64,6 +64,7 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     shape = PIXEL_CONTROL_SHAPE if learner.q_head else SMALL
     batch = make_batch(use_lstm="use_lstm" in kind, shape=shape)
     before, old_scale = snapshot(learner.variables), head.scale.numpy()
+    head_ids = batch.task_id.numpy() if head.num_tasks > 1 else np.zeros(4, int)
     if statistics_first:
         head.update(tf.constant(expected_losses(learner, batch)[1], tf.float32), batch.task_id)
     with tf.GradientTape() as tape:
@@ -73,6 +74,9 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     for variable, gradient in zip(learner._parameters, gradients, strict=True):
         assert np.any(gradient), f"{variable.name} must learn"
         variable.assign_sub(gradient)
+    normalised = (
+        np.abs(np.array(targets) - head.shift.numpy()[head_ids]) / head.scale.numpy()[head_ids]
+    )
     if not statistics_first:
         head.update(tf.constant(targets, tf.float32), batch.task_id)
     learned = (*learner._parameters, head.shift, head.second_moment)
@@ -84,6 +88,9 @@ def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) 
     losses |= {"total_loss": total, "gradient_norm": tf.linalg.global_norm(gradients)}
     for name, value in losses.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
+    for i, largest in enumerate(metrics["largest_target"].numpy()):
+        own = normalised[:, head_ids == i]
+        assert largest == pytest.approx(own.max(), rel=1e-4) if own.size else largest < 0
     for variable, value in zip(learned, expected, strict=True):
         scale = 1e-5 * max(1.0, np.abs(value).max())
         np.testing.assert_allclose(variable, value, rtol=0, atol=scale, err_msg=variable.name)

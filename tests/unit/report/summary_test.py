@@ -83,7 +83,7 @@ def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", use_popart=True, level_name="pong,boxing")
     record: dict[str, Any] = {"frames_per_second": 10.0, "memory_mib": 7.0}
     record |= {"shift": dict.fromkeys(("pong", "boxing"), 2.0)}
-    record |= {"scale": {"pong": 3.0, "boxing": 4.0}}
+    record |= {"scale": {"pong": 3.0, "boxing": 4.0}, "largest_target": {"pong": 31.0}}
     # After 50 records up to 80,000 frames a longer one, and one of the last batch.
     for frames, pong in ((100_000, 0.9), (100_001, 1.0)):
         append(run.metrics, record | {"frames": frames, "batch_share": {"pong": pong, "boxing": 0}})
@@ -98,6 +98,8 @@ def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
     assert found == pytest.approx(expected, abs=1e-4)
     scales = by_measure["scale"].set_index("task")["value"]
     assert scales.to_dict() == {"pong": 3.0, "boxing": 4.0}
+    (largest,), (share,) = (by_measure[n]["value"] for n in ("largest_target", "large_targets"))
+    assert (largest, share) == (31.0, 1.0), "of one task, in the records that tell"
 
 
 def test_learning_curves_of_the_runs_that_count_are_averaged(tmp_path: Path) -> None:

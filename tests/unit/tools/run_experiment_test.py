@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from absl import flags
 
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, metrics, wait_until
 
 _ENDLESS = 10**9
+_FIRST_SEED = 1_000_000  # It is the first of those that are a search's alone.
 
 
 class Experiment:
@@ -222,3 +225,66 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(experiment: Experiment) 
     assert "diverged" in log.read_text()
     assert (experiment.run_path("good") / "evaluation.json").exists()
     assert [run["frames"] for run in experiment.reported()] == [200, 300]
+
+
+def test_a_search_trains_the_better_half_further_and_writes_the_best(
+    experiment: Experiment,
+) -> None:
+    files = [
+        experiment.flag_file(name, _ENDLESS, f"--level_name=pong{more}")
+        for name, more in (("first", ""), ("second", "\n--multi_head"))
+    ]
+    rounds = ["--search_settings=5", "--search_frames=200,400,600"]
+    for _ in range(2):  # The second time all is done.
+        code, error = experiment.run(*rounds, *files)
+        assert code == 0, error
+    table = pd.read_csv(experiment.folder / "report" / "search.csv")
+    for name, own in table.groupby("agent"):
+        rates = dict(zip(own.setting, own.learning_rate, strict=True))
+        best = sorted(rates, key=lambda number: -rates[number])
+        assert own.setting.tolist() == [*best, *best[:3], *best[:2]]
+        assert own.seed.tolist() == [_FIRST_SEED + number for number in own.setting]
+        assert own.frames.tolist() == 5 * [200] + 3 * [400] + 2 * [600]
+        winner = (experiment.folder / "report" / f"{name}.flags").read_text()
+        assert f"--learning_rate={rates[best[0]]:.6g}\n" in winner
+        assert ("--multi_head" in winner) == (name == "second")
+        for number in range(5):
+            run = f"{name}-setting-{number:02d}-{_FIRST_SEED + number}"
+            path = experiment.folder / "runs" / run
+            reached = 200 * (1 + (number in best[:3]) + (number in best[:2]))
+            assert [line["frames"] for line in metrics(path)] == [*range(100, reached + 1, 100)]
+            assert not (path / "tests").exists()
+    assert table.agent.nunique() == 2
+
+
+def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None:
+    file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
+    asked = ["--search_settings=2", "--search_frames=200", file, "--", "--fake=fail"]
+    code, error = experiment.run(*asked)
+    assert (code, error.count("\n")) == (1, 1)
+    assert "no run of first came to 200 frames" in error
+    finished = experiment.folder / "runs" / f"first-setting-01-{_FIRST_SEED + 1}"
+    (finished / "metrics.jsonl").write_text('{"frames": 200}\n')
+    assert experiment.run(*asked) == (0, "")
+    table = pd.read_csv(experiment.folder / "report" / "search.csv")
+    assert table.setting.tolist() == [1, 0]
+    assert table.fitness[1] == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--search_frames=200", "--seeds=2"], "--seeds means nothing with --search_frames"),
+        (["--search_frames=200,100"], "whole numbers, each above the one before"),
+        (["--search_frames=1e6"], "whole numbers"),
+        (["--search_frames=200"], "names no --level_name"),
+        (["--seeds=1000000"], "--seeds from 1000000 on are those of searches"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(
+    experiment: Experiment, given: list[str], told: str
+) -> None:
+    code, error = experiment.run(*given, experiment.flag_file("first"))
+    assert (code, error.count("\n")) == (1, 1)
+    assert told in error
+    assert not (experiment.folder / "runs").exists()
