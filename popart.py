@@ -30,7 +30,9 @@ Choices that the paper leaves open or allows to be made either way:
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
 * The statistics are updated after the gradient step, as in the implementation notes. The order is
-  the caller's: calling `update` first gives the "just-in-time" variant.
+  the caller's: calling `update` first gives the "just-in-time" variant. The learner calls it first
+  where an average begins (`is_new`), since a task's first rewards would otherwise be learned from
+  on their own scale, whatever that is.
 * The weights start a hundred times smaller than a linear layer's usually do. A first value far
   above the rewards' scale would be preserved by the rescaling: with sigma on its way from 1 to
   0.01 the weights would grow a hundredfold, and their gradients would drown the policy's.
@@ -159,8 +161,18 @@ class ValueHead(snt.Module):
         shift = tf.stop_gradient(tf.cast(self.shift, tf.float32))
         return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
+    def is_new(self, task_ids: tf.Tensor) -> tf.Tensor:
+        """Returns whether the average of each task id is still empty; never with a fixed start."""
+        if self.count is None:
+            return tf.zeros_like(task_ids, tf.bool)
+        return tf.gather(self.count, task_ids) == 0
+
     def update(
-        self, targets: tf.Tensor, task_ids: tf.Tensor, rewarded: tf.Tensor | None = None
+        self,
+        targets: tf.Tensor,
+        task_ids: tf.Tensor,
+        rewarded: tf.Tensor | None = None,
+        included: tf.Tensor | None = None,
     ) -> None:
         """Moves the statistics towards a batch's value targets and preserves the outputs.
 
@@ -173,6 +185,7 @@ class ValueHead(snt.Module):
           task_ids: `[B]` integer, the task of each rollout.
           rewarded: `[B]` bool, whether a rollout has a reward other than 0; by default all have. A
             task's rollouts before the first such one are left out of an average.
+          included: `[B]` bool, the rollouts to update with; by default all.
         """
         if not self.normalise:
             return
@@ -188,6 +201,8 @@ class ValueHead(snt.Module):
         # a_1, ..., a_k leave
         #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
         own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
+        if included is not None:
+            own_task *= tf.cast(included, tf.float64)[:, tf.newaxis]
         counted, weights = own_task, 2 * [own_task * self._step_size]
         if self.count is not None:
             if rewarded is not None:

@@ -157,7 +157,7 @@ class Learner(snt.Module):
         weights = self.agent.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
-            parts, _ = self._losses(batch, update_statistics=False)
+            parts, *_ = self._losses(batch, updates_statistics=False)
         named = {
             "policy_gradient_norm": "policy_gradient_loss",
             "total_gradient_norm": "total_loss",
@@ -170,9 +170,9 @@ class Learner(snt.Module):
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings, hyperparameters = self._settings, self.hyperparameters
         if self._num_microbatches > 1:
-            parts, targets, gradients = self._differentiate_in_turn(batch)
+            parts, targets, began, gradients = self._differentiate_in_turn(batch)
         else:
-            parts, targets, gradients = self._differentiate(batch)
+            parts, targets, began, gradients = self._differentiate(batch)
         gradient_norm = tf.linalg.global_norm(gradients)
         if settings.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
@@ -185,7 +185,8 @@ class Learner(snt.Module):
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         largest_targets = self._largest_targets(batch, targets)
         if settings.popart_order == "gradient_first":
-            self.head.update(targets, self._head_ids(batch), self._rewarded(batch))
+            rewarded = self._rewarded(batch)
+            self.head.update(targets, self._head_ids(batch), rewarded, included=~began)
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
@@ -199,30 +200,34 @@ class Learner(snt.Module):
             "largest_target": largest_targets,
         }
 
-    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
+    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
         """Computes `_losses` of an update, and the gradient of the total to each parameter."""
-        statistics_first = self._settings.popart_order == "statistics_first"
         with tf.GradientTape() as tape:
-            parts, targets = self._losses(batch, statistics_first)
-        return parts, targets, tape.gradient(parts["total_loss"], self._parameters)
+            parts, targets, began = self._losses(batch, updates_statistics=True)
+        return parts, targets, began, tape.gradient(parts["total_loss"], self._parameters)
 
-    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, list]:
+    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
         """Computes the same, of one microbatch after the other."""
         results: list[tuple] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
                 own = rollouts.select(batch, ids)
             results.append(self._differentiate(own))
-        parts, targets, gradients = zip(*results, strict=True)
+        parts, targets, began, gradients = zip(*results, strict=True)
         parts, gradients = (
             tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
         )
-        return parts, tf.concat(targets, axis=1), gradients
+        return parts, tf.concat(targets, axis=1), tf.concat(began, axis=0), gradients
 
-    def _losses(self, batch: Rollout, update_statistics: bool) -> tuple[dict, tf.Tensor]:
+    def _losses(
+        self, batch: Rollout, updates_statistics: bool
+    ) -> tuple[dict, tf.Tensor, tf.Tensor]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
 
-        If `update_statistics`, these targets update the statistics before they scale anything.
+        If it `updates_statistics`, these targets update the statistics before they scale anything:
+        all of them if statistics go first, and otherwise those of tasks whose average they begin.
+        Without that a task's first rewards would be learned from on their own scale. The last
+        result is the rollouts `[B]` that have been counted so.
         """
         settings, env_outputs = self._settings, batch.env_outputs
         # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
@@ -244,8 +249,10 @@ class Learner(snt.Module):
             values=value.unnormalised[:-1],
             bootstrap_value=value.unnormalised[-1],
         )
-        if update_statistics:
-            self.head.update(returns.vs, head_ids, self._rewarded(batch))
+        goes_first = settings.popart_order == "statistics_first"
+        began = self.head.is_new(head_ids) | goes_first  # [B]
+        if updates_statistics and (goes_first or self.head.count is not None):
+            self.head.update(returns.vs, head_ids, self._rewarded(batch), included=began)
             value = self.head(unroll.features, step_ids)
         shift, scale = self.head.statistics(head_ids)  # [B]
         value_loss = losses.value_loss(returns.vs, value.normalised[:-1], shift, scale)
@@ -265,7 +272,7 @@ class Learner(snt.Module):
                 taken.action,
                 tf.where(led_to.done, 0.0, settings.pixel_control_discount),
             )
-        return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs
+        return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs, began
 
     def _rewarded(self, batch: Rollout) -> tf.Tensor:
         """Returns which rollouts `[B]` have a reward other than 0, as it is learned from."""
