@@ -2,32 +2,6 @@
 # BASE is a Debian 13, or another Debian with Python 3.13.
 ARG BASE=python:3.13-slim
 
-# In its place a checkout of DeepMind Lab is given, with --build-context lab=FOLDER.
-FROM scratch AS lab
-
-# Its wheel. Without a checkout this does nothing.
-FROM $BASE AS wheels
-ARG LAB_RENDERER=osmesa
-ARG PIP_INDEX_URL
-ARG PIP_CERT
-RUN --mount=type=bind,target=/context \
-    --mount=type=bind,from=lab,target=/lab \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    set -e; \
-    mkdir /wheels; \
-    if [ -e /lab/BUILD ]; then \
-      apt-get update; \
-      apt-get install --yes --no-install-recommends python3-venv python3-dev \
-        g++ gcc libabsl-dev libegl-dev libeigen3-dev libgl-dev libglib2.0-dev libjpeg-dev \
-        liblua5.1-0-dev libosmesa6-dev libpng-dev libsdl2-dev libxml2-dev ninja-build pkg-config \
-        zip zlib1g-dev; \
-      python3 -m venv /venv; \
-      sed -n '/^numpy==/,/[^\\]$/p' /context/requirements/image.txt > /numpy.txt; \
-      /venv/bin/pip install --no-cache-dir --no-deps --require-hashes --requirement /numpy.txt; \
-      /venv/bin/python /context/tools/build_deepmind_lab.py \
-        --source=/lab --output=/wheels --renderer="$LAB_RENDERER"; \
-    fi
-
 FROM $BASE AS program
 
 # Any value adds what TensorFlow needs for GPUs.
@@ -42,7 +16,6 @@ ARG PIP_CERT
 
 ENV HOME=/tmp PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app
 RUN --mount=type=bind,target=/context \
-    --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     set -e; \
     install_packages() { \
@@ -56,14 +29,10 @@ RUN --mount=type=bind,target=/context \
     python3 -m venv /venv; \
     pip install --no-cache-dir --no-deps --require-hashes \
       --requirement "/context/requirements/image${CUDA:+-cuda}.txt"; \
-    if [ -n "$LAB_WHEEL" ]; then LAB_WHEEL=/context/$LAB_WHEEL; fi; \
-    for wheel in $LAB_WHEEL /wheels/*.whl; do \
-      if [ "$wheel" = "$LAB_WHEEL" ] || [ -e "$wheel" ]; then \
-        pip install --no-cache-dir "$wheel"; \
-        install_packages $(python -c 'import importlib.metadata as metadata; \
-          print(*metadata.metadata("deepmind-lab").get_all("Requires-External", []))'); \
-      fi; \
-    done
+    if [ -n "$LAB_WHEEL" ]; then \
+      pip install --no-cache-dir "/context/$LAB_WHEEL" dm-env six; \
+      install_packages zip libosmesa6 libegl1 libgl1; \
+    fi
 
 WORKDIR /app
 COPY LICENSE *.py ./
