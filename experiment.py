@@ -216,7 +216,7 @@ def _report(given: Mapping[str, Any]) -> None:
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
     runs = list(find_runs(asked.runs))
-    for line in page.write_report(runs, asked.report_dir, _own_suite(given), asked.ignore_flags):
+    for line in page.write_report(runs, asked.report_dir, _own_suite(given)):
         print(f"note: {line}", file=sys.stderr)
     print(f"report written: {asked.report_dir}/report.html")
 

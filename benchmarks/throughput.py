@@ -201,8 +201,9 @@ def main(argv: list[str]) -> None:
     except UserError as error:
         sys.exit(f"error: {error}")
     hardware.prepare_process()
-    config = factory.settle(config)
-    report(config, run(config, factory.settle(other) if other else None))
+    for each in (config, other or config):
+        factory.check_precision(each)
+    report(config, run(config, other))
 
 
 if __name__ == "__main__":

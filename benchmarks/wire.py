@@ -207,7 +207,6 @@ def act(num_jobs: int) -> float:
     flags_given = {"level_name": "pong", "network": "shallow", "num_actors": num_actors}
     with tempfile.TemporaryDirectory() as folder:
         config = Config.from_flags({**flags_given, "actor_jobs": num_jobs, "logdir": folder})
-        config = factory.settle(config)
         spec = factory.make_rollout_spec(config)
         parts = trainer.Parts()
         learner = parts.make_learner(config, spec)
@@ -249,7 +248,7 @@ def update(num_jobs: int) -> tuple[float, float]:
     What the jobs themselves compute is not to count, so their process runs only where the learner
     leaves a core idle.
     """
-    config = factory.settle(_config())
+    config = _config()
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     batch = tf.nest.map_structure(

@@ -267,12 +267,11 @@ class Config:
         ..., "Global norm that gradients are clipped to; 0: never.", low=0
     )
     precision: str = setting(
-        "auto",
-        "Type of the convolutional part of the network; all else is float32. auto: bfloat16 where "
-        "it is measured to be clearly faster as the run begins; a run that is resumed keeps its "
-        "type.",
-        choices=("float32", "bfloat16", "auto"),
+        "float32",
+        "Type of the convolutional part of the network; the rest is float32.",
+        choices=("float32", "bfloat16"),
         modes=_RUNS,
+        older="float32",
     )
     gpus: int = setting(
         -1,
@@ -338,11 +337,14 @@ class Config:
         Settings that did not exist when it was made have their defaults, or what these were then.
         """
         older = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
-        for name in SETTINGS.keys() & record["flags"].keys():
-            kind, value = cls.__dataclass_fields__[name].type, record["flags"][name]
+        flags = dict(record["flags"])
+        if flags.get("precision") == "auto":  # An older version chose, and recorded nothing of it.
+            del flags["precision"]
+        for name in SETTINGS.keys() & flags.keys():
+            kind, value = cls.__dataclass_fields__[name].type, flags[name]
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"--{name} is {value!r}")
-        return cls.from_settings({**older, **record["flags"]}, suite_record.recorded(record, own))
+        return cls.from_settings({**older, **flags}, suite_record.recorded(record, own))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
@@ -498,6 +500,7 @@ class Config:
             for name, declared in SETTINGS.items()
             if declared.belongs_to in (EXPERIMENT, CHECKPOINT) and name not in self.tuned
             if declared.modes != ("pbt",) or self.population_size
+            if not declared.needs or getattr(self, declared.needs)
         }
         # Not where the images lie, but whether there are any for levels that show them.
         return {**flags, "dataset_path": not self.remarks()}
@@ -562,11 +565,8 @@ class Config:
 
         These are the seed and those of `experiment`. Actors and their threads are not, since they
         follow the machine, though the policy's lag and the tasks' shares follow from them.
-        `--precision=auto` becomes one type or the other, so that it differs from neither.
         """
         then, now = ({"seed": each.seed, **each.experiment} for each in (previous, self))
-        if "auto" in (then["precision"], now["precision"]):
-            now["precision"] = then["precision"]
         return {
             name: (getattr(previous, name), getattr(self, name))
             for name in now
@@ -603,8 +603,6 @@ class Config:
         # What its tests are to be like is asked each time, and its part in a run of many is over.
         own = {n: v for n, v in self.flags.items() if SETTINGS[n].belongs_to not in (TEST, JOB)}
         asked = {n: v for n, v in given.items() if SETTINGS[n].belongs_to != JOB}
-        if asked.get("precision") == "auto":
-            del asked["precision"]  # It is the run's.
         config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
         # Scores are of raw rewards, whatever the clipping, and may be of other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
@@ -633,9 +631,6 @@ class ReportConfig:
         REPORT,
     )
     report_dir: str = setting("", "Where to write the report.", REPORT)
-    ignore_flags: tuple = setting(
-        (), "Flags, such as precision, by which runs are not told apart as agents.", REPORT
-    )
 
 
 # All settings, in the order of their declaration, and those of each record by name.

@@ -1,9 +1,8 @@
 """The parts of a run, made from its configuration."""
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 import popart
 from environments import CheckedPool, EnvironmentPool, without_exit
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.agent import frame_stack, networks
+from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -27,40 +26,20 @@ _IMAGES_PER_PART = 64
 _MAX_MICROBATCH_PIXELS = 6_000_000
 # Min number of environments a thread: a call of the policy costs as much as some images more.
 _MIN_ACTORS_PER_THREAD = 8
-# Images that the types of convolutions are compared with on a processor.
-_SAMPLE_IMAGES = 16
 
 
-def settle(config: Config) -> Config:
-    """Replaces `--precision=auto` by the type of convolutions that is faster on this machine.
-
-    It is measured once, with what the network is mostly made of and images of the size that it
-    sees. A `UserError` refuses bfloat16, asked for or taken on another machine, where it cannot be
-    computed.
-    """
-    if config.precision == "bfloat16" and not _computes_bfloat16(config.network):
-        raise UserError(
-            "this machine cannot compute convolutions in bfloat16: give --precision=float32"
-        )
-    if config.precision != "auto":
-        return config
-    channels = config.suite.num_channels
-    channels *= frame_stack.NUM_FRAMES if config.suite.stacks_frames else 1
-    # A GPU computes a batch at once.
-    images = config.batch_size * config.unroll_length if hardware.has_gpu() else _SAMPLE_IMAGES
-    taken = _faster_type(config.network, (images, config.height, config.width, channels))
-    return replace(config, precision=taken.name)
-
-
-@functools.cache
-def _computes_bfloat16(network: str) -> bool:
-    make_work = functools.partial(networks.sample_work, network, (1, 16, 16, 1))
-    return hardware.prepare_work(make_work, tf.bfloat16) is not None
-
-
-@functools.cache
-def _faster_type(network: str, shape: tuple[int, ...]) -> tf.DType:
-    return hardware.faster_type(functools.partial(networks.sample_work, network, shape))
+def check_precision(config: Config) -> None:
+    """Raises UserError if this machine cannot compute convolutions in the configured type."""
+    if config.precision == "float32":
+        return
+    torso = networks.TORSOS[config.network](tf.as_dtype(config.precision), "SAME")
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(torso.convolve(tf.zeros([1, 1, 16, 16, 1], tf.uint8)))
+        tape.gradient(loss, torso.trainable_variables)
+    except tf.errors.OpError as error:
+        told = f"this machine cannot compute convolutions in {config.precision}"
+        raise UserError(f"{told}: give --precision=float32") from error
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:
@@ -94,7 +73,7 @@ def _bare_agent(config: Config) -> Agent:
         config.use_lstm,
         stacked_frame=frame if suite.stacks_frames else None,
         reads_instructions=suite.has_instructions,
-        dtype=tf.as_dtype(settle(config).precision),
+        dtype=tf.as_dtype(config.precision),
         num_parts=num_parts,
         padding=config.padding.upper(),
     )

@@ -5,7 +5,6 @@ and residual sums run in the torso's compute type, float32 or bfloat16; every we
 so is all else.
 """
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -147,44 +146,6 @@ class ShallowTorso(Torso):
 
 
 TORSOS: dict[str, Callable[[tf.DType, str], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
-
-# Convolutions that stand for a torso's when types are compared: channels, kernel, stride, whether
-# max pooling follows. Of the deep torso these are four of fifteen; all take seconds to trace.
-_SAMPLES = {
-    "deep": ((16, 3, 1, True), (16, 3, 1, False), (16, 3, 1, False), (32, 3, 1, True)),
-    "shallow": ((16, 8, 4, False), (32, 4, 2, False)),
-}
-
-
-def sample_work(network: str, shape: tuple[int, ...], dtype: tf.DType) -> Callable[[], object]:
-    """Makes a call that does what takes an update's time: convolutions and their gradients.
-
-    `shape` is that of the images, `[N, H, W, C]`.
-    """
-    layers = _SAMPLES[network]
-    num_inputs = (shape[-1], *(num_channels for num_channels, *_ in layers))
-    # Constants, so that no random number is taken from those that a run's seed gives.
-    images = tf.zeros(shape, tf.uint8)
-    weights = [
-        (tf.fill([kernel, kernel, num_inputs[i], num_channels], 0.01), tf.zeros([num_channels]))
-        for i, (num_channels, kernel, _, _) in enumerate(layers)
-    ]
-
-    @functools.partial(tf.function, autograph=False)  # Nothing to convert, and no file to leave.
-    def work(images: tf.Tensor, weights: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            hidden = tf.cast(images, dtype)
-            for (_, _, stride, pools), layer in zip(layers, weights, strict=True):
-                kernel, bias = (tf.cast(tensor, dtype) for tensor in layer)
-                hidden = tf.nn.relu(_add_bias(tf.nn.conv2d(hidden, kernel, stride, "SAME"), bias))
-                if pools:
-                    hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
-            loss = tf.reduce_sum(tf.cast(hidden, tf.float32))
-        gradients = tf.nest.flatten(tape.gradient(loss, weights))
-        return tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
-
-    return lambda: work(images, weights).numpy()
 
 
 class InstructionEncoder(snt.Module):

@@ -64,7 +64,8 @@ class Tester:
     """
 
     def __init__(self, config: Config):
-        self._config = config = factory.settle(config)
+        factory.check_precision(config)
+        self._config = config
         self._directory = RunDirectory(config.logdir)
         suite = config.suite
         trained = [task for task in suite.tasks if task in suite.test_versions]

@@ -175,17 +175,14 @@ class PopulationDirectory:
             )
         return begun
 
-    def join(self, config: Config, precision: str) -> str:
-        """Begins the population, or raises as `check`; returns the first member's `precision`."""
+    def join(self, config: Config) -> None:
+        """Begins the population if no member has; raises as `check`."""
         self.check(config)  # A run's directory, too, has a lock.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
             flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
-            begun = self.check(config)
-            if begun is None:
-                begun = dataclasses.replace(config, precision=precision)
-                write_atomically(self._settings, begun.record)
-        return begun.precision
+            if self.check(config) is None:
+                write_atomically(self._settings, config.record)
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
         """Makes a member's configuration of the population's, and what the member starts with."""

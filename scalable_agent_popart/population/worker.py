@@ -66,11 +66,11 @@ class Worker:
         """
         population = self._population
         config = dataclasses.replace(self._config, pbt_member=number, pbt_places=1)
-        begun = population.check(config)
+        population.check(config)
         own = population.member_config(config, number, self._starting_values(number))
         RunDirectory(own.logdir).check(own)
-        precision = population.join(config, (begun or factory.settle(config)).precision)
-        own = dataclasses.replace(own, precision=precision)
+        factory.check_precision(config)
+        population.join(config)
         while True:
             try:
                 member = Member(own, population, takes_turns)

@@ -1,11 +1,10 @@
 """Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.suites import Suite
 
@@ -60,20 +59,12 @@ class Comparison:
         return f"{self.suite.title}, a subset of {len(tasks)} of {len(known)} tasks: {named}"
 
 
-def compare(
-    runs: Sequence[Run], suite: Suite | None, ignored: Collection[str] = ()
-) -> tuple[list[Comparison], list[str]]:
+def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison], list[str]]:
     """Groups runs of any agents and benchmarks into comparisons of agents on the same tasks.
 
-    The tasks are those of `suite`, or by default those trained on. `ignored` flags do not tell
-    agents apart: a UserError if they do not anyway. Gives also a line for each run left out.
+    The tasks are those of `suite`, or by default those trained on. Also returns a line for each run
+    left out.
     """
-    for name in ignored:
-        if not any(name in _experiment(run) for run in runs) or name in _IN_NAMES:
-            raise UserError(
-                f"--ignore_flags={name} is no flag by which agents are told apart beside their "
-                "names, such as precision or batch_size; leave it out"
-            )
     groups: dict[tuple, list[Run]] = {}
     left_out = []
     for run in runs:
@@ -87,7 +78,7 @@ def compare(
             key = (asked.tasks, own.name, own.full_score, own.normalised, scores)
             groups.setdefault(key, []).append(run)
     comparisons = [
-        Comparison(group[0].config.suite.select(tasks), _agents(group, ignored))
+        Comparison(group[0].config.suite.select(tasks), _agents(group))
         for (tasks, *_), group in groups.items()
     ]
     return comparisons, left_out
@@ -104,15 +95,15 @@ def agent_label(name: str, suite: Suite, others: Sequence[str] = (), **flags: An
     return f"{name} ({', '.join(words)})" if words else name
 
 
-def _agents(runs: Sequence[Run], ignored: Collection[str]) -> tuple[Agent, ...]:
+def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     """Groups runs by label and flags; where a label has several, their differences are added."""
     labels: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        flags = repr(sorted(_experiment(run, ignored).items()))
+        flags = repr(sorted(_experiment(run).items()))
         labels.setdefault(_label(run), {}).setdefault(flags, []).append(run)
     agents = []
     for groups in labels.values():
-        experiments = [_experiment(own[0], ignored) for own in groups.values()]
+        experiments = [_experiment(own[0]) for own in groups.values()]
         differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
         lengths = Counter(len(names.split(",")) for names in {e["level_name"] for e in experiments})
         for own, flags_of in zip(groups.values(), experiments, strict=True):
@@ -144,7 +135,7 @@ def _label(run: Run, others: Sequence[str] = ()) -> str:
     return agent_label(config.agent_name, config.suite, [*words, *others], **variant)
 
 
-def _experiment(run: Run, ignored: Collection[str] = ()) -> dict[str, Any]:
+def _experiment(run: Run) -> dict[str, Any]:
     """Gives the flags that make an experiment, with its tasks always in the same order.
 
     Of a population also what all its members began with, or None if they began with several values.
@@ -157,7 +148,7 @@ def _experiment(run: Run, ignored: Collection[str] = ()) -> dict[str, Any]:
             # A lineage has them as float32.
             values = {float(f"{own[name]:.6g}") for own in begun if name in own}
             flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
-    return {name: value for name, value in flags.items() if name not in ignored}
+    return flags
 
 
 def _in_order(suite: Suite) -> Suite:

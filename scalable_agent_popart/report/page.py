@@ -52,14 +52,13 @@ def write_report(
     paths: Sequence[str],
     report_dir: str,
     suite: Suite | None = None,
-    ignored: Collection[str] = (),
 ) -> list[str]:
     """Writes a report on the runs in some directories; returns a line for each thing left out.
 
     What is in the directories may be anybody's. Its text is never markup, neither in the page nor
     in the Markdown, and no file of them gets into the page.
 
-    Raises UserError if no run can be read, or nothing written, or flags cannot be ignored.
+    Raises UserError if no run can be read, or nothing written.
     """
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
@@ -68,7 +67,7 @@ def write_report(
             skipped += runs[-1].problems
         except UserError as error:
             skipped.append(f"{path} skipped: {error}")
-    comparisons, left_out = compare(runs, suite, ignored)
+    comparisons, left_out = compare(runs, suite)
     skipped += left_out
     for agent in (agent for comparison in comparisons for agent in comparison.agents):
         for seed, count in Counter(run.seed for run in agent.runs).items():

@@ -375,7 +375,7 @@ def _read_evaluations(
         f"{directory.path}: its test at {frames:,} frames acted in {own}, and it was trained in "
         f"{precision}"
         for frames, own in sorted(tested)
-        if precision not in ("auto", own)
+        if precision != own
     ]
     return tuple(found)
 

@@ -175,9 +175,6 @@ class RunDirectory:
                 else:
                     history.insert(0, change)
             changed = config.changes(then)
-            if before.config.precision == "auto" != config.precision:
-                # Older runs did not record which type it was, which may be another one.
-                changed["precision"] = ("auto", config.precision)
             if changed and frames:
                 history.append(Change(frames, changed, revision))
         record = {

@@ -3,13 +3,10 @@
 import contextlib
 import ctypes
 import gc
-import math
 import os
 import platform
 import re
 import resource
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)  # glibc before 2.35 takes only the second.
 
 _MAX_OPEN_FILES = 2**16
-
-_MEASURING_SECONDS, _MIN_ROUNDS = 0.5, 8  # Types are compared for at least both.
-# bfloat16 has to be so many times as fast; nearer to 1 noise would decide, for each run anew.
-_MIN_GAIN = 1.05
-
-MakeWork = Callable[[tf.DType], Callable[[], object]]
 
 
 def prepare_process(gpus: int = -1) -> None:
@@ -146,40 +137,3 @@ def device() -> dict[str, Any]:
         ],
         **({"missing_gpu": why} if (why := missing_gpu()) else {}),
     }
-
-
-def prepare_work(make_work: MakeWork, dtype: tf.DType) -> Callable[[], object] | None:
-    """Makes the call that does some work in a type, and compiles it; None if that is impossible."""
-    try:
-        work = make_work(dtype)
-        work()
-    except tf.errors.OpError as error:
-        logging.info("no convolutions in %s here (%s)", dtype.name, type(error).__name__)
-        return None
-    return work
-
-
-def faster_type(make_work: MakeWork) -> tf.DType:
-    """Returns the type in which some work takes less time: bfloat16 if it clearly does, or float32.
-
-    `make_work` returns, given a type, a call that does the work in it and waits for its end. The
-    types take turns, and of each the shortest time counts, which other processes disturbed least.
-    """
-    prepared = [prepare_work(make_work, dtype) for dtype in (tf.float32, tf.bfloat16)]
-    works = [work for work in prepared if work is not None]
-    if len(works) < len(prepared):
-        return tf.float32
-    # A processor's own time, which passes only while it works for this process.
-    clock = time.perf_counter if has_gpu() else time.process_time
-    shortest = [math.inf, math.inf]
-    rounds, start = 0, time.perf_counter()
-    while rounds < _MIN_ROUNDS or time.perf_counter() - start < _MEASURING_SECONDS:
-        for i, work in enumerate(works):
-            begin = clock()
-            work()
-            shortest[i] = min(shortest[i], clock() - begin)
-        rounds += 1
-    gain = shortest[0] / shortest[1]
-    taken = tf.bfloat16 if gain >= _MIN_GAIN else tf.float32
-    logging.info("convolutions in %s: bfloat16 is %.2f times as fast", taken.name, gain)
-    return taken

@@ -154,7 +154,7 @@ def run_actor_job(config: Config) -> int | None:
     Returns None at the end, or the number of the signal that asked to stop. Raises UserError if the
     learner has another configuration.
     """
-    config = factory.settle(config)  # For this machine.
+    factory.check_precision(config)
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
     handshake, name = _handshake(config, agent, spec), f"actor job {config.task}"

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,10 +98,7 @@ def train(
         directory.check(config)  # Again: from here on no other process moves the run on.
         if config.uses_port:
             prepare_keys(config)  # Before more is written, as they may be refused.
-        previous = directory.read_config(config.suite)
-        if previous is not None and config.precision == "auto":
-            config = replace(config, precision=previous.precision)
-        config = factory.settle(config)
+        factory.check_precision(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)

@@ -137,7 +137,7 @@ def make_population(
     given = {"mode": "pbt", "population_size": 5, "seed": 7, "level_name": "catch5", **flags}
     config = Config.from_flags({"logdir": str(path), "use_popart": True, **given})
     population, tasks = PopulationDirectory(str(path)), config.suite.tasks
-    population.join(config, config.precision)
+    population.join(config)
     for number, events in lineages.items():
         directory = population.member(number)
         directory.path.mkdir()

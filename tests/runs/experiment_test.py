@@ -26,7 +26,7 @@ from tests.fakes.programs import metrics
 
 TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 SIZES = {"num_actors": 10, "batch_size": 4, "unroll_length": 10, "total_environment_frames": 400}
-TINY = {"level_name": "catch5", "precision": "float32", **SIZES}
+TINY = {"level_name": "catch5", **SIZES}
 SHIFT = "learner/head/shift/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -48,18 +48,11 @@ def saved(logdir: Path, name: str = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE")
     return tf.train.load_variable(str(logdir / "checkpoints"), name)
 
 
-def measures(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Makes the measurement of types come out like this."""
-    monkeypatch.setattr(factory, "_faster_type", lambda network, shape: tf.as_dtype(name))
-
-
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 400 frames, for `logdir` to copy."""
     logdir = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        measures(monkeypatch, "float32")
-        train(logdir, use_popart=True, precision="auto")
+    train(logdir, use_popart=True)
     return logdir
 
 
@@ -71,7 +64,7 @@ def logdir(finished_run: Path, tmp_path: Path) -> Path:
 
 def go_on(logdir: Path, frames: int = 800, **given: Any) -> None:
     """Trains the copied run further."""
-    more = {"use_popart": True, "total_environment_frames": frames, "precision": "auto"}
+    more = {"use_popart": True, "total_environment_frames": frames}
     train(logdir, **{**more, **given})
 
 
@@ -165,24 +158,17 @@ def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[st
     assert recorded(logdir)["git_revision"] == "older"
 
 
-def test_the_type_that_was_measured_is_recorded_and_kept(
-    logdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_the_type_that_it_has_recorded(logdir: Path) -> None:
     record = recorded(logdir)
     assert record["flags"]["precision"] == "float32"
     assert record["device"] == hardware.device()
     assert {line["precision"] for line in metrics(logdir)} == {"float32"}
-    # A run that was recorded as auto goes on in the type that is measured then, and keeps it.
-    record["flags"]["precision"] = "auto"
+    record["flags"]["precision"] = "bfloat16"  # As an older version chose by itself.
     (logdir / "config.json").write_text(json.dumps(record))
-    measures(monkeypatch, "bfloat16")
     go_on(logdir, 440)
-    measures(monkeypatch, "float32")  # As another machine would.
+    assert recorded(logdir)["flags"]["precision"] == metrics(logdir)[-1]["precision"] == "bfloat16"
     assert test(logdir, test_num_episodes=1)["precision"] == "bfloat16"
     assert test(logdir, test_num_episodes=1, precision="float32")["precision"] == "float32"
-    go_on(logdir, 480)
-    assert recorded(logdir)["flags"]["precision"] == "bfloat16"
-    assert metrics(logdir)[-1]["precision"] == "bfloat16"
     assert "--precision was bfloat16 and is float32" in fails(logdir, precision="float32")
 
 

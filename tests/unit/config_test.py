@@ -58,7 +58,7 @@ def test_flags_have_the_declared_types_defaults_and_choices() -> None:
 def test_page_of_all_settings_is_current() -> None:
     text = write_configuration.page()
     assert write_configuration.PAGE.read_text() == text, "run tools/write_configuration.py"
-    assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs", "ignore_flags"))
+    assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs"))
 
 
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
@@ -194,7 +194,7 @@ def test_flags_that_mean_something_to_a_process_of_the_job_are_taken() -> None:
         {**_CLUSTER, **_POPART, "multi_head": False, "test_num_episodes": 5, **_HUMAN},
         {**_CLUSTER, "job_name": "actor", "task": 0, "log_seconds": 5.0, "record_video": True},
         {"learning_rate_schedule": "constant", "task": 0, "job_name": "learner"},
-        {"mode": "test", "network": "deep", "seed": 2, "precision": "auto", "num_actors": 5},
+        {"mode": "test", "network": "deep", "seed": 2, "precision": "bfloat16", "num_actors": 5},
         {**_PBT, **_CLUSTER, "pbt_member": 1, "pbt_episodes": 5, "learning_rate": 1e-3},
     ):
         assert _config("pong", **given).flags.items() >= given.items()
@@ -221,7 +221,10 @@ def test_older_runs_go_on_with_the_defaults_of_their_time() -> None:
     record = _config("pong", network="shallow", use_popart=True, popart_step_size=0.01).record
     for name in ("padding", "popart_start"):
         del record["flags"][name]
-    older = Config.from_record(record)
+    for recorded, then in {"bfloat16": "bfloat16", "auto": "float32"}.items():
+        record["flags"]["precision"] = recorded
+        older = Config.from_record(record)
+        assert older.precision == _config("pong").resuming(older, {}).precision == then
     command = {"level_name": "pong", "network": "shallow", "use_popart": True}
     resumed = Config.from_flags(command).resuming(older, command)
     for config in (older, resumed):
@@ -332,7 +335,7 @@ def test_a_test_has_the_runs_settings_but_is_asked_for_its_own() -> None:
     again = trained.for_test(_HUMAN)
     assert (again.test_num_episodes, again.starts, again.seed) == (200, "human", 5)
     assert again.for_test({}).starts == "noop"
-    assert trained.for_test({"precision": "auto"}).precision == again.precision == "bfloat16"
+    assert again.precision == "bfloat16"
     assert trained.for_test({"precision": "float32"}).precision == "float32"
     assert trained.for_test({"reward_clipping": "none"}).reward_clipping == "none"
     with pytest.raises(UserError, match="--log_seconds is for --mode=train"):

@@ -1,7 +1,5 @@
 """The parts of a run are those that its configuration and the machine ask for."""
 
-import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.agent import networks
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system import hardware
@@ -95,36 +94,17 @@ def test_a_batch_is_split_into_microbatches_where_the_deep_network_sees_many_pix
     assert factory._num_microbatches(config) == 1
 
 
-def test_auto_is_measured_with_the_images_and_the_network_of_the_run_and_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def faster_type(make_work: functools.partial) -> tf.DType:
-        assert all(np.isfinite(make_work(dtype)()) for dtype in (tf.float32, tf.bfloat16))
-        asked.append(make_work.args)
-        return tf.bfloat16
-
-    monkeypatch.setattr(hardware, "has_gpu", lambda: False)
-    monkeypatch.setattr(hardware, "faster_type", faster_type)
-    monkeypatch.setattr(factory, "_faster_type", functools.cache(factory._faster_type.__wrapped__))
+def test_a_type_that_cannot_be_computed_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for network in ("shallow", "deep"):
-        config = make_config("pong", network=network, precision="auto")
-        for _ in range(2):
-            assert factory.settle(config) == replace(config, precision="bfloat16")
-    config = make_config(precision="auto")
-    assert set(convolutions(config, 3, bootstrap=True)) == {"bfloat16"}
-    assert [network for network, _ in asked] == ["shallow", "deep", "shallow"]
-    catch = (config.height, config.width, config.suite.num_channels)
-    assert [shape[1:] for _, shape in asked] == [(84, 84, 4), (84, 84, 4), catch]
+        factory.check_precision(make_config(network=network, precision="bfloat16"))
 
+    def fail(*_: object) -> None:
+        raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
-def test_a_type_that_was_taken_elsewhere_and_cannot_be_computed_here_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(factory, "_computes_bfloat16", lambda network: False)
-    with pytest.raises(UserError, match=r"cannot compute .* give --precision=float32"):
-        factory.settle(make_config(precision="bfloat16"))
+    monkeypatch.setattr(networks.Torso, "convolve", fail)
+    factory.check_precision(make_config())
+    with pytest.raises(UserError, match=r"cannot compute .* bfloat16: give --precision=float32"):
+        factory.check_precision(make_config(precision="bfloat16"))
 
 
 def test_actors_need_not_know_of_pixel_control() -> None:

@@ -161,16 +161,6 @@ def test_a_residual_block_adds_to_what_it_is_given() -> None:
     np.testing.assert_array_equal(block(inputs), inputs)
 
 
-def test_measuring_takes_no_random_number_of_the_run() -> None:
-    drawn = []
-    for measures in (False, True):
-        tf.random.set_seed(3)
-        if measures:
-            assert np.isfinite(networks.sample_work("shallow", (2, 21, 21, 1), tf.bfloat16)())
-        drawn.append(tf.random.uniform([4]).numpy().tolist())
-    assert drawn[0] == drawn[1]
-
-
 def random_words(*lengths: int) -> np.ndarray:
     """Instructions of so many words, `[N, MAX_WORDS]`."""
     buckets = np.random.default_rng(0).integers(1, NUM_WORD_BUCKETS + 1, (len(lengths), MAX_WORDS))

@@ -97,25 +97,21 @@ def test_if_members_begin_at_once_the_first_one_decides(
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
     configs = [_population(pbt_member=n, batch_size=8 + n % 2) for n in range(4)]
     with ThreadPoolExecutor(len(configs)) as pool:
-        joining = [pool.submit(population.join, config, "float32") for config in configs]
+        joining = [pool.submit(population.join, config) for config in configs]
     begun = population.read_config()
-    assert begun in [dataclasses.replace(config, precision="float32") for config in configs]
+    assert begun in configs
     for config, joined in zip(configs, joining, strict=True):
         assert (joined.exception() is None) == (config.batch_size == begun.batch_size)
 
 
-def test_members_share_a_type_and_another_population_is_refused(tmp_path: Path) -> None:
+def test_members_share_a_population_and_another_one_is_refused(tmp_path: Path) -> None:
     population = PopulationDirectory(str(tmp_path / "population"))
     assert population.check(_population()) is None
     assert not population.path.exists()
-    expected = dataclasses.replace(_population(), precision="bfloat16")
-    for given, measured in (
-        ({}, "bfloat16"),
-        ({"pbt_member": 3, "num_actors": 9, "learning_rate": 1.0}, "float32"),
-    ):
-        assert population.join(_population(**given), measured) == "bfloat16"
-        assert population.check(_population(**given)) == population.read_config() == expected
-    for refuse in (population.check, lambda config: population.join(config, "bfloat16")):
+    for given in ({}, {"pbt_member": 3, "num_actors": 9, "learning_rate": 1.0}):
+        population.join(_population(**given))
+        assert population.check(_population(**given)) == population.read_config() == _population()
+    for refuse in (population.check, population.join):
         with pytest.raises(UserError, match=r"another population: .*--seed was 1 and is 7;"):
             refuse(_population(seed=7))
 

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -22,8 +20,8 @@ def _runs(folder: Path, *flags: dict[str, Any]) -> list[Run]:
     return [read_run(str(folder / str(i))) for i in range(len(flags))]
 
 
-def _labels(runs: list[Run], *ignored: str) -> dict[str, list[str]]:
-    (comparison,), left_out = compare(runs, None, ignored)
+def _labels(runs: list[Run]) -> dict[str, list[str]]:
+    (comparison,), left_out = compare(runs, None)
     assert left_out == []
     return {agent.label: [run.path.name for run in agent.runs] for agent in comparison.agents}
 
@@ -40,15 +38,6 @@ def test_runs_of_the_same_flags_are_one_agent_and_labels_name_the_others(tmp_pat
         ("PopArt-IMPALA (unclipped, popart_step_size=0.0003)", ["5"]),
         ("PopArt-IMPALA (unclipped, popart_step_size=0.01)", ["6"]),
     ]
-
-
-def test_flags_beside_those_in_agents_names_can_be_ignored(tmp_path: Path) -> None:
-    runs = _runs(tmp_path, {"precision": "float32"}, {"precision": "bfloat16"})
-    assert len(_labels(runs)) == 2
-    assert _labels(runs, "precision") == {"IMPALA": ["0", "1"]}
-    for name in ("presicion", "use_popart"):
-        with pytest.raises(UserError, match=f"--ignore_flags={name} is no flag"):
-            compare(runs, None, [name])
 
 
 def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(tmp_path: Path) -> None:

@@ -1,58 +1,16 @@
 """The machine's properties, on machines that the tests make up, and the process's own settings."""
 
-import functools
 import gc
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from scalable_agent_popart.system import cores, hardware
 from tests.fakes.programs import ROOT
-
-
-@pytest.mark.parametrize(
-    ("bfloat16", "expected"),
-    [
-        (lambda count: 0.0195, tf.float32),  # No clear gain.
-        # A first call that compiles, and pauses of a busy machine, do not count.
-        (lambda count: 5.0 if count == 1 else 0.01 + 0.2 * (count % 2), tf.bfloat16),
-        # A processor's own time counts, and on a GPU the time until it is done.
-        (lambda count: 0.01, "GPU"),
-    ],
-)
-def test_the_type_follows_the_shortest_time_of_each(
-    monkeypatch: pytest.MonkeyPatch, bfloat16: Callable[[int], float], expected: Any
-) -> None:
-    """Each bfloat16 work also waits for 0.05 s, during which no processor's time passes."""
-    now = waited = 0.0
-    log: list[str] = []
-
-    def work(dtype: tf.DType) -> None:
-        nonlocal now, waited
-        log.append(dtype.name)
-        now += bfloat16(log.count("bfloat16")) if dtype == tf.bfloat16 else 0.02
-        waited += 0.05 * (dtype == tf.bfloat16)
-
-    monkeypatch.setattr(hardware.time, "process_time", lambda: now)
-    monkeypatch.setattr(hardware.time, "perf_counter", lambda: now + waited)
-    monkeypatch.setattr(hardware, "has_gpu", lambda: expected == "GPU")
-    taken = hardware.faster_type(lambda dtype: functools.partial(work, dtype))
-    assert taken == (tf.float32 if expected == "GPU" else expected)
-    assert log == ["float32", "bfloat16"] * (len(log) // 2), "in turn"
-
-
-def test_a_type_that_a_device_cannot_compute_is_not_taken() -> None:
-    def fail(*_: object) -> Any:
-        raise tf.errors.UnimplementedError(None, None, "no such kernel")
-
-    make = {tf.float32: lambda dtype: int, tf.bfloat16: fail}
-    assert hardware.faster_type(lambda dtype: make[dtype](dtype)) == tf.float32
 
 
 @pytest.mark.parametrize("gpus", [[], ["H100", "A2"]])
