@@ -252,10 +252,11 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
 
     print(f"{_describe_job(config, given)}: loading TensorFlow", file=sys.stderr)
     tensorflow_import.import_quietly()
+    from scalable_agent_popart.distributed import actor_side, learner_side  # noqa: PLC0415
     from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
     from scalable_agent_popart.population import worker  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
-    from scalable_agent_popart.training import remote_actors, trainer  # noqa: PLC0415
+    from scalable_agent_popart.training import trainer  # noqa: PLC0415
 
     learns = config.mode != "test" and config.job_name == "learner"
     # All jobs may have the same flags, and a test has the run's; but only a learner demands a GPU.
@@ -271,13 +272,15 @@ def _run(config: Config, given: Mapping[str, Any]) -> int | None:
         else:
             evaluate.Tester(config).test()
         return None
+    parts = learner_side.RemoteParts() if config.uses_port else None
     if config.mode == "pbt" and config.job_name == "learner":
-        return worker.Worker(config, start, show_progress=True).train_member(config.pbt_member)
+        members = worker.Worker(config, start, parts, show_progress=True)
+        return members.train_member(config.pbt_member)
     if config.job_name == "actor":
         if config.pbt_member >= 0:
             config = population.member_config(config, config.pbt_member, {})
-        return remote_actors.run_actor_job(config)
-    return trainer.train(config)
+        return actor_side.run_actor_job(config)
+    return trainer.train(config, parts=parts)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

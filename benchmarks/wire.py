@@ -29,16 +29,17 @@ from absl import app, flags
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs import keys
-from scalable_agent_popart.system import hardware
-from scalable_agent_popart.training import trainer
-from scalable_agent_popart.training.remote_actors import Publisher, RemoteQueue
-from scalable_agent_popart.training.transport import (
+from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed.actor_side import RemoteQueue
+from scalable_agent_popart.distributed.learner_side import Publisher, RemoteParts
+from scalable_agent_popart.distributed.wire import (
     LearnerLink,
     LearnerPort,
     max_rollouts_per_call,
 )
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.system import hardware
+from scalable_agent_popart.training import trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
@@ -208,7 +209,7 @@ def act(num_jobs: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         config = Config.from_flags({**flags_given, "actor_jobs": num_jobs, "logdir": folder})
         spec = factory.make_rollout_spec(config)
-        parts = trainer.Parts()
+        parts = RemoteParts() if num_jobs else trainer.Parts()
         learner = parts.make_learner(config, spec)
         with parts.make_actors(config, spec, learner) as actors:
             version = -_WARM_UP_BATCHES

@@ -11,8 +11,8 @@ directory. Whoever has these files can take part in the run.
 import sys
 from pathlib import Path
 
+from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.runs import keys
 
 
 def main(arguments: list[str]) -> None:

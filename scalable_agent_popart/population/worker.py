@@ -29,12 +29,18 @@ _REMINDER_SECONDS = 600.0
 class Worker:
     """Trains members of a population in this process, one after the other, as others may do."""
 
-    def __init__(self, config: Config, start: Mapping[str, float], show_progress: bool = False):
+    def __init__(
+        self,
+        config: Config,
+        start: Mapping[str, float],
+        parts: trainer.Parts | None = None,
+        show_progress: bool = False,
+    ):
         self._config = config
         self._start = start
         self._show_progress = show_progress
         self._population = PopulationDirectory(config.logdir)
-        self._parts = ReusedParts()
+        self._parts = parts or ReusedParts()
         self._warned: set[int] = set()  # Of members that have begun with other values.
 
     def take_turns(self) -> Iterator[int | None]:

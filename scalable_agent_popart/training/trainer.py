@@ -25,7 +25,6 @@ from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
-from scalable_agent_popart.training.remote_actors import RemoteActors, prepare_keys
 
 
 class Tuner:
@@ -58,19 +57,24 @@ class Tuner:
 
 
 class Parts:
-    """Makes the learner and the actors of a run; one object may make those of several runs."""
+    """Makes the learner and the actors of a run; one object may make those of several runs.
+
+    Actors are threads of this process; a subclass may make others.
+    """
 
     def __init__(self) -> None:
         self.policies: dict[int, Policy] = {}  # Of the runs so far; see `ActorThreads`.
+
+    def prepare(self, config: Config) -> None:
+        """Makes what actors need and a user may have to mend, before anything else is written."""
 
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
         """Makes a learner that has learned nothing."""
         return factory.make_learner(config, spec)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Makes actors of other processes if the learner is to have a port, or else of this one."""
-        if config.uses_port:
-            return RemoteActors(config, spec, learner)
+        """Makes the actors that play for the learner, not yet started."""
+        assert not config.uses_port, "its actors are those of distributed.learner_side.RemoteParts"
         return LocalActors(config, spec, learner, self.policies)
 
 
@@ -96,8 +100,7 @@ def train(
         stack.callback(directory.close)
         directory.lock()
         directory.check(config)  # Again: from here on no other process moves the run on.
-        if config.uses_port:
-            prepare_keys(config)  # Before more is written, as they may be refused.
+        parts.prepare(config)
         factory.check_precision(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)

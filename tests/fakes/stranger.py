@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import tensorflow as tf
 
-from scalable_agent_popart.runs import keys
+from scalable_agent_popart.distributed import keys
 
 METHODS = ("Handshake", "Status", "Weights", "Put")
 

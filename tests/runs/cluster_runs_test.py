@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.distributed import actor_side, keys, learner_side
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.runs import keys
-from scalable_agent_popart.training import remote_actors, trainer
+from scalable_agent_popart.training import trainer
 from tests.fakes.programs import (
     DEADLINE_SECONDS,
     Programs,
@@ -35,8 +35,8 @@ class NoSignal(SimpleNamespace):
 def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)
-    monkeypatch.setattr(remote_actors, "StopOnSignal", NoSignal)
+    monkeypatch.setattr(learner_side, "_FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr(actor_side, "StopOnSignal", NoSignal)
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
     ended: list[int | None] = []
@@ -44,13 +44,13 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
         where["total_environment_frames"] = frames
         role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
         actor = Config.from_flags({**where, **role})
-        job = threading.Thread(target=lambda: ended.append(remote_actors.run_actor_job(actor)))  # noqa: B023
+        job = threading.Thread(target=lambda: ended.append(actor_side.run_actor_job(actor)))  # noqa: B023
         job.start()
         role = {"learner_address": "localhost:0", "log_seconds": 0.1, "precision": "float32"}
-        trainer.train(Config.from_flags({**where, **role}))
+        trainer.train(Config.from_flags({**where, **role}), parts=learner_side.RemoteParts())
         job.join(DEADLINE_SECONDS)
     assert ended == [None, None]
-    assert remote_actors.run_actor_job(actor) is None, "one that comes too late ends as well"
+    assert actor_side.run_actor_job(actor) is None, "one that comes too late ends as well"
     lines = metrics(tmp_path)
     assert lines[-1]["frames"] == 2400
     assert {line["precision"] for line in lines} == {"float32"}
@@ -92,5 +92,5 @@ def test_keys_that_others_can_read_are_refused_before_anything_is_written(tmp_pa
     (tmp_path / "keys" / "learner.key").chmod(0o644)
     flags = {"level_name": "catch5", "logdir": str(tmp_path), "learner_address": "localhost:0"}
     with pytest.raises(UserError, match="open to other users"):
-        trainer.train(Config.from_flags(flags))
+        trainer.train(Config.from_flags(flags), parts=learner_side.RemoteParts())
     assert {path.name for path in tmp_path.iterdir()} == {"keys", "lock"}

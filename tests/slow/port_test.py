@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.runs import keys
-from scalable_agent_popart.training import remote_actors, transport
+from scalable_agent_popart.distributed import handshake, keys, wire
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, metrics, wait_until
 
 _NOBODY = 65534
@@ -41,7 +40,7 @@ class Run:
         config = Config.from_flags({**_FLAGS, "learner_address": self.address})
         self.spec = factory.make_rollout_spec(config)
         agent = factory.make_agent(config, self.spec)
-        self.handshake = remote_actors._handshake(config, agent, self.spec)
+        self.handshake = handshake.handshake(config, agent, self.spec)
 
     def start(self, *flags: str) -> subprocess.Popen[bytes]:
         given = [f"--{name}={value}" for name, value in _FLAGS.items()]
@@ -114,9 +113,9 @@ class Fuzzer:
         rollout = tf.nest.map_structure(
             lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
         )
-        self._payload = transport.to_bytes(rollout)
+        self._payload = wire.to_bytes(rollout)
         largest = 8 * len(self._payload)
-        self._too_much = bytes(3 * max(largest, transport._MAX_HANDSHAKE_BYTES))
+        self._too_much = bytes(3 * max(largest, wire._MAX_HANDSHAKE_BYTES))
         self._told = {"name": "client", "settings": run.handshake, "may_differ": {}}
 
     def handshake(self) -> bytes:
@@ -127,7 +126,7 @@ class Fuzzer:
         kind = self._random.choice(
             ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "handshake")
         )
-        whole = transport._PUT.pack(session, 1 + self._random.randrange(2**40), 1) + self._payload
+        whole = wire._PUT.pack(session, 1 + self._random.randrange(2**40), 1) + self._payload
         noise = self._random.randbytes(self._random.randrange(3 * len(self._payload)))
         if kind == "noise":
             return (
@@ -141,10 +140,10 @@ class Fuzzer:
             return "Put", b"", whole + noise + b"x"
         if kind == "count":
             count = self._random.choice((0, 2, 9, 2**32 - 1))
-            return "Put", b"", transport._PUT.pack(session, 2**50, count) + self._payload
+            return "Put", b"", wire._PUT.pack(session, 2**50, count) + self._payload
         if kind == "field":  # The task.
             task = self._random.choice((5, -1, 2**31 - 1)).to_bytes(4, "little", signed=True)
-            start = transport._PUT.size
+            start = wire._PUT.size
             return "Put", b"", whole[:start] + task + whole[start + 4 :]
         if kind == "replay":
             return "Put", whole, whole
@@ -163,11 +162,11 @@ def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
     fuzzer, own = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
     num_dropped, warm, dropped = 0, 0.0, False
-    channel = transport._open_channel(run.address, own)
+    channel = wire._open_channel(run.address, own)
     for message in range(_NUM_MESSAGES):
         if message % _MESSAGES_PER_CONNECTION == 0:
             channel.close()
-            channel = transport._open_channel(run.address, own)
+            channel = wire._open_channel(run.address, own)
             dropped = False
         # Each message is another client's, but for some of those that were dropped already.
         if message % 3 or not dropped:
@@ -221,9 +220,9 @@ class Light:
                     pause = 0.2
                     while True:
                         number += 1
-                        request = transport._PUT.pack(session, number, 1) + payload
+                        request = wire._PUT.pack(session, number, 1) + payload
                         status = await channel.unary_unary("/Learner/Put")(request, timeout=20)
-                        if transport._STATUS.unpack(status)[0]:
+                        if wire._STATUS.unpack(status)[0]:
                             self.sent.append(time.monotonic())
                             await asyncio.sleep(_ROLLOUT_SECONDS)
                         else:
@@ -238,7 +237,7 @@ def test_a_thousand_clients_are_served_and_find_a_learner_again(run: Run) -> Non
     rollout = tf.nest.map_structure(
         lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
     )
-    payload, told = transport.to_bytes(rollout), Fuzzer(run, 0).handshake()
+    payload, told = wire.to_bytes(rollout), Fuzzer(run, 0).handshake()
     clients = [Light(run, run.actor_keys()) for _ in range(_NUM_CLIENTS)]
 
     def all_sent_since(start: float) -> bool:

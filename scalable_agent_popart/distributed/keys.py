@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.directory import RunDirectory
 
 LEARNER, ACTOR = "learner", "actor"
 _AUTHORITY = "authority.crt"
@@ -33,6 +35,11 @@ class Keys(NamedTuple):
     authority: bytes
     certificate: bytes
     private_key: bytes
+
+
+def directory_of(config: Config) -> Path:
+    """Returns where the keys of a run are: `--keys_dir`, or a folder of the run directory."""
+    return Path(config.keys_dir) if config.keys_dir else RunDirectory(config.logdir).keys
 
 
 def make(directory: Path) -> None:

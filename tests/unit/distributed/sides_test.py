@@ -10,12 +10,15 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.distributed import learner_side as learner_module
+from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
+from scalable_agent_popart.distributed.handshake import differences, handshake
+from scalable_agent_popart.distributed.learner_side import RemoteActors
+from scalable_agent_popart.distributed.wire import LearnerLink, LearnerStatus
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
-from scalable_agent_popart.training import remote_actors, transport
-from scalable_agent_popart.training.transport import LearnerLink, LearnerStatus
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
 
@@ -69,18 +72,18 @@ class FakePort:
         pass
 
 
-LearnerSide = tuple[Learner, FakePort, remote_actors.RemoteActors]
+LearnerSide = tuple[Learner, FakePort, RemoteActors]
 
 
 @pytest.fixture
 def learner_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LearnerSide:
-    monkeypatch.setattr(remote_actors, "LearnerPort", FakePort)
-    monkeypatch.setattr(remote_actors, "_FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr(learner_module, "LearnerPort", FakePort)
+    monkeypatch.setattr(learner_module, "_FAREWELL_SECONDS", 0.0)
     config = flags(learner_address="localhost:1", batch_size=4, logdir=str(tmp_path / "run"))
     (tmp_path / "run").mkdir()
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
-    actors = remote_actors.RemoteActors(config, spec, learner)
+    actors = RemoteActors(config, spec, learner)
     return learner, actors._port, actors  # type: ignore[return-value]
 
 
@@ -160,11 +163,11 @@ class FakeLink:
         return len(taken), self.answer
 
 
-def actor_side() -> tuple[FakeLink, remote_actors.RemoteWeights, remote_actors.RemoteQueue]:
+def actor_side() -> tuple[FakeLink, RemoteWeights, RemoteQueue]:
     link, over = FakeLink(), threading.Event()
     variables = [tf.Variable([0.0]), tf.Variable([[0.0, 0.0]])]
-    weights = remote_actors.RemoteWeights(link, variables)  # type: ignore[arg-type]
-    return link, weights, remote_actors.RemoteQueue(link, over, 8)  # type: ignore[arg-type]
+    weights = RemoteWeights(link, variables)  # type: ignore[arg-type]
+    return link, weights, RemoteQueue(link, over, 8)  # type: ignore[arg-type]
 
 
 def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
@@ -190,8 +193,8 @@ def test_a_job_whose_suite_has_its_tasks_in_another_order_differs() -> None:
     first, second, *rest = config.suite.tasks
     suite = dataclasses.replace(config.suite, tasks=(second, first, *rest))
     other = dataclasses.replace(config, suite=suite)
-    handshakes = [remote_actors._handshake(c, agent, spec) for c in (config, other)]
-    assert transport.differences(*handshakes, "actor job 1") == (
+    handshakes = [handshake(c, agent, spec) for c in (config, other)]
+    assert differences(*handshakes, "actor job 1") == (
         f"task 0 is {second} at the learner and {first} at actor job 1; "
         f"task 1 is {first} at the learner and {second} at actor job 1"
     )
@@ -213,7 +216,7 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
     config = flags(**given, learner_address="host:1", job_name="actor", task=7)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            remote_actors.run_actor_job(config)
+            run_actor_job(config)
     assert len(set(seen)) == len(seen) == 2 * config.num_actors
 
 

@@ -30,9 +30,10 @@ from absl import logging
 
 from environments import NUM_WORD_BUCKETS, Observation
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.distributed.handshake import differences
+from scalable_agent_popart.distributed.keys import LEARNER, Keys
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs.keys import LEARNER, Keys
 from scalable_agent_popart.system import hardware
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # It would report every stranger who connects.
@@ -54,8 +55,6 @@ _MAX_WEIGHTS_ON_THEIR_WAY = 16
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
 _MAX_HANDSHAKE_BYTES, _MAX_NAME, _MAX_LINE = 2**19, 100, 500
-# How many differences a line names, and how much of a value.
-_MAX_NAMED, _MAX_VALUE = 3, 60
 # How many sessions and dropped clients are remembered; the oldest are forgotten.
 _MAX_REMEMBERED = 2**16
 
@@ -600,23 +599,6 @@ def _open_channel(address: str, keys: Keys) -> grpc.Channel:
         ("grpc.max_receive_message_length", -1),
     ]
     return grpc.secure_channel(address, credentials, options)
-
-
-def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
-    """Describes which of an actor job's settings differ from the learner's; at most the first."""
-
-    def show(value: Any) -> str:
-        text = str(value)
-        return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
-
-    differing = [key for key in {**own, **theirs} if theirs.get(key) != own.get(key)]
-    lines = [
-        f"{key} is {show(theirs.get(key))} at the learner and {show(own.get(key))} at {name}"
-        for key in differing[:_MAX_NAMED]
-    ]
-    if more := differing[_MAX_NAMED:]:
-        lines.append(f"and {len(more)} more differ")
-    return "; ".join(lines)
 
 
 def _refuse_misunderstanding(error: grpc.RpcError, address: str) -> None:

@@ -17,11 +17,11 @@ import tensorflow as tf
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.distributed import handshake, keys
+from scalable_agent_popart.distributed import wire as wire_module
+from scalable_agent_popart.distributed.wire import LearnerLink, LearnerPort, LearnerStatus
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs import keys
-from scalable_agent_popart.training import transport
-from scalable_agent_popart.training.transport import LearnerLink, LearnerPort, LearnerStatus
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
 SPEC = rollouts.rollout_spec(ArraySpec((2, 3, 1), np.uint8), (), num_actions=3, unroll_length=4)
@@ -106,7 +106,7 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
         lambda leaf: generator.integers(2, size=(3, *leaf.shape)).astype(leaf.dtype.as_numpy_dtype),
         SPEC,
     )
-    read = transport._Reader(SPEC, NUM_TASKS).read(memoryview(transport.to_bytes(sent)), 3)
+    read = wire_module._Reader(SPEC, NUM_TASKS).read(memoryview(wire_module.to_bytes(sent)), 3)
     for leaf, expected in zip(read, tf.nest.flatten(sent), strict=True):
         np.testing.assert_array_equal(leaf, expected)
 
@@ -143,7 +143,7 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     wait_until(lambda: link.put(marked(8, 1)) is not None)
     assert link.status(0.1) == LearnerStatus(0, 0, False)
     # The answer that comes after waiting in vain would be too late for the link.
-    monkeypatch.setattr(transport, "_WAIT_SECONDS", 2 * transport._TIMEOUT_SECONDS)
+    monkeypatch.setattr(wire_module, "_WAIT_SECONDS", 2 * wire_module._TIMEOUT_SECONDS)
     answers: list[LearnerStatus | None] = []
     asks = threading.Thread(target=lambda: answers.append(link.status(0.1)))
     asks.start()
@@ -162,8 +162,8 @@ def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     assert links[0].status() == LearnerStatus(1, 0, False, pause=0.0)
     links[0].put(marked(1, 1))
     still = SimpleNamespace(monotonic=lambda: 1e9, sleep=lambda seconds: None)
-    monkeypatch.setattr(transport, "time", still)
-    monkeypatch.setattr(transport, "_QUESTIONS_PER_SECOND", 0.25)
+    monkeypatch.setattr(wire_module, "time", still)
+    monkeypatch.setattr(wire_module, "_QUESTIONS_PER_SECOND", 0.25)
     pauses = [
         link.status(seconds).pause  # type: ignore[union-attr]
         for link, seconds in zip(links, (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), strict=True)
@@ -185,7 +185,7 @@ class Answers(LearnerLink):
         self.may_answer.set()
 
     def tell(self, free: int, pause: float) -> None:
-        self.answer = transport._STATUS.pack(0, free, 7, False, pause)
+        self.answer = wire_module._STATUS.pack(0, free, 7, False, pause)
 
     def _call(self, method: str, request: object) -> bytes | None:
         self.questions += 1
@@ -254,11 +254,11 @@ def test_differences_are_logged_or_refused_on_both_sides(
 def test_many_differences_make_a_short_line() -> None:
     own = {"--level_name": ",".join("abcd" * 20), **{f"task {i}": f"a{i}" for i in range(57)}}
     theirs = {"--level_name": ",".join("dcba" * 20), **{f"task {i}": f"b{i}" for i in range(57)}}
-    line = transport.differences(own, theirs, "actor job 7")
+    line = handshake.differences(own, theirs, "actor job 7")
     assert line.startswith("--level_name is d,c,b,a,d"), line
     assert "task 0 is b0 at the learner and a0 at actor job 7; task 1 is" in line
     assert line.endswith("; and 55 more differ")
-    assert len(line) < transport._MAX_LINE
+    assert len(line) < wire_module._MAX_LINE
 
 
 def test_a_handshake_has_room_for_thousands_of_tasks(wire: Wire) -> None:
@@ -311,9 +311,11 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
         own = keys.load(tmp_path / "other", keys.ACTOR)
         if stranger == "learner's":  # Which proves no actor job, for all that it is the run's.
             own = keys.load(wire.keys, keys.LEARNER)
-        channel = transport._open_channel(port.address, own._replace(authority=run_keys.authority))
+        channel = wire_module._open_channel(
+            port.address, own._replace(authority=run_keys.authority)
+        )
     with pytest.raises(grpc.RpcError) as refused:
-        wire.call(channel, "Weights", transport._FETCH.pack(bytes(16), -1))
+        wire.call(channel, "Weights", wire_module._FETCH.pack(bytes(16), -1))
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -331,7 +333,7 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(wire: Wire) -> Non
 def test_nothing_is_answered_before_a_handshake(wire: Wire, method: str) -> None:
     port = wire.open()
     port.publish(0, b"")
-    channel = transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
+    channel = wire_module._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
     with pytest.raises(grpc.RpcError) as refused:
         wire.call(channel, method, bytes(100))
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -363,10 +365,10 @@ def session(wire: Wire, channel: grpc.Channel) -> bytes:
 
 
 def put(session: bytes, number: int, count: int, payload: bytes) -> bytes:
-    return transport._PUT.pack(session, number, count) + payload
+    return wire_module._PUT.pack(session, number, count) + payload
 
 
-WHOLE = transport.to_bytes(marked(1, 1))
+WHOLE = wire_module.to_bytes(marked(1, 1))
 NAN = np.float32(np.nan).tobytes()
 BAD_PUTS = {
     "truncated": lambda own: put(own, 1, 1, WHOLE[:-1]),
@@ -376,7 +378,9 @@ BAD_PUTS = {
     "no header": lambda own: own,
     "a task that is not": lambda own: put(own, 1, 1, b"\x07" + WHOLE[1:]),
     "not a number": lambda own: put(own, 1, 1, WHOLE[:4] + NAN + WHOLE[8:]),
-    "no flags": lambda own: put(own, 1, 1, transport.to_bytes(marked(1, 1)).replace(b"\1", b"\2")),
+    "no flags": lambda own: put(
+        own, 1, 1, wire_module.to_bytes(marked(1, 1)).replace(b"\1", b"\2")
+    ),
 }
 
 
@@ -386,7 +390,7 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
 ) -> None:
     port = wire.open()
     port.publish(0, b"")
-    channel = transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
+    channel = wire_module._open_channel(port.address, keys.load(wire.keys, keys.ACTOR))
     code = grpc.StatusCode.PERMISSION_DENIED
     if bad == "not a number":
         code = grpc.StatusCode.INVALID_ARGUMENT
@@ -408,7 +412,7 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
 ) -> None:
     port = wire.open()
     port.publish(0, b"")
-    with transport._open_channel(port.address, keys.load(wire.keys, keys.ACTOR)) as channel:
+    with wire_module._open_channel(port.address, keys.load(wire.keys, keys.ACTOR)) as channel:
         request = put(session(wire, channel), 1, 1, WHOLE)
         call = channel.unary_unary("/Learner/Put")
         call(request, timeout=20)

@@ -1,4 +1,4 @@
-"""Actor jobs that a learner starts beside itself, as processes of the same machine."""
+"""Actor jobs that a learner starts next to itself, as processes of the same machine."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.system import child_program, cores, supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
-_COMMAND = "from scalable_agent_popart.training.actor_jobs import work; work()"
+_COMMAND = "from scalable_agent_popart.distributed.actor_processes import work; work()"
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 60.0
 _MAX_RESTARTS_IN_A_ROW = 7
 _HEALTHY_SECONDS = 60.0
@@ -21,7 +21,7 @@ _HEALTHY_SECONDS = 60.0
 _FAREWELL_SECONDS, _GRACE_SECONDS = 30.0, 10.0
 
 
-class ActorJobs:
+class ActorProcesses:
     """Processes that act for a learner, each started again where it dies."""
 
     def __init__(self, config: Config, address: str):
@@ -102,8 +102,8 @@ def work() -> None:
 
 
 def _play(config: Config) -> Iterator[int | None]:
+    from scalable_agent_popart.distributed import actor_side  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
-    from scalable_agent_popart.training import remote_actors  # noqa: PLC0415
 
     hardware.prepare_process()
-    yield remote_actors.run_actor_job(config)
+    yield actor_side.run_actor_job(config)

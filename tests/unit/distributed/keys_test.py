@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.errors import UserError, exit_code
-from scalable_agent_popart.runs import keys
 
 
 def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:

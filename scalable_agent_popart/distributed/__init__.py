@@ -1,0 +1,6 @@
+"""One run in many processes: the learner's side, the actors' side, the wire between them, its keys.
+
+It may know training and everything below it; nothing but the launch script may know it. Rollouts
+come to the learner's queue from actor jobs, and weights go back, over a port that only the run's
+own certificates open.
+"""

@@ -1,0 +1,163 @@
+"""An actor job's side of a run in many processes: it plays for a learner that is elsewhere."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Weights
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed.handshake import handshake
+from scalable_agent_popart.distributed.wire import LearnerLink, max_rollouts_per_call
+from scalable_agent_popart.errors import DivergenceError, PassingError
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.system.signals import StopOnSignal
+from scalable_agent_popart.training.local_actors import ActorThreads
+
+_POLL_SECONDS = 0.2
+_WAIT_SECONDS = 0.1  # Between looks for a learner that is not there.
+
+
+def run_actor_job(config: Config) -> int | None:
+    """Plays for the learner until that has finished, and waits for it whenever it is gone.
+
+    Returns None at the end, or the number of the signal that asked to stop. Raises UserError if the
+    learner has another configuration.
+    """
+    factory.check_precision(config)
+    spec = factory.make_rollout_spec(config)
+    agent = factory.make_agent(config, spec)
+    settings, name = handshake(config, agent, spec), f"actor job {config.task}"
+    directory, over = RunDirectory(config.logdir), threading.Event()
+
+    def locate() -> tuple[str, keys.Keys]:
+        address = config.learner_address
+        if not address:
+            address, finished_frames = directory.read_learner()
+            # The learner is gone, or soon will be, unless it is to go on with more frames.
+            if finished_frames >= config.total_environment_frames:
+                over.set()
+        return address, keys.load(keys.directory_of(config), keys.ACTOR)
+
+    may_differ = {"--precision": config.precision}  # Is only logged.
+    link = LearnerLink(locate, settings, name, may_differ)
+    weights = RemoteWeights(link, agent.trainable_variables)
+    with StopOnSignal() as stop, contextlib.closing(link):
+        while weights.newest is None and not over.is_set() and stop.signal_number is None:
+            weights.refresh()
+            over.wait(_WAIT_SECONDS)
+        if weights.newest is None:
+            return stop.signal_number
+        num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
+        sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
+        # Of this process alone: a job started again, and another one of its number, play otherwise.
+        own = int.from_bytes(os.urandom(4))
+        seed = np.random.SeedSequence([config.seed, config.task, own])
+        actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
+        actors.start()
+        try:
+            while not over.wait(_POLL_SECONDS) and stop.signal_number is None:
+                pass
+        finally:
+            actors.close()
+        try:
+            actors.raise_error()
+        except DivergenceError as error:  # Which the learner has to mend, and may have mended soon.
+            raise PassingError(str(error)) from error
+    return stop.signal_number
+
+
+class RemoteWeights:
+    """The learner's newest weights, fetched once for all threads of an actor job."""
+
+    def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable]):
+        """Connects nowhere yet; weights have the variables' shapes and types."""
+        self.newest: Weights | None = None  # Received last.
+        self._link = link
+        self._variables = variables
+        self._lock = threading.Lock()
+
+    def latest(self) -> Weights:
+        """Returns the newest weights; without a learner those received last."""
+        with self._lock:
+            self.refresh()
+        assert self.newest is not None
+        return self.newest
+
+    def refresh(self) -> None:
+        """Fetches the learner's weights if they are others than the newest received."""
+        found = self._link.weights(-1 if self.newest is None else self.newest.version)
+        if found is None:
+            return
+        version, blob = found  # The bytes of all variables, one after the other.
+        tensors, start = [], 0
+        for variable in self._variables:
+            dtype = np.dtype(variable.dtype.as_numpy_dtype)
+            flat = np.frombuffer(blob, dtype, variable.shape.num_elements(), start)
+            tensors.append(tf.constant(flat.reshape(variable.shape)))
+            start += flat.nbytes
+        self.newest = Weights(version, tensors)
+
+
+class RemoteQueue:
+    """The learner's queue as one actor thread sees it: a `RolloutSink`."""
+
+    def __init__(self, link: LearnerLink, over: threading.Event, max_per_call: int):
+        """Connects nowhere yet. The job ends when `over` is set."""
+        self._link = link
+        self._over = over
+        self._max_per_call = max_per_call
+        self._flows = False  # The last message was taken whole.
+
+    @property
+    def closed(self) -> bool:
+        return self._over.is_set()
+
+    def close(self) -> None:
+        self._over.set()
+
+    def reserve(self, count: int, seconds: float, behind: bool) -> int:
+        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago.
+
+        An actor thread that may wait does not ask, as long as all is taken that it sends.
+        """
+        del behind  # Actor jobs do not know the environments of others.
+        if self._flows and seconds:
+            return min(count, self._max_per_call)
+        return min(count, self._ask(seconds) or 0, self._max_per_call)
+
+    def put(self, rollouts: Rollout) -> None:
+        """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`.
+
+        Without a learner they are lost.
+        """
+        while not self.closed:
+            answer = self._link.put(rollouts)
+            if answer is None:
+                self._flows = False
+                return
+            taken, status = answer
+            if status.finished:
+                self.close()
+            self._flows = taken == len(rollouts.task_id)
+            if self._flows:
+                return
+            rollouts = tf.nest.map_structure(lambda leaf, taken=taken: leaf[taken:], rollouts)
+            while not self.closed and self._ask(_WAIT_SECONDS) == 0:
+                pass
+
+    def _ask(self, seconds: float) -> int | None:
+        """Returns what the learner has free, at once or after a while; None without a learner."""
+        status = self._link.status(seconds)
+        if status is None:
+            self._over.wait(min(_WAIT_SECONDS, seconds))
+            return None
+        if status.finished:
+            self.close()
+        return status.free

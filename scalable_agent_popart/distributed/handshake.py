@@ -1,0 +1,46 @@
+"""What a learner and its actor jobs must agree on, before they exchange anything else."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.rollouts import Rollout
+
+# How many differences a line names, and how much of a value.
+_MAX_NAMED, _MAX_VALUE = 3, 60
+
+
+def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
+    """Returns the settings that a learner and its actors must agree on."""
+    # Programs of other versions may differ where flags do not.
+    leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
+    shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
+    return {
+        **{f"--{flag}": value for flag, value in config.shared.items()},
+        "--pbt_member": config.pbt_member,
+        "--dataset_path given": not config.remarks(),
+        "the checksum of all shapes": zlib.crc32(shapes.encode()),
+        # Rollouts name their task by its number.
+        **{f"task {i}": task for i, task in enumerate(config.suite.tasks)},
+    }
+
+
+def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
+    """Describes which of an actor job's settings differ from the learner's; at most the first."""
+
+    def show(value: Any) -> str:
+        text = str(value)
+        return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
+
+    differing = [key for key in {**own, **theirs} if theirs.get(key) != own.get(key)]
+    lines = [
+        f"{key} is {show(theirs.get(key))} at the learner and {show(own.get(key))} at {name}"
+        for key in differing[:_MAX_NAMED]
+    ]
+    if more := differing[_MAX_NAMED:]:
+        lines.append(f"and {len(more)} more differ")
+    return "; ".join(lines)

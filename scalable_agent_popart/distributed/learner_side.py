@@ -1,0 +1,151 @@
+"""The learner's side of a run in many processes: its port, its actor processes, its weights.
+
+The wiring is that of one process (`LocalActors`), with the learner's port between the actors and
+its queue and weights.
+"""
+
+import contextlib
+import threading
+import time
+from typing import Self
+
+import numpy as np
+
+from scalable_agent_popart.acting.policy import WeightStore
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed.actor_processes import ActorProcesses
+from scalable_agent_popart.distributed.handshake import handshake
+from scalable_agent_popart.distributed.wire import LearnerPort
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.system.threads import Threads
+from scalable_agent_popart.training.actors import Actors
+from scalable_agent_popart.training.trainer import Parts
+
+# For so long a learner that has finished stays, so that actor jobs see that it has: longer than a
+# call that lost an earlier learner takes to fail, and they then back off.
+_FAREWELL_SECONDS = 30.0
+_ANY_LOOPBACK_PORT = "127.0.0.1:0"
+
+
+class RemoteParts(Parts):
+    """Parts of a run whose actors are other processes."""
+
+    def prepare(self, config: Config) -> None:
+        """Makes the learner's keys if there are none, before more is written; see `keys.load`."""
+        _prepare_keys(config)
+
+    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
+        """Opens the learner's port; raises UserError if it is taken."""
+        return RemoteActors(config, spec, learner)
+
+
+class RemoteActors(Actors):
+    """Actor jobs as the learner sees them; weights are shown to them on entering."""
+
+    threads: "Publisher"
+
+    def __init__(self, config: Config, spec: Rollout, learner: Learner):
+        """Opens the port, after making keys if there are none; raises UserError if it is taken."""
+        self._learner = learner
+        self._total_frames = config.total_environment_frames
+        self._has_others = bool(config.learner_address)  # Actor jobs not started here.
+        self._directory = RunDirectory(config.logdir)
+        queue = RolloutQueue(spec, config.batch_size)
+        self._port = LearnerPort(
+            config.learner_address or _ANY_LOOPBACK_PORT,
+            spec,
+            len(config.suite.tasks),
+            queue,
+            handshake(config, learner.agent, spec),
+            _prepare_keys(config),
+            {"--precision": config.precision},
+        )
+        self._jobs = ActorProcesses(config, self._port.address)
+        super().__init__(queue, config.batch_size, Publisher(self._port, learner))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._directory.record_learner(self._port.address)
+        self._jobs.start()
+        return self
+
+    def __exit__(self, exception_type: type | None, *exception: object) -> None:
+        finished = exception_type is None and self._learner.frames >= self._total_frames
+        with contextlib.ExitStack() as stack:  # The last is the first.
+            stack.callback(super().__exit__, exception_type)
+            stack.callback(self._port.close)
+            if finished and self._has_others:
+                stack.callback(time.sleep, _FAREWELL_SECONDS)
+                stack.callback(self.feed.close)
+            stack.callback(self._jobs.close, finished)
+            self.threads.close()  # Once it has shown the newest.
+            if finished:
+                self._port.finish()
+                self._directory.record_learner(self._port.address, int(self._learner.frames))
+
+    def next_batch(self) -> Rollout | None:
+        self._jobs.attend()
+        self._port.raise_error()
+        return super().next_batch()
+
+    def describe_start(self) -> str:
+        return "waiting for rollouts of actor jobs"
+
+    def publish(self, version: int) -> None:
+        self.threads.publish(version)
+
+
+class Publisher(Threads):
+    """A thread that shows actor jobs the newest weights, so that the learner need not wait."""
+
+    def __init__(self, port: LearnerPort, learner: Learner):
+        super().__init__()
+        self._port = port
+        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
+        self._wake_up = threading.Event()
+        self._stopping = False
+
+    def start(self) -> None:
+        self._show_newest()  # Before which no actor is let in.
+        self.start_thread("weights", self._work)
+
+    def publish(self, version: int) -> None:
+        """Has the learner's present weights shown, unless newer ones come first."""
+        self._store.publish(version)
+        self._wake_up.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake_up.set()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            self._wake_up.wait()
+            self._wake_up.clear()
+            stopping = self._stopping  # Read before the weights, so that the last are not missed.
+            self._show_newest()
+
+    def _show_newest(self) -> None:
+        version, tensors = self._store.latest()
+        arrays = [tensor.numpy() for tensor in tensors]
+        # No actor can act with others. They go on with the last, until the learner has noticed.
+        if all(np.isfinite(array).all() for array in arrays):
+            self._port.publish(version, b"".join(array.tobytes() for array in arrays))
+
+
+def _prepare_keys(config: Config) -> keys.Keys:
+    """Returns the learner's keys, after making them if there are none."""
+    folder = keys.directory_of(config)
+    if not folder.exists():
+        try:
+            keys.make(folder)
+        except UserError:
+            if not folder.exists():  # Another learner was not quicker, either.
+                raise
+    return keys.load(folder, keys.LEARNER)
