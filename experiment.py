@@ -98,7 +98,10 @@ def main(argv: list[str]) -> None:
         config_lib.refuse_meaningless(given)
         if given.get("mode") == "report":
             _report(given)
-        elif (number := _run(_make_config(given), given)) is not None:
+            return
+        config = _make_config(given)
+        job = _JOBS[config.mode, given.get("job_name", "learner")]
+        if (number := job(config, given)) is not None:
             sys.exit(128 + number)
     except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
         sys.exit(128 + signal.SIGINT)
@@ -221,66 +224,99 @@ def _report(given: Mapping[str, Any]) -> None:
     print(f"report written: {asked.report_dir}/report.html")
 
 
-def _describe_job(config: Config, given: Mapping[str, Any]) -> str:
-    """Describes what this process is about to do, before TensorFlow takes its time to load."""
-    if given.get("job_name") == "evaluator":
-        return f"evaluator of {config.agent_name} in {config.logdir}"
-    if config.mode == "test":
-        return f"test of {config.agent_name} in {config.logdir}"
-    if config.job_name == "actor":
-        learner = config.learner_address or f"the learner in {config.logdir}"
-        return f"actor job {config.task}, {config.num_actors} actors, for {learner}"
-    population = f"population of {config.population_size}, " if config.mode == "pbt" else ""
-    return f"{population}{config.agent_name} on {config.level_name}; logs in {config.logdir}"
-
-
-def _run(config: Config, given: Mapping[str, Any]) -> int | None:
-    """Does what the mode and the job ask for; returns the signal that ended it, if any."""
-    population = PopulationDirectory(config.logdir)
-    start = {name: v for name, v in given.items() if name in config.tuned}  # It is not sampled.
-    if config.mode == "pbt":
-        if config.job_name == "learner":  # An actor has no directory.
-            population.check(config)
-        if config.pbt_member < 0:
-            print(_describe_job(config, given), file=sys.stderr)
-            from scalable_agent_popart.population import workers  # noqa: PLC0415
-
-            return workers.train_population(config, start)
-    elif config.mode == "train" and config.job_name == "learner":
-        RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
-    from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
-
-    print(f"{_describe_job(config, given)}: loading TensorFlow", file=sys.stderr)
-    tensorflow_import.import_quietly()
-    from scalable_agent_popart.distributed import actor_side, learner_side  # noqa: PLC0415
-    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
-    from scalable_agent_popart.population import worker  # noqa: PLC0415
-    from scalable_agent_popart.system import hardware  # noqa: PLC0415
+def _train(config: Config, given: Mapping[str, Any]) -> int | None:
+    RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
+    _load_tensorflow(config, f"{config.agent_name} on {config.level_name}; logs in {config.logdir}")
     from scalable_agent_popart.training import trainer  # noqa: PLC0415
 
-    learns = config.mode != "test" and config.job_name == "learner"
+    return trainer.train(config, parts=_parts(config))
+
+
+def _train_population(config: Config, given: Mapping[str, Any]) -> int | None:
+    """Trains all members, or the one that is named."""
+    PopulationDirectory(config.logdir).check(config)
+    start = {name: v for name, v in given.items() if name in config.tuned}  # It is not sampled.
+    what = f"population of {config.population_size}, {config.agent_name} on {config.level_name}"
+    what += f"; logs in {config.logdir}"
+    if config.pbt_member < 0:
+        from scalable_agent_popart.population import workers  # noqa: PLC0415
+
+        print(what, file=sys.stderr)
+        return workers.train_population(config, start)
+    _load_tensorflow(config, what)
+    from scalable_agent_popart.population import worker  # noqa: PLC0415
+
+    members = worker.Worker(config, start, _parts(config), show_progress=True)
+    return members.train_member(config.pbt_member)
+
+
+def _parts(config: Config) -> Any:
+    """Returns what makes the run's actors, if they are other processes."""
+    if not config.uses_port:
+        return None
+    from scalable_agent_popart.distributed import learner_side  # noqa: PLC0415
+
+    return learner_side.RemoteParts()
+
+
+def _act(config: Config, given: Mapping[str, Any]) -> int | None:
+    learner = config.learner_address or f"the learner in {config.logdir}"
+    what = f"actor job {config.task}, {config.num_actors} actors, for {learner}"
+    _load_tensorflow(config, what, learns=False)
+    from scalable_agent_popart.distributed import actor_side  # noqa: PLC0415
+
+    if config.pbt_member >= 0:
+        population = PopulationDirectory(config.logdir)
+        config = population.member_config(config, config.pbt_member, {})
+    return actor_side.run_actor_job(config)
+
+
+def _test(config: Config, given: Mapping[str, Any]) -> None:
+    _load_tensorflow(config, f"test of {config.agent_name} in {config.logdir}", learns=False)
+    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
+
+    _exit_on_signals()
+    evaluate.Tester(config).test()
+
+
+def _follow(config: Config, given: Mapping[str, Any]) -> None:
+    """Tests a run again and again while it trains."""
+    _load_tensorflow(config, f"evaluator of {config.agent_name} in {config.logdir}", learns=False)
+    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
+
+    _exit_on_signals()
+    evaluate.follow(config)
+
+
+def _exit_on_signals() -> None:
+    """Ends by SystemExit, so that processes of environments and unfinished films are removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:
+    """Says what this process is about to do, loads TensorFlow, and chooses its devices."""
+    from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
+
+    print(f"{what}: loading TensorFlow", file=sys.stderr)
+    tensorflow_import.import_quietly()
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
+
     # All jobs may have the same flags, and a test has the run's; but only a learner demands a GPU.
     hardware.prepare_process(config.gpus if learns else -abs(config.gpus))
-    if config.mode == "test":
-        # Not at once, so that environments' processes and half-made films are cleared away.
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, _: sys.exit(128 + number))
-        if given.get("job_name") == "evaluator":
-            evaluate.follow(config)
-        else:
-            evaluate.Tester(config).test()
-        return None
-    parts = learner_side.RemoteParts() if config.uses_port else None
-    if config.mode == "pbt" and config.job_name == "learner":
-        members = worker.Worker(config, start, parts, show_progress=True)
-        return members.train_member(config.pbt_member)
-    if config.job_name == "actor":
-        if config.pbt_member >= 0:
-            config = population.member_config(config, config.pbt_member, {})
-        return actor_side.run_actor_job(config)
-    return trainer.train(config, parts=parts)
+
+
+# What a process does, by its mode and its job. It returns the signal that ended it, if any.
+_JOBS: dict[tuple[str, str], Callable[[Config, Mapping[str, Any]], int | None]] = {
+    ("train", "learner"): _train,
+    ("train", "actor"): _act,
+    ("pbt", "learner"): _train_population,
+    ("pbt", "actor"): _act,
+    ("test", "learner"): _test,
+    ("test", "evaluator"): _follow,
+}
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

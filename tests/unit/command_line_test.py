@@ -133,7 +133,7 @@ def test_an_exit_that_somebody_elses_code_asks_for_is_an_error() -> None:
     def leave(*_: object) -> None:
         sys.exit(code)
 
-    with mock.patch.object(experiment, "_run", leave):
+    with mock.patch.dict(experiment._JOBS, {("train", "learner"): leave}):
         for each in (None, 0, 3):
             code = each
             line = _refusal("--level_name=catch5")
