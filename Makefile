@@ -50,9 +50,11 @@ LOCK = $(PY) -m uv pip compile --quiet --upgrade --generate-hashes --no-annotate
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml $(wildcard requirements/*.txt)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python 3.11, 3.12 or 3.13 here that makes environments; try PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)  # Remove it to have it made of another Python.
-	$(PY) -m pip install --quiet --editable '.[test]'
+	$(PY) -m pip install --quiet --no-deps --require-hashes --requirement \
+	  requirements/python$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -10,6 +10,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tensorflow as tf
 from absl import logging
 
@@ -80,30 +81,14 @@ def allow_open_files() -> int:
 def memory() -> dict[str, float]:
     """Measures `memory_mib`, resident now of this process and its descendants.
 
-    Pages that descendants share count in parts. Empty where there is no `/proc`.
+    Pages that descendants share count in parts.
     """
-    if not (own := Path("/proc/self")).exists():
-        return {}
-    processes, total = [own], _resident_bytes(own, proportional=False)
-    for process in processes:  # The list grows meanwhile.
-        with contextlib.suppress(OSError):  # The process has ended.
-            # A child belongs to the thread that started it.
-            for children in process.glob("task/*/children"):
-                with contextlib.suppress(OSError):  # The thread has ended.
-                    processes += [Path("/proc", child) for child in children.read_text().split()]
-    for process in processes[1:]:
-        with contextlib.suppress(OSError):  # The process has ended.
-            total += _resident_bytes(process, proportional=True)
+    own = psutil.Process()
+    total = own.memory_info().rss
+    for process in own.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # The process has ended.
+            total += process.memory_full_info().pss
     return {"memory_mib": total / 2**20}
-
-
-def _resident_bytes(process: Path, proportional: bool) -> int:
-    """Measures a process's memory, if so asked with only its part of shared pages."""
-    if proportional:
-        with contextlib.suppress(OSError, StopIteration):
-            lines = (process / "smaps_rollup").read_text().splitlines()
-            return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 2**10
-    return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def has_gpu() -> bool:
