@@ -5,12 +5,11 @@ another module needs follow from the declarations.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from scalable_agent_popart import suites
+from scalable_agent_popart import config_checks, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
@@ -34,12 +33,7 @@ TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
-# A host's name or IPv4 address, or its IPv6 address in brackets; and a port.
-_ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 _PATTERNS = frozenset("*?[]\\")
-# A side of the image must have these for pixel control's deconvolutions.
-_MIN_PIXELS = 32
-_MIN_UNPADDED = 20  # A side of the image, for the shallow network's 8x8/4 and 4x4/2 convolutions.
 _MAX_TOLD = 5  # Differences that a message names.
 
 
@@ -369,85 +363,15 @@ class Config:
         if flags.get("use_popart"):  # Its heads are one per task anyhow; older runs recorded both.
             own["multi_head"] = False
         values = {**defaults, **flags, **own}
-        fits = min(values["height"], values["width"]) >= _MIN_UNPADDED
+        fits = min(values["height"], values["width"]) >= config_checks.MIN_UNPADDED
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
         config = cls(**values)
         for name, declared in SETTINGS.items():
             if not declared.allows(value := getattr(config, name)):
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
-        for problem in config._problems(suite):
+        for problem in config_checks.problems(config, suite):
             raise UserError(problem)
         return config
-
-    def _problems(self, suite: Suite) -> Iterator[str]:
-        """Yields what is wrong with flags that contradict each other or the suite."""
-        if not self.logdir:
-            yield "--logdir is empty: give the directory of the run"
-        lower, upper = self.popart_scale_lower_bound, self.popart_scale_upper_bound
-        if lower > upper:
-            yield f"--popart_scale_lower_bound={lower} is above --popart_scale_upper_bound={upper}"
-        if self.action_set not in suite.action_sets:
-            yield f"--action_set={self.action_set} is none of {', '.join(suite.action_sets)}"
-        if self.starts == "human" and not suite.human_starts_scores:
-            yield f"--starts=human: {suite.name} has no human starts; leave it out"
-        if (self.starts == "human") != bool(self.human_starts_dir):
-            yield "--starts=human and --human_starts_dir, of tools/record_starts.py, go together"
-        for name in sorted({name for each in suites.ALL for name in each.own_flags}):
-            if getattr(self, name) and name not in suite.own_flags:
-                yield f"--{name} means nothing to {suite.name}; leave it out"
-        for name in () if suite.scalable else ("height", "width", "num_action_repeats"):
-            if (value := getattr(self, name)) != suite.defaults[name]:
-                yield f"--{name} is always {suite.defaults[name]} in {suite.name}, got {value}"
-        if self.pixel_control and min(self.height, self.width) < _MIN_PIXELS:
-            got = f"{self.height}x{self.width} in {suite.name}"
-            yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
-        if self.padding == "valid" and (
-            self.network != "shallow" or min(self.height, self.width) < _MIN_UNPADDED
-        ):
-            images = f"images of {_MIN_UNPADDED}x{_MIN_UNPADDED} or more"
-            has = f"the {self.network} one on {self.height}x{self.width}"
-            yield f"--padding=valid is for the shallow network on {images}, not for {has}"
-        num_tasks = len(suite.tasks)
-        # How many jobs a learner with an address will have is not known here.
-        all_known = self.job_name == "learner" and not self.learner_address and self.mode != "test"
-        if all_known and self.num_actors * (self.actor_jobs or 1) < num_tasks:
-            jobs = f" in each of --actor_jobs={self.actor_jobs}" if self.actor_jobs else ""
-            played = f"the {num_tasks} tasks of --level_name={self.level_name}"
-            told = f"give at least {num_tasks}{' in all' if jobs else ''}"
-            yield f"--num_actors={self.num_actors}{jobs} cannot play {played}: {told}"
-        if self.actor_threads > self.num_actors and self.mode != "test":
-            yield f"--actor_threads={self.actor_threads} is above --num_actors={self.num_actors}"
-        port = _ADDRESS.fullmatch(self.learner_address)
-        if self.learner_address and not (port and int(port[2]) < 2**16):
-            yield f"--learner_address={self.learner_address} must be HOST:PORT as actors see it"
-        if self.job_name == "actor" and port and not int(port[2]):
-            yield "--learner_address with port 0 is for the learner; actor jobs find it in --logdir"
-        if self.actor_jobs and self.job_name != "learner":
-            yield f"--actor_jobs={self.actor_jobs} is for --job_name=learner; leave it out"
-        if self.keys_dir and not self.uses_port:
-            yield "--keys_dir is for a run of many processes: give --learner_address"
-        if self.job_name == "actor" and self.task < 0:
-            yield "--job_name=actor needs --task, the job's number: 0 for the first, then 1, ..."
-        if self.job_name != "actor" and self.task > 0:
-            yield f"--task={self.task} is for --job_name=actor; leave it out"
-        if self.mode != "pbt":
-            return
-        size, member = self.population_size, self.pbt_member
-        if size < 2:
-            yield f"--mode=pbt needs --population_size, 2 or more (the paper: 24 or 8), got {size}"
-        if not -1 <= member < size:
-            yield f"--pbt_member={member} must lie in [0, {size - 1}]; without it all are trained"
-        if member < 0 and self.uses_port:
-            how = "--learner_address, --actor_jobs and --job_name=actor"
-            yield f"{how} are for one member: give --pbt_member too"
-        if member >= 0 and self.pbt_places > 1:
-            yield "--pbt_places is for members that share a machine; with --pbt_member leave it out"
-        for name in suite.search_space:
-            if getattr(self, name) == 0:  # Which no factor changes.
-                yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
-        if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
-            how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
-            yield f"--mode=pbt compares normalised scores; {self.level_name} has none: {how}"
 
     @property
     def uses_port(self) -> bool:
