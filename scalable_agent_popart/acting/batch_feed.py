@@ -82,5 +82,5 @@ class BatchFeed(Threads):
             stacked = self._source.get(self._batch_size)
             if stacked is None:
                 return
-            with tf.device("/device:GPU:0" if hardware.has_gpu() else "/device:CPU:0"):
+            with tf.device(hardware.learner_device()):
                 self._batches.put(_time_major(stacked))

@@ -95,6 +95,11 @@ def has_gpu() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
+def learner_device() -> str:
+    """Returns the name of the device that updates are computed on."""
+    return "/device:GPU:0" if has_gpu() else "/device:CPU:0"
+
+
 def missing_gpu() -> str:
     """Says why there is no GPU where the environment promises one; empty where it does not."""
     if tf.config.list_physical_devices("GPU"):
