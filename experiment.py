@@ -199,7 +199,8 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)
-        if config.job_name == "learner":
+        # An actor job has the directory of its run if it is given one.
+        if config.job_name == "learner" or "logdir" in given:
             kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
             previous = kind(config.logdir).read_config(config.suite)
             if previous is not None:

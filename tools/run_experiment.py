@@ -45,7 +45,7 @@ import search
 from absl import app, flags
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.system import tensorflow_import, terminal
+from scalable_agent_popart.system import terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
 
@@ -215,13 +215,14 @@ def _train(
     return failures
 
 
-def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[int]) -> None:
+def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[int]) -> list[str]:
     """Searches each agent's hyperparameters, until there is a signal to stop.
 
-    Runs that fail, because they diverged for instance, are named, and ranked last.
+    Returns a line for each run that failed, because it diverged for instance; it is ranked last.
     """
-    tensorflow_import.import_quietly()  # As populations do, settings are sampled by it.
-    folder, results = Path(FLAGS.report_dir), []
+    folder, failures = Path(FLAGS.report_dir), []
+    if folder.resolve() in {agent.resolve().parent for agent in agents}:
+        raise FailedError(f"--report_dir={folder} holds the agents' own flag files: give another")
     settings, names = {}, {}
     for agent in agents:
         named = _level_name(agent, more_flags)
@@ -229,6 +230,10 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
             raise FailedError(f"{agent} names no --level_name")
         names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(names[agent], FLAGS.search_settings)
+        for flag in more_flags:
+            if flag.lstrip("-").partition("=")[0] in settings[agent][0].values:
+                raise FailedError(f"{flag} is searched; leave it out")
+    rows = search.read_table(folder / "search.csv")
     for frames in map(int, FLAGS.search_frames):
         runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
         for agent, own in settings.items():
@@ -236,24 +241,36 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
                 file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{setting.number:02d}.flags"
                 setting.write(agent, file)
                 runs.setdefault(agent, []).append((setting, PlannedRun(file, setting.seed)))
-        behind = [run for own in runs.values() for _, run in own]
-        behind = [run for run in behind if run_records.frames(run.path) < frames]
+        ranked = {
+            agent: [r for r in rows if (r["agent"], r["frames"]) == (agent.stem, str(frames))]
+            for agent in agents
+        }
+        behind = [
+            run
+            for agent in agents
+            for _, run in runs[agent]
+            if not ranked[agent] and run_records.frames(run.path) < frames
+        ]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
         if behind:
-            _train(behind, [*more_flags, *rounds], stops, tests=False)
+            failures += _train(behind, [*more_flags, *rounds], stops, tests=False)
         if stops:
-            return
+            return failures
         for agent in agents:
             paths = [(setting, run.path) for setting, run in runs[agent]]
-            ranked = search.rank(agent.stem, names[agent], frames, paths)
-            results += ranked
-            settings[agent] = [result.setting for result in ranked[: (len(ranked) + 1) // 2]]
-        search.write_table(results, folder / "search.csv")
+            if not ranked[agent]:
+                ranked[agent] = search.rank(agent.stem, names[agent], frames, paths)
+                rows += ranked[agent]
+                search.write_table(rows, folder / "search.csv")
+            best = [int(row["setting"]) for row in ranked[agent]]
+            by_number = {setting.number: setting for setting in settings[agent]}
+            settings[agent] = [by_number[number] for number in best[: (len(best) + 1) // 2]]
     for agent, (winner, *_) in settings.items():
         remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
         winner.write(agent, folder / agent.name, remark)
         print(f"the best of {agent.stem}: setting {winner.number}, in {folder / agent.name}")
+    return failures
 
 
 def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
@@ -321,7 +338,7 @@ def main(argv: list[str]) -> None:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []
         if FLAGS.search_frames:
-            _search([run.flag_file for run in runs], more_flags, stops)
+            failures = _search([run.flag_file for run in runs], more_flags, stops)
         elif FLAGS.train:
             failures = _train(runs, more_flags, stops)
         try:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import experiment
 from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
@@ -184,6 +186,15 @@ def test_a_run_from_the_fixed_start_goes_on_as_it_was(tmp_path: Path) -> None:
     assert saved(tmp_path) == 800
     assert recorded(tmp_path)["flags"].items() >= older.items()
     assert list(recorded(tmp_path)["history"][0]["changed"]) == ["total_environment_frames"]
+
+
+def test_an_actor_job_of_an_older_run_plays_as_that_was_trained(tmp_path: Path) -> None:
+    given = {"level_name": "cluttered_catch", "logdir": str(tmp_path)}
+    RunDirectory(str(tmp_path)).record(Config.from_flags(given))
+    record = recorded(tmp_path)
+    del record["flags"]["padding"]
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert experiment._make_config({**given, "job_name": "actor", "task": 0}).padding == "same"
 
 
 def test_a_run_that_had_to_have_a_gpu_is_tested_without_one(logdir: Path) -> None:

@@ -1,6 +1,7 @@
 """The tool that runs experiments, with a stand-in for the launch script."""
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -265,7 +266,9 @@ def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None
     assert "no run of first came to 200 frames" in error
     finished = experiment.folder / "runs" / f"first-setting-01-{_FIRST_SEED + 1}"
     (finished / "metrics.jsonl").write_text('{"frames": 200}\n')
-    assert experiment.run(*asked) == (0, "")
+    code, error = experiment.run(*asked)
+    assert (code, error.count("\n")) == (1, 1)
+    assert "first-setting-00-1000000 failed" in error
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     assert table.setting.tolist() == [1, 0]
     assert table.fitness[1] == -math.inf
@@ -278,6 +281,7 @@ def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None
         (["--search_frames=200,100"], "whole numbers, each above the one before"),
         (["--search_frames=1e6"], "whole numbers"),
         (["--search_frames=200"], "names no --level_name"),
+        (["--search_frames=200", "--report_dir=."], "holds the agents' own flag files"),
         (["--seeds=1000000"], "--seeds from 1000000 on are those of searches"),
     ],
 )
@@ -288,3 +292,36 @@ def test_a_search_that_makes_no_sense_is_refused(
     assert (code, error.count("\n")) == (1, 1)
     assert told in error
     assert not (experiment.folder / "runs").exists()
+
+
+def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:
+    file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
+    asked = ["--search_settings=2", "--search_frames=200", file, "--", "--learning_rate=1e-3"]
+    code, error = experiment.run(*asked)
+    assert code == 1
+    assert "--learning_rate=1e-3 is searched" in error
+
+
+def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    search = importlib.import_module("search")
+    runs = []
+    # Of three runs only one has finished Pong. The first has learned Boxing, and forgets it later.
+    games = ({"boxing": 12.0, "pong": 21.0}, {"boxing": 5.0}, {"boxing": 0.1})
+    for number, returns in enumerate(games):
+        path = tmp_path / str(number)
+        path.mkdir()
+        (path / "metrics.jsonl").write_text('{"frames": 100}\n{"frames": 300}\n')
+        lines = [{"task": t, "episode_return": r, "frames": 90} for t, r in returns.items()]
+        lines.append({"task": "boxing", "episode_return": -1e4, "frames": 250})
+        (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        runs.append((search.Setting(number, {"epsilon": 0.1}), path))
+    rows = search.rank("agent", "boxing,pong", 100, runs[::-1])
+    assert [row["setting"] for row in rows] == [0, 1, 2]
+    assert {row["tasks"] for row in rows} == {1}
+    assert float(rows[2]["fitness"]) == pytest.approx(0.0, abs=0.1)
+    runs[0][1].joinpath("metrics.jsonl").write_text('{"frames": 50}\n')
+    rows = search.rank("agent", "boxing,pong", 100, runs)
+    assert [(row["setting"], row["rank"]) for row in rows] == [(1, 1), (2, 2), (0, 3)]
