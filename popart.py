@@ -20,12 +20,12 @@ Choices that the paper leaves open or allows to be made either way:
   these, (1 - beta)^n is left after n rollouts of a task. With "average" the n-th rollout has the
   weight max(beta, 1 / n) in nu, which is the plain average of a task's rollouts up to 1 / beta of
   them, and the paper's moving average from then on. So is mu, which averages one rollout more,
-  whose targets are 0: its weight is max(beta, 1 / (n + 1)). Without this sigma would be 0 after
-  a first rollout of one constant target; with it sigma starts at the size of the targets and, where
-  they do not vary, shrinks as 1 / sqrt(n) up to 1 / beta rollouts, and then as exp(-beta n / 2). Rollouts count from the first one on that
-  has a reward other than 0. Before it a task has no scale yet, and keeps mu = 0 and sigma = 1: the
-  variance of targets that are all about 0 would make sigma so small that the first reward became a
-  target of hundreds of sigma.
+  whose targets are 0: its weight is max(beta, 1 / (n + 1)). Without this sigma would be 0 after a
+  first rollout of one constant target. With it sigma starts at the size of the targets. Where they
+  do not vary it shrinks as 1 / sqrt(n) up to 1 / beta rollouts, and then as exp(-beta n / 2).
+  Rollouts count from the first one on that has a reward other than 0. Before it a task has no scale
+  yet, and keeps mu = 0 and sigma = 1: the variance of targets that are all about 0 would make sigma
+  so small that the first reward became a target of hundreds of sigma.
 * "We average the targets within a rollout" (section "Implementation notes"): nu tracks the mean
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
