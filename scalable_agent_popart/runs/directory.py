@@ -59,7 +59,7 @@ class RunDirectory:
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
         self.evaluations_log = self.path / "evaluations.jsonl"  # Those by an evaluator job.
         self.videos = self.path / "videos"
-        self.keys = self.path / "keys"  # Of the learner and its actor jobs; see `runs.keys`.
+        self.keys = self.path / "keys"  # Of the learner and its actor jobs; see `distributed.keys`.
         self.learner = self.path / "learner.json"  # Where actor jobs find the learner.
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
