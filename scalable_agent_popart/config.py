@@ -330,7 +330,6 @@ class Config:
 
         Settings that did not exist when it was made have their defaults, or what these were then.
         """
-        older = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version chose, and recorded nothing of it.
             del flags["precision"]
@@ -338,7 +337,7 @@ class Config:
             kind, value = cls.__dataclass_fields__[name].type, flags[name]
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"--{name} is {value!r}")
-        return cls.from_settings({**older, **flags}, suite_record.recorded(record, own))
+        return cls.from_settings({**OLDER, **flags}, suite_record.recorded(record, own))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
@@ -462,9 +461,7 @@ class Config:
 
         Defaults have changed since older runs were made; they go on as they were.
         """
-        kept = [name for name, each in SETTINGS.items() if each.older is not None]
-        own = {name: getattr(previous, name) for name in kept if name not in given}
-        return replace(self, **own)
+        return replace(self, **{n: getattr(previous, n) for n in OLDER if n not in given})
 
     def differences(self, other: "Config") -> list[str]:
         """Names what keeps a run of `other` from being resumed as this one: flags, tasks, actions.
@@ -563,6 +560,8 @@ SETTINGS, REPORT_SETTINGS = (
     {each.name: each.metadata["setting"] for each in fields(record) if each.metadata}
     for record in (Config, ReportConfig)
 )
+# What runs had before these settings or their present defaults existed.
+OLDER = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
 
 
 def _unpickle(flags: dict[str, Any]) -> Config:

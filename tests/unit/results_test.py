@@ -9,7 +9,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.config import OLDER, SETTINGS, Config
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))
@@ -23,8 +23,7 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
             flags.FLAGS(["experiment.py", f"--flagfile={flag_file}", f"--seed={record['seed']}"])
             config = Config.from_flags(experiment.given_flags()).flags
         made = record["flags"]
-        older = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
-        made = {**older, **made}
+        made = {**OLDER, **made}
         if made["precision"] == "auto":  # It is of an older version.
             del made["precision"]
         # Flags may have been added since, but none is another now.
