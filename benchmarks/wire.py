@@ -32,11 +32,9 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_side import RemoteQueue
 from scalable_agent_popart.distributed.learner_side import Publisher, RemoteParts
-from scalable_agent_popart.distributed.wire import (
-    LearnerLink,
-    LearnerPort,
-    max_rollouts_per_call,
-)
+from scalable_agent_popart.distributed.link import LearnerLink
+from scalable_agent_popart.distributed.port import LearnerPort
+from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.training import trainer
@@ -88,7 +86,7 @@ def _port(config: Config, weights: bytes) -> Iterator[tuple[LearnerPort, Rollout
         own = keys.load(directory, keys.LEARNER)
         num_tasks = len(config.suite.tasks)
         port = LearnerPort("127.0.0.1:0", spec, num_tasks, queue, _HANDSHAKE, own)
-        port.publish(0, weights)
+        port.publish(0, [weights])
         try:
             yield port, queue, directory
         finally:
@@ -128,7 +126,7 @@ def fetch(num_clients: int) -> float:
             link = _link(port.address, directory)
             while not over.is_set():
                 found = link.weights()
-                fetched[i] += len(found[1]) if found else 0
+                fetched[i] += len(found.variables[0]) if found else 0
             link.close()
 
         clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
@@ -232,7 +230,7 @@ def follow(address: str, directory: Path, num_jobs: int) -> None:
         link, known = _link(address, directory), -1
         while True:
             if found := link.weights(known):
-                known = found[0]
+                known = found.version
                 fetched[i] += 1
             time.sleep(_SECONDS_BETWEEN_ROLLOUTS)
 

@@ -4,3 +4,8 @@ It may know training and everything below it; nothing but the launch script may 
 come to the learner's queue from actor jobs, and weights go back, over a port that only the run's
 own certificates open.
 """
+
+import os
+
+# Before gRPC is imported, which would otherwise report every stranger who connects.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

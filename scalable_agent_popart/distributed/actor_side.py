@@ -13,7 +13,8 @@ from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.handshake import handshake
-from scalable_agent_popart.distributed.wire import LearnerLink, max_rollouts_per_call
+from scalable_agent_popart.distributed.link import LearnerLink
+from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.errors import DivergenceError, PassingError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -45,8 +46,7 @@ def run_actor_job(config: Config) -> int | None:
                 over.set()
         return address, keys.load(keys.directory_of(config), keys.ACTOR)
 
-    may_differ = {"--precision": config.precision}  # Is only logged.
-    link = LearnerLink(locate, settings, name, may_differ)
+    link = LearnerLink(locate, settings, name)
     weights = RemoteWeights(link, agent.trainable_variables)
     with StopOnSignal() as stop, contextlib.closing(link):
         while weights.newest is None and not over.is_set() and stop.signal_number is None:
@@ -95,14 +95,11 @@ class RemoteWeights:
         found = self._link.weights(-1 if self.newest is None else self.newest.version)
         if found is None:
             return
-        version, blob = found  # The bytes of all variables, one after the other.
-        tensors, start = [], 0
-        for variable in self._variables:
-            dtype = np.dtype(variable.dtype.as_numpy_dtype)
-            flat = np.frombuffer(blob, dtype, variable.shape.num_elements(), start)
-            tensors.append(tf.constant(flat.reshape(variable.shape)))
-            start += flat.nbytes
-        self.newest = Weights(version, tensors)
+        tensors = [
+            tf.constant(np.frombuffer(data, own.dtype.as_numpy_dtype).reshape(own.shape))
+            for data, own in zip(found.variables, self._variables, strict=True)
+        ]
+        self.newest = Weights(found.version, tensors)
 
 
 class RemoteQueue:
@@ -138,17 +135,16 @@ class RemoteQueue:
         Without a learner they are lost.
         """
         while not self.closed:
-            answer = self._link.put(rollouts)
-            if answer is None:
+            status = self._link.put(rollouts)
+            if status is None:
                 self._flows = False
                 return
-            taken, status = answer
             if status.finished:
                 self.close()
-            self._flows = taken == len(rollouts.task_id)
+            self._flows = status.taken == len(rollouts.task_id)
             if self._flows:
                 return
-            rollouts = tf.nest.map_structure(lambda leaf, taken=taken: leaf[taken:], rollouts)
+            rollouts = tf.nest.map_structure(lambda leaf, n=status.taken: leaf[n:], rollouts)
             while not self.closed and self._ask(_WAIT_SECONDS) == 0:
                 pass
 

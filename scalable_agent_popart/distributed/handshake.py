@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -14,12 +13,12 @@ from scalable_agent_popart.rollouts import Rollout
 _MAX_NAMED, _MAX_VALUE = 3, 60
 
 
-def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
-    """Returns the settings that a learner and its actors must agree on."""
+def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
+    """Returns the settings that a learner and its actors must agree on, as text."""
     # Programs of other versions may differ where flags do not.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
-    return {
+    settings = {
         **{f"--{flag}": value for flag, value in config.shared.items()},
         "--pbt_member": config.pbt_member,
         "--dataset_path given": not config.remarks(),
@@ -27,12 +26,13 @@ def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, Any]:
         # Rollouts name their task by its number.
         **{f"task {i}": task for i, task in enumerate(config.suite.tasks)},
     }
+    return {name: str(value) for name, value in settings.items()}
 
 
-def differences(own: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
+def differences(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> str:
     """Describes which of an actor job's settings differ from the learner's; at most the first."""
 
-    def show(value: Any) -> str:
+    def show(value: str | None) -> str:
         text = str(value)
         return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
 

@@ -17,7 +17,8 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.distributed.handshake import handshake
-from scalable_agent_popart.distributed.wire import LearnerPort
+from scalable_agent_popart.distributed.port import LearnerPort
+from scalable_agent_popart.distributed.wire import to_bytes
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
@@ -63,7 +64,6 @@ class RemoteActors(Actors):
             queue,
             handshake(config, learner.agent, spec),
             _prepare_keys(config),
-            {"--precision": config.precision},
         )
         self._jobs = ActorProcesses(config, self._port.address)
         super().__init__(queue, config.batch_size, Publisher(self._port, learner))
@@ -136,7 +136,7 @@ class Publisher(Threads):
         arrays = [tensor.numpy() for tensor in tensors]
         # No actor can act with others. They go on with the last, until the learner has noticed.
         if all(np.isfinite(array).all() for array in arrays):
-            self._port.publish(version, b"".join(array.tobytes() for array in arrays))
+            self._port.publish(version, to_bytes(arrays))
 
 
 def _prepare_keys(config: Config) -> keys.Keys:

@@ -20,7 +20,7 @@ METHODS = ("Handshake", "Status", "Weights", "Put")
 def _answer(channel: grpc.Channel, method: str) -> str:
     with channel:
         try:
-            channel.unary_unary(f"/Learner/{method}")(b"", timeout=5)
+            channel.unary_unary(f"/popart_impala.Learner/{method}")(b"", timeout=5)
         except grpc.RpcError as error:
             return error.code().name
     return "answered"

@@ -33,7 +33,7 @@ class NoSignal(SimpleNamespace):
 
 
 def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_side, "_FAREWELL_SECONDS", 0.0)
     monkeypatch.setattr(actor_side, "StopOnSignal", NoSignal)
@@ -55,8 +55,6 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     assert lines[-1]["frames"] == 2400
     assert {line["precision"] for line in lines} == {"float32"}
     assert all(line["policy_lag"] < 100 for line in lines)
-    difference = "--precision is float32 at the learner and bfloat16 at actor job 3"
-    assert sum(difference in record.getMessage() for record in caplog.records) == 4, "both sides"
 
 
 def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path) -> None:

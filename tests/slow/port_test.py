@@ -20,6 +20,10 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import handshake, keys, wire
+from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutRequest
+from scalable_agent_popart.distributed.learner_pb2_grpc import LearnerStub
+from scalable_agent_popart.distributed.link import open_channel
+from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, metrics, wait_until
 
 _NOBODY = 65534
@@ -113,46 +117,42 @@ class Fuzzer:
         rollout = tf.nest.map_structure(
             lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
         )
-        self._payload = wire.to_bytes(rollout)
-        largest = 8 * len(self._payload)
-        self._too_much = bytes(3 * max(largest, wire._MAX_HANDSHAKE_BYTES))
-        self._told = {"name": "client", "settings": run.handshake, "may_differ": {}}
-
-    def handshake(self) -> bytes:
-        return json.dumps(self._told).encode()
+        self.leaves = wire.to_bytes(tf.nest.flatten(rollout))
+        largest = 8 * sum(map(len, self.leaves))
+        self._too_much = bytes(3 * max(largest, _MAX_HANDSHAKE_BYTES))
+        self.handshake = HandshakeRequest(name="client", settings=run.handshake)
 
     def message(self, session: bytes) -> tuple[str, bytes, bytes]:
         """Returns a method, what to call it with first, if anything, and what it must refuse."""
         kind = self._random.choice(
-            ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "handshake")
+            ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "unreadable")
         )
-        whole = wire._PUT.pack(session, 1 + self._random.randrange(2**40), 1) + self._payload
-        noise = self._random.randbytes(self._random.randrange(3 * len(self._payload)))
+        number = 1 + self._random.randrange(2**40)
+        put = PutRequest(session=session, number=number, count=1, leaves=self.leaves)
+        leaf = self._random.randrange(len(self.leaves))
+        before = b""
         if kind == "noise":
-            return (
-                self._random.choice(("Status", "Put", "Weights", "Handshake")),
-                b"",
-                session + noise,
-            )
+            method = self._random.choice(("Status", "Put", "Weights", "Handshake"))
+            # A field of a number that no field has, so that it is never a message by chance.
+            return method, b"", b"\0" + self._random.randbytes(self._random.randrange(10_000))
+        if kind == "unreadable":
+            return "Put", b"", put.SerializeToString()[:-1]
         if kind == "cut":
-            return "Put", b"", whole[: self._random.randrange(len(whole))]
-        if kind == "long":
-            return "Put", b"", whole + noise + b"x"
-        if kind == "count":
-            count = self._random.choice((0, 2, 9, 2**32 - 1))
-            return "Put", b"", wire._PUT.pack(session, 2**50, count) + self._payload
-        if kind == "field":  # The task.
-            task = self._random.choice((5, -1, 2**31 - 1)).to_bytes(4, "little", signed=True)
-            start = wire._PUT.size
-            return "Put", b"", whole[:start] + task + whole[start + 4 :]
-        if kind == "replay":
-            return "Put", whole, whole
-        if kind == "stranger":
-            return "Put", b"", self._random.randbytes(16) + whole[16:]
-        if kind == "huge":
-            return "Put", b"", whole + self._too_much
-        told = self._random.choice(({"name": 1}, [], "x", {**self._told, "settings": 3}))
-        return "Handshake", b"", json.dumps(told).encode()
+            put.leaves[leaf] = put.leaves[leaf][:-1]
+        elif kind == "long":
+            put.leaves.append(b"x")
+        elif kind == "count":
+            put.count = self._random.choice((0, 2, 9, 2**32 - 1))
+        elif kind == "field":  # The task.
+            task = self._random.choice((5, -1, 2**31 - 1))
+            put.leaves[0] = task.to_bytes(4, "little", signed=True)
+        elif kind == "replay":
+            before = put.SerializeToString()
+        elif kind == "stranger":
+            put.session = self._random.randbytes(16)
+        elif kind == "huge":
+            put.leaves[leaf] += self._too_much
+        return "Put", before, put.SerializeToString()
 
 
 def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
@@ -161,27 +161,22 @@ def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
     wait_until(lambda: run.frames() > 0)
     fuzzer, own = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
-    num_dropped, warm, dropped = 0, 0.0, False
-    channel = wire._open_channel(run.address, own)
+    num_dropped, warm, session = 0, 0.0, b""
+    channel = open_channel(run.address, own)
     for message in range(_NUM_MESSAGES):
         if message % _MESSAGES_PER_CONNECTION == 0:
             channel.close()
-            channel = wire._open_channel(run.address, own)
-            dropped = False
-        # Each message is another client's, but for some of those that were dropped already.
-        if message % 3 or not dropped:
-            answer = channel.unary_unary("/Learner/Handshake")(fuzzer.handshake(), timeout=60)
-            session, dropped = bytes.fromhex(json.loads(answer)["session"]), False
+            channel = open_channel(run.address, own)
+        session = LearnerStub(channel).Handshake(fuzzer.handshake, timeout=60).session
         method, before, request = fuzzer.message(session)
-        call = channel.unary_unary(f"/Learner/{method}")
-        if before and not dropped:
+        call = channel.unary_unary(f"/popart_impala.Learner/{method}")
+        if before:
             call(before, timeout=60)
         with pytest.raises(grpc.RpcError) as refused:
             call(request, timeout=60)
         code = refused.value.code().name
         codes[code] += 1
-        num_dropped += code == "PERMISSION_DENIED" and not dropped
-        dropped |= code == "PERMISSION_DENIED"
+        num_dropped += code == "PERMISSION_DENIED"
         if message == _NUM_MESSAGES // 10:
             warm, frames = memory_mib(learner.pid), run.frames()
     channel.close()
@@ -206,7 +201,7 @@ class Light:
         self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
         self.sent: list[float] = []  # When a rollout was taken.
 
-    async def play(self, payload: bytes, told: bytes) -> None:
+    async def play(self, leaves: list[bytes], handshake: HandshakeRequest) -> None:
         await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))
         pause = 0.2
         while True:
@@ -215,14 +210,13 @@ class Light:
                 async with grpc.aio.secure_channel(
                     address, self._credentials, self._options
                 ) as channel:
-                    answer = await channel.unary_unary("/Learner/Handshake")(told, timeout=20)
-                    session, number = bytes.fromhex(json.loads(answer)["session"]), 0
+                    stub = LearnerStub(channel)
+                    answer = await stub.Handshake(handshake, timeout=20)
+                    request = PutRequest(session=answer.session, count=1, leaves=leaves)
                     pause = 0.2
                     while True:
-                        number += 1
-                        request = wire._PUT.pack(session, number, 1) + payload
-                        status = await channel.unary_unary("/Learner/Put")(request, timeout=20)
-                        if wire._STATUS.unpack(status)[0]:
+                        request.number += 1
+                        if (await stub.Put(request, timeout=20)).taken:
                             self.sent.append(time.monotonic())
                             await asyncio.sleep(_ROLLOUT_SECONDS)
                         else:
@@ -234,10 +228,7 @@ class Light:
 def test_a_thousand_clients_are_served_and_find_a_learner_again(run: Run) -> None:
     learner = run.start_learner()
     wait_until(lambda: (run.directory / "learner.json").exists())
-    rollout = tf.nest.map_structure(
-        lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
-    )
-    payload, told = wire.to_bytes(rollout), Fuzzer(run, 0).handshake()
+    fuzzer = Fuzzer(run, 0)
     clients = [Light(run, run.actor_keys()) for _ in range(_NUM_CLIENTS)]
 
     def all_sent_since(start: float) -> bool:
@@ -252,7 +243,9 @@ def test_a_thousand_clients_are_served_and_find_a_learner_again(run: Run) -> Non
     async def measure() -> None:
         nonlocal learner
         before = memory_mib(learner.pid)
-        tasks = [asyncio.create_task(client.play(payload, told)) for client in clients]
+        tasks = [
+            asyncio.create_task(client.play(fuzzer.leaves, fuzzer.handshake)) for client in clients
+        ]
         print(f"all connected and sent after {await wait_for_all(time.monotonic(), 120):.1f} s")
         begin, spent = time.monotonic(), processor_seconds(learner.pid)
         await asyncio.sleep(3 * _ROLLOUT_SECONDS)

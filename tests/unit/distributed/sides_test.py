@@ -13,8 +13,9 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
 from scalable_agent_popart.distributed.handshake import differences, handshake
+from scalable_agent_popart.distributed.learner_pb2 import StatusReply, WeightsReply
 from scalable_agent_popart.distributed.learner_side import RemoteActors
-from scalable_agent_popart.distributed.wire import LearnerLink, LearnerStatus
+from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
@@ -56,8 +57,8 @@ class FakePort:
         self.free.set()
         self.error: Exception | None = None
 
-    def publish(self, version: int, weights: bytes) -> None:
-        self.shown.append((version, weights))
+    def publish(self, version: int, variables: list[bytes]) -> None:
+        self.shown.append((version, b"".join(variables)))
         self.free.wait(DEADLINE_SECONDS)
         if self.error is not None:
             raise self.error
@@ -140,27 +141,29 @@ class FakeLink:
     """A learner with the status that it is told to have, or that is not there."""
 
     def __init__(self) -> None:
-        self.answer: LearnerStatus | None = LearnerStatus(free=100, version=1, finished=False)
+        self.answer: StatusReply | None = StatusReply(free=100, version=1)
         self.fetched = 0
         self.max_taken = 2
         self.taken: list[int] = []
 
-    def status(self, seconds: float = 0.0) -> LearnerStatus | None:
+    def status(self, seconds: float = 0.0) -> StatusReply | None:
         return self.answer
 
-    def weights(self, known: int) -> tuple[int, bytes] | None:
+    def weights(self, known: int) -> WeightsReply | None:
         if self.answer is None or self.answer.version == known:
             return None
         self.fetched += 1
-        return self.answer.version, np.array([1.0, 2.0, 3.0], np.float32).tobytes()
+        variables = [np.array(v, np.float32).tobytes() for v in ([1.0], [2.0, 3.0])]
+        return WeightsReply(version=self.answer.version, variables=variables)
 
-    def put(self, rollouts: Rollout) -> tuple[int, LearnerStatus] | None:
+    def put(self, rollouts: Rollout) -> StatusReply | None:
         if self.answer is None:
             return None
         taken = rollouts.task_id[: self.max_taken].tolist()
         self.taken += taken
         self.max_taken = 2 - self.max_taken  # None, every other time.
-        return len(taken), self.answer
+        self.answer.taken = len(taken)
+        return self.answer
 
 
 def actor_side() -> tuple[FakeLink, RemoteWeights, RemoteQueue]:
@@ -181,7 +184,7 @@ def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
     assert weights.latest().version == 1, "the last ones serve while there is no learner"
     # A learner that was started again may have older ones.
     for version in (5, 3):
-        link.answer = LearnerStatus(free=0, version=version, finished=False)
+        link.answer = StatusReply(free=0, version=version)
         assert weights.latest().version == version
     assert link.fetched == 3
 
@@ -210,10 +213,11 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
         raise ZeroDivisionError  # Ends the job.
 
     monkeypatch.setattr(Suite, "make_environments", record)
-    weights = bytes(10**7)  # More than enough.
-    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: (0, weights))
-    given = {"num_actors": 12, "actor_threads": 3, "precision": "float32"}
+    given = {"num_actors": 12, "actor_threads": 3}
     config = flags(**given, learner_address="host:1", job_name="actor", task=7)
+    agent = factory.make_agent(config, factory.make_rollout_spec(config))
+    weights = WeightsReply(variables=[v.numpy().tobytes() for v in agent.trainable_variables])
+    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: weights)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             run_actor_job(config)
@@ -223,13 +227,13 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
     link, _, queue = actor_side()
     assert queue.reserve(100, 0.0, behind=False) == 8
-    link.answer = LearnerStatus(free=3, version=1, finished=False)
+    link.answer = StatusReply(free=3, version=1)
     assert queue.reserve(8, 0.0, behind=False) == 3
-    for answer in (None, LearnerStatus(free=0, version=1, finished=False)):
+    for answer in (None, StatusReply(free=0, version=1)):
         link.answer = answer
         assert queue.reserve(8, 0.01, behind=False) == 0
     assert not queue.closed
-    link.answer = LearnerStatus(free=0, version=1, finished=True)
+    link.answer = StatusReply(free=0, version=1, finished=True)
     assert queue.reserve(8, 60.0, behind=False) == 0
     assert queue.closed
 

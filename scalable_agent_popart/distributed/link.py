@@ -1,0 +1,222 @@
+"""An actor job's way to the learner: finds it, loses it, and finds it again."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+import tensorflow as tf
+from absl import logging
+
+from scalable_agent_popart.distributed import learner_pb2 as pb
+from scalable_agent_popart.distributed import learner_pb2_grpc
+from scalable_agent_popart.distributed.handshake import differences
+from scalable_agent_popart.distributed.keys import LEARNER, Keys
+from scalable_agent_popart.distributed.wire import to_bytes
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.rollouts import Rollout
+
+# A call that takes longer has lost the learner.
+_TIMEOUT_SECONDS = 20.0
+_PROBE_SECONDS = 2.0
+_FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT: "dropped this job, which {}; fix the environment that "
+    "returned it",
+    grpc.StatusCode.PERMISSION_DENIED: "does not understand this job ({}); run the same version "
+    "of the program on both sides",
+}
+
+
+class LearnerLink:
+    """Calls to the learner's port, from any thread.
+
+    While there is no learner, calls return at once, but for one in a while that looks for it: less
+    often with each time in vain, and for some seconds if it is there and does not answer. A call
+    whose answer is lost is not repeated.
+    """
+
+    def __init__(
+        self, locate: Callable[[], tuple[str, Keys]], handshake: Mapping[str, str], name: str
+    ):
+        """Connects nowhere yet.
+
+        `locate` returns the learner's address and the keys, or raises FileNotFoundError while there
+        are none. Another error of a file system, which may pass, is taken alike. The handshake must
+        be the same on both sides.
+        """
+        self._locate = locate
+        self._handshake = handshake
+        self._name = name
+        self._lock = threading.Lock()
+        self._connecting, self._putting = threading.Lock(), threading.Lock()
+        self._asking = threading.Lock()
+        self._latest: pb.StatusReply | None = None
+        self._next_question = 0.0
+        self._connection: _Connection | None = None  # While there is no learner.
+        self._back_off = _FIRST_BACK_OFF_SECONDS
+        self._next_try = 0.0
+        self._next_warning = 0.0
+
+    def status(self, seconds: float = 0.0) -> pb.StatusReply | None:
+        """Asks for the learner's status, waiting so long for free capacity; None without a learner.
+
+        One thread asks at a time, and none before the pause is over that came with the last answer.
+        Otherwise it returns that answer, with nothing free.
+        """
+        end = time.monotonic() + seconds
+        if not self._asking.acquire(timeout=seconds):
+            return self._latest
+        try:
+            now = time.monotonic()
+            time.sleep(max(0.0, min(self._next_question, end) - now))
+            if max(now, end) < self._next_question:
+                return self._latest
+            return self._keep(self._call("Status", pb.StatusRequest(wait=seconds > 0)))
+        finally:
+            self._asking.release()
+
+    def put(self, rollouts: Rollout) -> pb.StatusReply | None:
+        """Sends rollouts `[M, T + 1, ...]`; the first ones of them, as many as it says, are taken.
+
+        Returns None if the learner is lost; whether it took some of them is not known.
+        """
+        leaves = to_bytes(tf.nest.flatten(rollouts))
+        request = pb.PutRequest(count=len(rollouts.task_id), leaves=leaves)
+        with self._putting:  # Numbers must arrive in their order.
+            return self._keep(self._call("Put", request))
+
+    def weights(self, known: int = -1) -> pb.WeightsReply | None:
+        """Returns the newest weights; None if there is no learner or `known` is their version."""
+        reply = self._call("Weights", pb.WeightsRequest(known_version=known))
+        return None if reply is None or reply.version == known else reply
+
+    def close(self) -> None:
+        """Ends the connection; later calls would make another."""
+        if (connection := self._connection) is not None:
+            self._lose(connection)
+
+    def _keep(self, reply: pb.StatusReply | None) -> pb.StatusReply | None:
+        """Keeps a status for all threads, with nothing free."""
+        self._latest, pause = None, 0.0
+        if reply is not None:
+            version, finished, pause = reply.version, reply.finished, reply.pause
+            self._latest = pb.StatusReply(version=version, finished=finished, pause=pause)
+        self._next_question = time.monotonic() + pause
+        return reply
+
+    def _call(self, method: str, request: Any) -> Any | None:
+        """Returns the learner's answer; None if there is no learner."""
+        connection = self._connection or self._connect()
+        if connection is None:
+            return None
+        try:
+            return connection.call(method, request)
+        except grpc.RpcError as error:
+            code = error.code()
+        except ValueError:  # Another thread has closed the channel.
+            return None
+        if self._lose(connection):
+            logging.warning("lost the learner at %s: %s", connection.address, code.name)
+            self._try_later()
+        return None
+
+    def _lose(self, connection: "_Connection") -> bool:
+        """Ends a connection; returns whether it was the present one."""
+        with self._lock:
+            present = self._connection is connection
+            self._connection = None if present else self._connection
+        connection.channel.close()
+        return present
+
+    def _connect(self) -> "_Connection | None":
+        """Looks for the learner if it is time to; raises UserError if it learns something else."""
+        if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
+            return None
+        address, connection = "", None
+        try:
+            if self._connection is not None:  # Another thread was quicker.
+                return self._connection
+            address, keys = self._locate()
+            connection = _Connection(address, keys)
+            theirs = connection.shake_hands(self._name, self._handshake)
+            if refused := differences(self._handshake, theirs, self._name):
+                raise UserError(
+                    f"the learner at {address} has another configuration: {refused}; give both "
+                    "the same flags and the same suite"
+                )
+            self._back_off = _FIRST_BACK_OFF_SECONDS
+            self._connection = connection
+            return connection
+        except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
+            if isinstance(error, UserError) and exit_code(error) == FAILS_AGAIN:
+                raise
+            if time.monotonic() > self._next_warning:
+                self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
+                where = f": {error}"
+                if isinstance(error, FileNotFoundError):
+                    where = f" that has no {error.filename} yet"
+                elif isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
+                    where = f" at {address}, if that has the same keys"
+                logging.warning("waiting for the learner%s", where)
+            self._try_later()
+            return None
+        finally:
+            self._connecting.release()
+            if connection is not None and connection is not self._connection:
+                connection.channel.close()
+
+    def _try_later(self) -> None:
+        # At random, so that not all actors of a learner that is back come at the same moment.
+        self._next_try = time.monotonic() + self._back_off * random.uniform(0.5, 1.0)
+        self._back_off = min(2 * self._back_off, _MAX_BACK_OFF_SECONDS)
+
+
+class _Connection:
+    """A way to one life of a learner; calls raise UserError if it refuses what this side sent."""
+
+    def __init__(self, address: str, keys: Keys):
+        self.address = address
+        self.channel = open_channel(address, keys)
+        self._stub = learner_pb2_grpc.LearnerStub(self.channel)
+        self._session = b""
+        self._num_requests = 0
+
+    def shake_hands(self, name: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the learner's settings."""
+        grpc.channel_ready_future(self.channel).result(_PROBE_SECONDS)
+        request = pb.HandshakeRequest(name=name, settings=settings)
+        reply = self._answer("Handshake", request)
+        self._session = reply.session
+        return reply.settings
+
+    def call(self, method: str, request: Any) -> Any:
+        request.session = self._session
+        if isinstance(request, pb.PutRequest):
+            self._num_requests += 1
+            request.number = self._num_requests
+        return self._answer(method, request)
+
+    def _answer(self, method: str, request: Any) -> Any:
+        try:
+            return getattr(self._stub, method)(request, timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            if refused := _REFUSALS.get(error.code()):
+                told = refused.format(error.details())
+                raise UserError(f"the learner at {self.address} {told}") from error
+            raise
+
+
+def open_channel(address: str, keys: Keys) -> grpc.Channel:
+    """Opens a channel to the learner, which has to show its own certificate."""
+    credentials = grpc.ssl_channel_credentials(keys.authority, keys.private_key, keys.certificate)
+    options = [
+        ("grpc.ssl_target_name_override", LEARNER),  # Its certificate's name, at any address.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # No other channel's failures delay this one.
+        ("grpc.max_receive_message_length", -1),
+    ]
+    return grpc.secure_channel(address, credentials, options)

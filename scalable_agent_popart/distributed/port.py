@@ -1,0 +1,266 @@
+"""The learner's port: its queue and its newest weights for actor jobs, closed by mutual TLS.
+
+Only jobs that show a certificate which the run's own authority has signed get an answer. Nothing
+in a message is executed, and what does not fit the learner's own spec is refused.
+
+A rollout arrives whole or not at all. A request that is sent twice is refused, so that no rollout
+is learned from twice.
+"""
+
+import contextlib
+import ipaddress
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+from absl import logging
+from google.protobuf.message import DecodeError, Message
+from grpc import ServicerContext as Context
+
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.distributed import learner_pb2 as pb
+from scalable_agent_popart.distributed import learner_pb2_grpc
+from scalable_agent_popart.distributed.handshake import differences
+from scalable_agent_popart.distributed.keys import Keys
+from scalable_agent_popart.distributed.wire import RolloutReader
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.system import hardware
+
+# Threads that answer calls, and how many of them may wait for the queue at a time, and how long.
+_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
+_HANDSHAKE_MILLISECONDS = 10_000
+# Questions in vain that all clients together ask while the queue is full, and their longest pause.
+_QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
+# Answers with weights that are on their way at a time; each has a copy of them.
+_MAX_WEIGHTS_ON_THEIR_WAY = 16
+_MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
+# Sessions that are remembered; those that sent nothing for longest are forgotten.
+_MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
+
+
+class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
+    """The service of `learner.proto`; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        address: str,
+        spec: Rollout,
+        num_tasks: int,
+        queue: RolloutQueue,
+        handshake: Mapping[str, str],
+        keys: Keys,
+    ):
+        """Takes the port, but lets nobody in before the first `publish`.
+
+        A port 0 of the address is any that is free; `address` then has it. An address of the
+        loopback interface is reached from this machine only. Actor jobs must have the handshake's
+        settings. Raises UserError if the port is taken.
+        """
+        self._queue = queue
+        self._reader = RolloutReader(spec, num_tasks)
+        self._handshake = dict(handshake)
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._may_wait = threading.Semaphore(_MAX_WAITING)
+        self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
+        self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
+        self._next_question = 0.0  # When the last of those who were told to pause asks again.
+        self._weights = pb.WeightsReply(version=-1)  # None yet.
+        self._finished = False
+        self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
+        limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
+        self._server = grpc.server(
+            self._pool,
+            interceptors=[self],
+            options=[
+                ("grpc.so_reuseport", 0),  # It would share the port with who has it already.
+                # What is larger never comes here; what is a little too large is named.
+                ("grpc.max_receive_message_length", 2 * limit),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+                # Strangers who only connect must leave files for the learner's own work.
+                ("grpc.max_allowed_incoming_connections", hardware.allow_open_files() // 2),
+            ],
+        )
+        learner_pb2_grpc.add_LearnerServicer_to_server(self, self._server)
+        credentials = grpc.ssl_server_credentials(
+            [(keys.private_key, keys.certificate)], keys.authority, require_client_auth=True
+        )
+        host, _, port = address.rpartition(":")
+        self.address = f"{host}:{self._bind(host, port, credentials)}"
+
+    def _bind(self, host: str, port: str, credentials: grpc.ServerCredentials) -> int:
+        # Where IPv6 is switched off, all interfaces are those of IPv4.
+        host, interfaces = "127.0.0.1" if host == "localhost" else host, ["[::]", "0.0.0.0"]
+        with contextlib.suppress(ValueError):  # It is a name.
+            if ipaddress.ip_address(host.strip("[]")).is_loopback:
+                interfaces = [host]
+        for interface in interfaces:
+            with contextlib.suppress(RuntimeError):
+                if bound := self._server.add_secure_port(f"{interface}:{port}", credentials):
+                    return bound
+        raise UserError(
+            f"port {port} of --learner_address cannot be listened on; stop what uses it, give "
+            "another, or 0 for any that is free"
+        )
+
+    def publish(self, version: int, variables: Sequence[bytes]) -> None:
+        """Shows weights, the bytes of each variable; the first time, opens to actors."""
+        first = self._weights.version < 0
+        self._weights = pb.WeightsReply(version=version, variables=variables)
+        if first:
+            self._server.start()
+
+    def finish(self) -> None:
+        """Tells actors that nothing is left to learn."""
+        self._finished = True
+
+    def close(self) -> None:
+        """Ends all calls and connections; may be called twice."""
+        self._server.stop(grace=0).wait()
+        self._pool.shutdown()
+
+    def raise_error(self) -> None:
+        """Raises what a thread that put rollouts into the queue has raised, if one has."""
+        if self._error is not None:
+            raise self._error
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """Lets only requests pass that can be read, from clients that have shaken hands."""
+        handler = continuation(details)
+        if handler is None:
+            return None
+        greets = details.method.endswith("/Handshake")
+
+        def answer(data: bytes, context: Context) -> Message:
+            try:
+                request = handler.request_deserializer(data)
+            except DecodeError:
+                _refuse(context, ValueError(f"sent {len(data)} bytes that are no {details.method}"))
+            if not greets and request.session not in self._sessions:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
+            return handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, response_serializer=handler.response_serializer
+        )
+
+    def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
+        """Answers with the learner's settings, and a session if the client's are the same."""
+        name = _one_line(request.name)
+        reply = pb.HandshakeReply(settings=self._handshake)
+        if refused := differences(request.settings, self._handshake, name):
+            logging.warning("%s refused: %s", name, _one_line(refused))
+        else:
+            reply.session = secrets.token_bytes(_SESSION_BYTES)
+            with self._lock:
+                self._sessions[reply.session] = 0
+                if len(self._sessions) > _MAX_SESSIONS:
+                    self._sessions.popitem(last=False)
+        return reply
+
+    def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
+        """Answers with the status, if asked to once there is capacity, or a moment later.
+
+        So the next batch is here soon after one was taken.
+        """
+        waited = self._wait(self._queue.free) if request.wait else None
+        return self._status(waited is not None)
+
+    def Weights(self, request: pb.WeightsRequest, context: Context) -> pb.WeightsReply:
+        """Answers with the newest weights, if the client does not have them.
+
+        If many answers are on their way, the client goes on with what it has, for now.
+        """
+        weights = self._weights
+        known = weights.version == request.known_version
+        if known or not self._may_send.acquire(blocking=False):
+            return pb.WeightsReply(version=request.known_version)
+        if not context.add_callback(self._may_send.release):  # The client is gone already.
+            self._may_send.release()
+        return weights
+
+    def Put(self, request: pb.PutRequest, context: Context) -> pb.StatusReply:
+        """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
+
+        Of many who send at that time only some can wait, and others are to ask before they send
+        again.
+        """
+        try:
+            leaves = self._read(request)
+        except (ValueError, FloatingPointError) as error:
+            with self._lock:  # Nothing more is taken before another handshake.
+                self._sessions.pop(request.session, None)
+            _refuse(context, error)
+        taken = self._queue.reserve(request.count, 0.0)
+        waited = None if taken else self._wait(self._queue.reserve, request.count)
+        taken = taken or waited or 0
+        if taken:
+            try:
+                self._queue.put_leaves([leaf[:taken] for leaf in leaves])
+            except BaseException as error:
+                self._error = error
+                raise
+        return self._status(taken > 0 or waited is not None, taken)
+
+    def _read(self, request: pb.PutRequest) -> list[np.ndarray]:
+        """Returns the leaves of the rollouts; raises as `RolloutReader.read`."""
+        with self._lock:
+            last = self._sessions.pop(request.session, request.number)
+            self._sessions[request.session] = max(last, request.number)  # As the newest of all.
+        if request.number <= last:
+            raise ValueError(f"sent request {request.number} again")
+        return self._reader.read(request.leaves, request.count)
+
+    def _wait(self, look: Callable[..., int], *arguments: int) -> int | None:
+        """Looks for capacity for a moment; returns None at once if enough clients wait already."""
+        if self._finished or not self._may_wait.acquire(blocking=False):
+            return None
+        try:
+            return look(*arguments, _WAIT_SECONDS)
+        finally:
+            self._may_wait.release()
+
+    def _status(self, waited: bool, taken: int = 0) -> pb.StatusReply:
+        free = self._queue.free()
+        return pb.StatusReply(
+            taken=taken,
+            free=free,
+            version=self._weights.version,
+            finished=self._finished,
+            pause=0.0 if free or self._finished else self._pause(waited),
+        )
+
+    def _pause(self, waited: bool) -> float:
+        """Returns the seconds after which a client may ask again, each a little after the last.
+
+        So all clients together ask no more often than a few of them, and each in its turn. If it is
+        no other's turn, one that has waited here, as only some can at a time, may do so again.
+        """
+        with self._lock:
+            now = time.monotonic()
+            pause = min(max(0.0, self._next_question - now), _MAX_PAUSE_SECONDS)
+            if pause or not waited:
+                self._next_question = now + pause + 1 / _QUESTIONS_PER_SECOND
+        return pause
+
+
+def _refuse(context: Context, error: Exception) -> None:
+    """Logs what a client did, and ends the call by telling it."""
+    why, code = _one_line(str(error)), grpc.StatusCode.PERMISSION_DENIED
+    if isinstance(error, FloatingPointError):
+        code = grpc.StatusCode.INVALID_ARGUMENT
+    logging.warning("dropped a client at %s, which %s", context.peer(), why)
+    context.abort(code, why)
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_MAX_LINE])
