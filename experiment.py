@@ -28,8 +28,8 @@ from absl import app, flags, logging
 
 import scalable_agent_popart
 from scalable_agent_popart import config as config_lib
-from scalable_agent_popart import errors, suites
-from scalable_agent_popart.config import Config, ReportConfig
+from scalable_agent_popart import errors, settings, suites
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory, git_revision
@@ -68,7 +68,7 @@ def _define_flags() -> None:
         **{str: flags.DEFINE_string, bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list},
         **{int: flags.DEFINE_integer, float: flags.DEFINE_float},
     }
-    for field in config_lib.FIELDS:
+    for field in settings.FIELDS:
         declared, default = field.metadata["setting"], field.default
         text = declared.help
         if default is dataclasses.MISSING:
@@ -121,22 +121,22 @@ def given_flags() -> dict[str, Any]:
     """The flags that were set, name to value."""
     return {
         name: flags.FLAGS[name].value
-        for name in (*config_lib.SETTINGS, *config_lib.REPORT_SETTINGS)
+        for name in (*settings.SETTINGS, *settings.REPORT_SETTINGS)
         if not flags.FLAGS[name].using_default_value
     }
 
 
 def describe(field: dataclasses.Field) -> str:
     """Returns what a setting means, its possible values, and what it needs or keeps."""
-    declared: config_lib.Setting = field.metadata["setting"]
+    declared: settings.Setting = field.metadata["setting"]
     text = [declared.help]
     if declared.range:
         text.append(f"{declared.range[0].upper()}{declared.range[1:]}.".replace(" and finite", ""))
-    if declared.modes != declared.belongs_to.modes and len(declared.modes) < 3:
-        text.append(f"For --mode={'|'.join(declared.modes)}.")
+    if declared.part not in settings.PARTS and len(declared.part.modes) < 3:
+        text.append(f"For --mode={'|'.join(declared.part.modes)}.")
     if declared.needs:
         text.append(f"For --{declared.needs}.")
-    if declared.belongs_to == config_lib.CHECKPOINT:
+    if declared.part.name == settings.CHECKPOINT.name:
         text.append("A run keeps its value.")
     return " ".join(text)
 
@@ -151,7 +151,7 @@ def _help() -> str:
     def add(flag: str, text: str) -> None:
         group.add_argument(flag, action="store_true", help=text.replace("%", "%%"))
 
-    for field in config_lib.FIELDS:
+    for field in settings.FIELDS:
         if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
         default = config_lib.describe_default(field)
@@ -213,7 +213,8 @@ def _make_config(given: Mapping[str, Any]) -> Config:
 
 def _report(given: Mapping[str, Any]) -> None:
     """Writes a report on other runs; loads no TensorFlow."""
-    asked = ReportConfig(**{n: v for n, v in given.items() if n in config_lib.REPORT_SETTINGS})
+    own = {name: value for name, value in given.items() if name in settings.REPORT_SETTINGS}
+    asked = settings.ReportSettings(**own)
     for name in ("runs", "report_dir"):
         if not getattr(asked, name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")

@@ -42,8 +42,9 @@ from absl import app, flags
 
 import experiment
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.settings import SETTINGS
 from scalable_agent_popart.system import hardware
 
 FLAGS = flags.FLAGS

@@ -1,322 +1,41 @@
-"""Every setting, declared once, and the frozen record `Config` of all that make a run.
-
-Flags, their ranges and choices, `--help`, docs/configuration.md and every list of settings that
-another module needs follow from the declarations.
-"""
+"""The configuration of a run: all its settings, checked, with the suite that they name."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from scalable_agent_popart import config_checks, suites
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.settings import (
+    CHECKPOINT,
+    EXPERIMENT,
+    JOB,
+    OLDER,
+    REPORT_SETTINGS,
+    RUNS,
+    SETTINGS,
+    TEST,
+    Settings,
+)
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
-
-
-class Part(NamedTuple):
-    """A part of the program that settings belong to, and the modes in which it takes part."""
-
-    name: str
-    modes: tuple[str, ...]
-
-
-_RUNS = ("train", "pbt", "test")
-_MODES = (*_RUNS, "report")
-EXPERIMENT = Part("experiment", ("train", "pbt"))  # Which runs with other seeds share.
-CHECKPOINT = Part("checkpoint", _RUNS)  # The experiment's, and a run can never change it.
-RUN = Part("run", _RUNS)
-PROCESS = Part("process", ("train", "pbt"))
-JOB = Part("job", ("train", "pbt"))  # A process's part in a run of many processes.
-TEST = Part("test", ("test",))
-REPORT = Part("report", ("report",))
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 _PATTERNS = frozenset("*?[]\\")
 _MAX_TOLD = 5  # Differences that a message names.
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The declaration of a setting, beside its name, its type and a constant default."""
-
-    help: str
-    belongs_to: Part
-    modes: tuple[str, ...]  # That it means something to.
-    choices: tuple[str, ...] = ()
-    low: float | None = None  # The smallest number that it may be.
-    above: float | None = None  # A number that it must exceed.
-    high: float = math.inf
-    needs: str = ""  # The setting without which it means nothing.
-    shared: bool = False  # An actor job must have the learner's value; shapes follow from it.
-    changes_freely: bool = False  # A run may be resumed with another value.
-    # What runs had before the setting or its present default existed. A run that is resumed keeps
-    # the value of its record unless the command names another.
-    older: Any = None
-
-    @property
-    def range(self) -> str:
-        """The possible values in words; empty if all are possible."""
-        if self.low is None and self.above is None:
-            return f"one of {', '.join(self.choices)}" if self.choices else ""
-        least = f"above {self.above}" if self.low is None else f"at least {self.low}"
-        return f"{least} and {'finite' if self.high == math.inf else f'at most {self.high}'}"
-
-    def allows(self, value: Any) -> bool:
-        """Tells whether a value is one of the choices, or within the bounds."""
-        if self.choices or not self.range:
-            return value in self.choices or not self.choices
-        least = value > self.above if self.low is None else value >= self.low
-        return least and value <= self.high and value < math.inf
-
-
-def setting(default: Any, text: str, belongs_to: Part = EXPERIMENT, **declared: Any) -> Any:
-    """Declares a field with a default, or with `...` where that depends on the suite."""
-    made = Setting(text, belongs_to, **{"modes": belongs_to.modes, **declared})
-    return field(default=MISSING if default is ... else default, metadata={"setting": made})
+_MAY_CHANGE = "total_environment_frames"  # When a run is resumed, though it shapes learning.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Settings of a run; names and meanings are those of the flags.
+class Config(Settings):
+    """Settings of a run that agree with each other and the suite.
 
     Attributes:
       suite: what `level_name` stands for, with the tasks in play; of a run's record as recorded.
     """
 
     suite: Suite = field(repr=False, compare=False)  # Is no setting.
-    level_name: str = setting(
-        "",
-        f"A suite ({_SUITES}), or levels of one, such as pong,boxing; MODULE:NAME is a suite or "
-        "a level of a Python module.",
-        CHECKPOINT,
-        modes=_MODES,
-        shared=True,
-    )
-    mode: str = setting(
-        "train",
-        "Train a run or a population, test the run in --logdir, or report on --runs.",
-        PROCESS,
-        choices=_MODES,
-        modes=_MODES,
-    )
-    logdir: str = setting(
-        "/tmp/agent", "Directory of the run or the population. The same command resumes.", RUN
-    )
-    job_name: str = setting(
-        "learner",
-        "This process's part in a run of many, which have a --learner_address. An evaluator tests "
-        "the run in --logdir again and again while it trains.",
-        JOB,
-        choices=("learner", "actor", "evaluator"),
-    )
-    task: int = setting(-1, "Number of the actor job, from 0.", JOB, low=-1)
-    learner_address: str = setting(
-        "",
-        "HOST:PORT of the learner, for a run of many processes; the learner takes any free port "
-        "for 0. Actor jobs that see its --logdir find it there.",
-        JOB,
-    )
-    keys_dir: str = setting(
-        "",
-        "Keys that close the learner's port to all but the run's own jobs. The learner makes them "
-        "where there are none. Default: keys in --logdir.",
-        JOB,
-    )
-    actor_jobs: int = setting(
-        0,
-        "Actor jobs that the learner starts beside itself on this machine, as processes with "
-        "--num_actors environments each.",
-        JOB,
-        low=0,
-    )
-    seed: int = setting(1, "Random seed.", RUN, low=0)
-    total_environment_frames: int = setting(
-        ...,
-        "Environment frames to train for; in a population, of each member. Defaults are for whole "
-        "suites; for only some of a suite's levels they are smaller in proportion.",
-        above=0,
-        changes_freely=True,
-    )
-    num_actors: int = setting(
-        ...,
-        "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
-        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
-        PROCESS,
-        above=0,
-        modes=_RUNS,
-    )
-    actor_threads: int = setting(
-        0,
-        "Threads that step actors; 0: one a core, or fewer, so that each has at least "
-        "eight actors if there are that many.",
-        PROCESS,
-        low=0,
-    )
-    unroll_length: int = setting(..., "Rollout length in agent steps.", above=0, shared=True)
-    batch_size: int = setting(..., "Rollouts per batch.", above=0)
-    num_action_repeats: int = setting(
-        ..., "Frames per agent step.", CHECKPOINT, above=0, shared=True
-    )
-    height: int = setting(..., "Height of the observation.", CHECKPOINT, above=0, shared=True)
-    width: int = setting(..., "Width of the observation.", CHECKPOINT, above=0, shared=True)
-    action_set: str = setting(
-        ..., "Set of actions; for DmLab-30 popart or impala.", CHECKPOINT, shared=True
-    )
-    dataset_path: str = setting(
-        "",
-        "Images for two psychlab levels of DmLab-30; dummy, its default, for squares.",
-        modes=_RUNS,
-    )
-    level_cache_dir: str = setting("", "Where to keep compiled DmLab levels.", PROCESS, modes=_RUNS)
-    level_cache_gib: float = setting(
-        10.0,
-        "GiB of compiled levels to keep, at most; those not used for longest go first.",
-        PROCESS,
-        above=0,
-        modes=_RUNS,
-        needs="level_cache_dir",
-    )
-    network: str = setting(
-        ..., "Network of IMPALA's paper.", CHECKPOINT, choices=("deep", "shallow"), shared=True
-    )
-    padding: str = setting(
-        ...,
-        "Padding of the shallow network's convolutions: valid as in IMPALA's Figure 3, or same, "
-        "the default for images of fewer than 20 pixels per side. The deep network has only same.",
-        CHECKPOINT,
-        choices=("valid", "same"),
-        shared=True,
-        older="same",
-    )
-    use_lstm: bool = setting(..., "Adds an LSTM after the torso.", CHECKPOINT, shared=True)
-    multi_head: bool = setting(False, "One value head a level (MultiHead-IMPALA).", CHECKPOINT)
-    use_popart: bool = setting(
-        False, "One value head a level, normalised (PopArt-IMPALA).", CHECKPOINT
-    )
-    popart_step_size: float = setting(
-        3e-4,
-        "Weight of a rollout in PopArt's statistics.",
-        above=0,
-        high=1,
-        needs="use_popart",
-        older=3e-4,
-    )
-    popart_start: str = setting(
-        "average",
-        "PopArt's statistics begin as the plain average of a task's rollouts until each of these "
-        "weighs less than the step size, or they are fixed at a shift of 0 and a scale of 1.",
-        CHECKPOINT,
-        choices=("average", "fixed"),
-        needs="use_popart",
-        older="fixed",
-    )
-    popart_scale_lower_bound: float = setting(
-        1e-4, "Smallest scale (sigma).", above=0, needs="use_popart"
-    )
-    popart_scale_upper_bound: float = setting(
-        1e6, "Largest scale (sigma).", above=0, needs="use_popart"
-    )
-    popart_second_moment_of: str = setting(
-        "squares",
-        "The second moment averages the squares of a rollout's targets, or squares their mean.",
-        choices=("squares", "mean"),
-        needs="use_popart",
-    )
-    popart_order: str = setting(
-        "gradient_first",
-        "The gradient step or the update of the statistics comes first.",
-        choices=("gradient_first", "statistics_first"),
-        needs="use_popart",
-    )
-    reward_clipping: str = setting(
-        ...,
-        "Transformation of rewards for learning. Scores always use raw rewards.",
-        CHECKPOINT,
-        choices=("abs_one", "none", "soft_asymmetric", "oar"),
-    )
-    entropy_cost: float = setting(..., "Entropy cost/multiplier.", low=0)
-    baseline_cost: float = setting(0.5, "Baseline cost/multiplier.", low=0)
-    discounting: float = setting(0.99, "Discounting factor.", low=0, high=1)
-    pixel_control: bool = setting(
-        False, "Adds the auxiliary task of pixel control (Pixel-IMPALA).", CHECKPOINT
-    )
-    pixel_control_cost: float = setting(
-        0.01, "Weight of pixel control's loss, a sum over cells.", low=0, needs="pixel_control"
-    )
-    pixel_control_discount: float = setting(
-        0.9, "Discounting factor of pixel control.", low=0, high=1, needs="pixel_control"
-    )
-    learning_rate: float = setting(..., "Learning rate, at the start.", above=0)
-    learning_rate_schedule: str = setting(
-        "linear",
-        "Anneals the learning rate to 0 over the run, or keeps it as --mode=pbt does by default.",
-        choices=("linear", "constant"),
-    )
-    decay: float = setting(0.99, "RMSProp decay.", low=0, high=1)
-    momentum: float = setting(0.0, "RMSProp momentum.", low=0)
-    epsilon: float = setting(..., "RMSProp epsilon, inside the root.", above=0)
-    max_grad_norm: float = setting(
-        ..., "Global norm that gradients are clipped to; 0: never.", low=0
-    )
-    precision: str = setting(
-        "float32",
-        "Type of the convolutional part of the network; the rest is float32.",
-        choices=("float32", "bfloat16"),
-        modes=_RUNS,
-        older="float32",
-    )
-    gpus: int = setting(
-        -1,
-        "GPUs of the learner: 1 refuses to train without one, 0 leaves it unused; -1: 1 if there "
-        "is one. A learner uses no more.",
-        PROCESS,
-        low=-1,
-        high=1,
-    )
-    xla: bool = setting(False, "XLA compiles the learner's update. For GPUs.", PROCESS)
-    population_size: int = setting(
-        0, "Number of members.", CHECKPOINT, low=0, modes=("pbt", "test")
-    )
-    pbt_member: int = setting(
-        -1,
-        "Number of the member to train or test, from 0. Without it this machine trains all.",
-        PROCESS,
-        modes=("pbt", "test"),
-    )
-    pbt_places: int = setting(
-        1, "Members that this machine trains at a time.", PROCESS, above=0, modes=("pbt",)
-    )
-    pbt_episodes: int = setting(
-        ...,
-        "Episodes of all levels between comparisons; at least one of each level with a score.",
-        above=0,
-        modes=("pbt",),
-    )
-    pbt_burn_in_frames: int = setting(
-        ..., "Frames of each member before episodes count.", low=0, modes=("pbt",)
-    )
-    checkpoint_seconds: float = setting(60.0, "Seconds between checkpoints.", PROCESS, above=0)
-    log_seconds: float = setting(5.0, "Seconds between lines of metrics.", PROCESS, above=0)
-    log_task_gradients: bool = setting(
-        False,
-        "Logs the norm of each level's gradients; to measure it takes as long as some updates.",
-        PROCESS,
-    )
-    allow_changes: bool = setting(
-        False,
-        "Lets a run that is resumed go on with other flags that shape learning; config.json keeps "
-        "what changed when, and reports name it.",
-        PROCESS,
-        modes=("train",),  # Members of a population copy one another.
-    )
-    test_num_episodes: int = setting(..., "Episodes of each level.", TEST, above=0)
-    starts: str = setting(
-        "noop", "1 to 30 no-ops, or human starts.", TEST, choices=("noop", "human")
-    )
-    human_starts_dir: str = setting("", "Recorded starts, a file a game, for --starts=human.", TEST)
-    record_video: bool = setting(False, "Films the first minute of each level.", TEST)
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
@@ -366,7 +85,7 @@ class Config:
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
         config = cls(**values)
         for name, declared in SETTINGS.items():
-            if not declared.allows(value := getattr(config, name)):
+            if declared.allowed and (value := getattr(config, name)) not in declared.allowed:
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
         for problem in config_checks.problems(config, suite):
             raise UserError(problem)
@@ -421,8 +140,8 @@ class Config:
         flags = {
             name: getattr(self, name)
             for name, declared in SETTINGS.items()
-            if declared.belongs_to in (EXPERIMENT, CHECKPOINT) and name not in self.tuned
-            if declared.modes != ("pbt",) or self.population_size
+            if declared.part.name in (EXPERIMENT.name, CHECKPOINT.name) and name not in self.tuned
+            if declared.part.modes != ("pbt",) or self.population_size
             if not declared.needs or getattr(self, declared.needs)
         }
         # Not where the images lie, but whether there are any for levels that show them.
@@ -471,7 +190,7 @@ class Config:
 
         def fixed(config: Config) -> Iterator[tuple[str, Any]]:
             for name, declared in SETTINGS.items():
-                if declared.belongs_to == CHECKPOINT:
+                if declared.part.name == CHECKPOINT.name:
                     yield f"--{name}", getattr(config, name)
             if self.level_name == other.level_name:
                 yield "the number of actions", config.num_actions
@@ -499,7 +218,7 @@ class Config:
         return [
             f"--{name} was {then} and is {now}"
             for name, (then, now) in self.changes(previous).items()
-            if not SETTINGS[name].changes_freely
+            if name != _MAY_CHANGE
         ]
 
     def for_test(self, given: Mapping[str, Any]) -> "Config":
@@ -522,8 +241,8 @@ class Config:
                 f"{logdir} was trained on {self.suite.name}; it cannot be tested on {other}"
             )
         # What its tests are to be like is asked each time, and its part in a run of many is over.
-        own = {n: v for n, v in self.flags.items() if SETTINGS[n].belongs_to not in (TEST, JOB)}
-        asked = {n: v for n, v in given.items() if SETTINGS[n].belongs_to != JOB}
+        own = {n: v for n, v in self.flags.items() if SETTINGS[n].part not in (TEST, JOB)}
+        asked = {n: v for n, v in given.items() if SETTINGS[n].part != JOB}
         config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
         # Scores are of raw rewards, whatever the clipping, and may be of other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
@@ -541,29 +260,6 @@ class Config:
         return config
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportConfig:
-    """Settings of a report, which is about runs and is none itself."""
-
-    runs: tuple = setting(
-        (),
-        "Runs to report on, with commas: run directories, folders of them, or patterns such as "
-        "runs/*.",
-        REPORT,
-    )
-    report_dir: str = setting("", "Where to write the report.", REPORT)
-
-
-# All settings, in the order of their declaration, and those of each record by name.
-FIELDS = tuple(f for record in (Config, ReportConfig) for f in fields(record) if f.metadata)
-SETTINGS, REPORT_SETTINGS = (
-    {each.name: each.metadata["setting"] for each in fields(record) if each.metadata}
-    for record in (Config, ReportConfig)
-)
-# What runs had before these settings or their present defaults existed.
-OLDER = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
-
-
 def _unpickle(flags: dict[str, Any]) -> Config:
     return Config(**flags, suite=suites.resolve(flags["level_name"]))
 
@@ -577,7 +273,7 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.
     in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
-    modes = _RUNS if evaluates else (mode, "test") if in_many else (mode,)
+    modes = RUNS if evaluates else (mode, "test") if in_many else (mode,)
     own = given if trained is None else {**trained.flags, **given}
     is_known = trained is not None or not (evaluates or mode == "test")
     if found := sorted(_PATTERNS & set(given.get("logdir", ""))):
@@ -593,8 +289,8 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
         )
     for name in given:
         declared = (SETTINGS | REPORT_SETTINGS)[name]
-        if not set(modes) & set(declared.modes):
-            meant = "|".join(declared.modes)
+        if not set(modes) & set(declared.part.modes):
+            meant = "|".join(declared.part.modes)
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
         if is_known and declared.needs and not own.get(declared.needs):
             raise UserError(f"--{name} means nothing without --{declared.needs}; leave it out")

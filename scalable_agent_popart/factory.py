@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +13,7 @@ from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.learning.learner import Learner, LearnerSettings
+from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import cores, hardware
@@ -90,19 +89,8 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         second_moment_of=config.popart_second_moment_of,
         start=config.popart_start,
     )
-    settings = LearnerSettings(*(getattr(config, field.name) for field in fields(LearnerSettings)))
     q_head = make_q_head(config) if config.pixel_control else None
-    agent = _bare_agent(config)
-    return Learner(
-        agent,
-        head,
-        settings,
-        spec,
-        config.batch_size,
-        q_head,
-        config.xla,
-        _num_microbatches(config),
-    )
+    return Learner(_bare_agent(config), head, config, spec, q_head, _num_microbatches(config))
 
 
 def _num_microbatches(config: Config) -> int:

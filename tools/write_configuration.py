@@ -6,7 +6,7 @@ python tools/write_configuration.py
 from pathlib import Path
 
 import experiment
-from scalable_agent_popart import config
+from scalable_agent_popart import config, settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -17,7 +17,7 @@ Each is a flag of `experiment.py`, whose `--help` prints the same. One that is g
 line or in a flag file wins over the default. One that means nothing in the mode asked for, or
 without another flag, is refused.
 `tools/write_configuration.py` writes this page from the declarations in
-[`config.py`](../scalable_agent_popart/config.py).
+[`settings.py`](../scalable_agent_popart/settings.py).
 """
 _HEADER = ["| Flag | Default | Meaning |", "|---|---|---|"]
 
@@ -25,7 +25,7 @@ _HEADER = ["| Flag | Default | Meaning |", "|---|---|---|"]
 def page() -> str:
     """The page: a table of flags, defaults and meanings for each group of settings."""
     lines = [_START]
-    for field in config.FIELDS:
+    for field in settings.FIELDS:
         if title := experiment.GROUPS.get(field.name):
             lines += ["", f"## {title}", "", *_HEADER]
         meaning = experiment.describe(field).replace("|", "\\|")

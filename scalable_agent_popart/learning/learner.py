@@ -16,27 +16,7 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.learning import losses, pixel_control
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
-
-
-@dataclass(frozen=True)
-class LearnerSettings:
-    """Settings of the update; names and meanings are those of the flags."""
-
-    total_environment_frames: int
-    num_action_repeats: int
-    discounting: float
-    reward_clipping: str
-    entropy_cost: float
-    baseline_cost: float
-    pixel_control_cost: float
-    pixel_control_discount: float
-    learning_rate: float
-    learning_rate_schedule: str  # "linear", to 0 at the end of the run, or "constant"
-    decay: float
-    momentum: float
-    epsilon: float
-    max_grad_norm: float  # 0: no clipping
-    popart_order: str  # "gradient_first" or "statistics_first"
+from scalable_agent_popart.settings import Settings
 
 
 # Not a `tf.Module`: what a run's flags decide is no part of its checkpoints. Population-based
@@ -71,20 +51,18 @@ class Learner(snt.Module):
         self,
         agent: Agent,
         head: popart.ValueHead,
-        settings: LearnerSettings,
+        settings: Settings,
         spec: Rollout,
-        batch_size: int,
         q_head: pixel_control.QHead | None = None,
-        xla: bool = False,
         num_microbatches: int = 1,
     ):
         """Creates every variable, so that they can be restored before the first update.
 
-        The value head has one head for all tasks, or one a task; `spec` is one environment's;
-        `q_head` learns pixel control on the side; `xla` compiles the update. The gradient of a
-        batch is the sum of those of `num_microbatches`, each of some of its rollouts, which are
-        computed one after the other so that memory holds the activations of only one. If
-        statistics go first, they need all targets, and the batch stays whole.
+        The value head has one head for all tasks, or one per task; `spec` is one environment's;
+        `q_head` learns pixel control on the side. The gradient of a batch is the sum of those of
+        `num_microbatches`, each of some of its rollouts. They are computed one after the other, so
+        that memory holds the activations of only one. If statistics go first, they need all
+        targets, and the batch stays whole.
         """
         super().__init__()
         self.agent = agent
@@ -110,9 +88,9 @@ class Learner(snt.Module):
         self._optimiser = RMSProp(self._parameters, settings.decay, settings.momentum)
         self._compiled_update = tf.function(
             self._update,
-            input_signature=[rollouts.batch_spec(spec, batch_size)],
+            input_signature=[rollouts.batch_spec(spec, settings.batch_size)],
             autograph=False,  # Nothing to convert, and looking for it takes seconds.
-            jit_compile=xla or None,
+            jit_compile=settings.xla or None,
         )
         self._compiled_norms = tf.function(
             self._norms, input_signature=[rollouts.batch_spec(spec, None)], autograph=False

@@ -12,8 +12,9 @@ import popart
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning import pixel_control
-from scalable_agent_popart.learning.learner import Learner, LearnerSettings
+from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
 from tests.fakes import oracles
 from tests.fakes.agent_inputs import (
@@ -29,7 +30,9 @@ UNROLL_LENGTH = 5
 BATCH_SIZE = 4
 PIXEL_CONTROL_SHAPE = (32, 35, 1)  # One column of pixels is cut off at the left, two at the right.
 
-SETTINGS = LearnerSettings(
+SETTINGS = dataclasses.replace(
+    Config.from_flags({"level_name": "pong"}),
+    batch_size=BATCH_SIZE,
     total_environment_frames=1000,
     num_action_repeats=4,
     discounting=0.9,
@@ -66,7 +69,6 @@ def _build(
     normalise: bool = True,
     use_lstm: bool = False,
     controls_pixels: bool = False,
-    xla: bool = False,
     num_microbatches: int = 1,
     start: str = "fixed",
     **settings: Any,
@@ -80,7 +82,7 @@ def _build(
     head = popart.ValueHead(num_tasks, normalise, step_size=0.1, start=start)
     q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
     chosen = dataclasses.replace(SETTINGS, **settings)
-    learner = Learner(agent, head, chosen, spec, BATCH_SIZE, q_head, xla, num_microbatches)
+    learner = Learner(agent, head, chosen, spec, q_head, num_microbatches)
     rng = np.random.default_rng(0)
     head.weights.assign(rng.normal(scale=0.1, size=head.weights.shape))
     head.bias.assign(rng.normal(size=num_tasks))

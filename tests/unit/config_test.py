@@ -11,14 +11,9 @@ from absl import flags
 
 import experiment  # noqa: F401 - defines the flags.
 from scalable_agent_popart import suites
-from scalable_agent_popart.config import (
-    CHECKPOINT,
-    FIELDS,
-    SETTINGS,
-    Config,
-    refuse_meaningless,
-)
+from scalable_agent_popart.config import Config, refuse_meaningless
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.settings import CHECKPOINT, FIELDS, SETTINGS
 from tools import write_configuration
 
 _HUMAN = {"starts": "human", "human_starts_dir": "starts"}
@@ -26,7 +21,7 @@ _PBT = {"mode": "pbt", "population_size": 4}
 _POPART = {"use_popart": True, "popart_step_size": 1e-4}
 _CLUSTER = {"learner_address": "host:1"}
 _EVALUATOR = {"job_name": "evaluator"}
-_FIXED = {name for name, each in SETTINGS.items() if each.belongs_to == CHECKPOINT}
+_FIXED = {name for name, each in SETTINGS.items() if each.part.name == CHECKPOINT.name}
 # The suite `unscored` of this module, as `--level_name` finds it.
 SUITE = dataclasses.replace(suites.resolve("catch5"), name="unscored", reference_scores={})
 
@@ -59,6 +54,8 @@ def test_page_of_all_settings_is_current() -> None:
     text = write_configuration.page()
     assert write_configuration.PAGE.read_text() == text, "run tools/write_configuration.py"
     assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs"))
+    names = ", ".join(suite.name for suite in suites.ALL)
+    assert f"A suite ({names})" in SETTINGS["level_name"].help
 
 
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:

@@ -10,7 +10,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.settings import SETTINGS
 
 _ROOT = Path(__file__).parents[2]
 # Those of superseded experiments lie next to their results.

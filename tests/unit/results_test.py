@@ -9,7 +9,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import OLDER, SETTINGS, Config
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.settings import OLDER, SETTINGS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))

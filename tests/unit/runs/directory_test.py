@@ -11,11 +11,12 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
+from scalable_agent_popart.settings import SETTINGS
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DEVICE = {"processor": "Xeon", "cores": 1, "gpus": ["H100"]}

@@ -5,8 +5,9 @@ import json
 import tarfile
 from pathlib import Path
 
-from scalable_agent_popart.config import SETTINGS, Config
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.settings import SETTINGS
 from tools import run_records
 
 
