@@ -83,8 +83,8 @@ class Settings:
 
     level_name: str = setting(
         "",
-        "A suite (atari57, catch5, cluttered_catch, dmlab30), or levels of one, such as "
-        "pong,boxing; MODULE:NAME is a suite or a level of a Python module.",
+        "A suite such as atari57 or dmlab30, or levels of one, such as pong,boxing; MODULE:NAME is "
+        "a suite or a level of a Python module. --list_levels names all suites.",
         CHECKPOINT.during(*_MODES),
         shared=True,
     )

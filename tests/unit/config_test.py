@@ -54,8 +54,6 @@ def test_page_of_all_settings_is_current() -> None:
     text = write_configuration.page()
     assert write_configuration.PAGE.read_text() == text, "run tools/write_configuration.py"
     assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs"))
-    names = ", ".join(suite.name for suite in suites.ALL)
-    assert f"A suite ({names})" in SETTINGS["level_name"].help
 
 
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
