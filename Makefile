@@ -37,7 +37,7 @@ lint: install
 lock: install
 	$(PY) -m pip install --quiet uv
 	for version in 3.11 3.12 3.13; do \
-	  $(LOCK) --python-version=$$version --extra=cluster --extra=test \
+	  $(LOCK) --python-version=$$version --extra=test \
 	    --output-file=requirements/python$$version.txt || exit; \
 	done
 	$(LOCK) --python-version=3.13 --constraints=requirements/python3.13.txt \

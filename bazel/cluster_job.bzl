@@ -4,17 +4,14 @@ load("//bazel:defs.bzl", "experiment")
 
 def cluster_job(
         name,
-        image,
         num_actor_jobs,
         flag_file = None,
         flags = [],
         num_actors = None,
-        gpus = 1,
         evaluator = True,
         population = False,
-        volume_claim = "runs",
         executable = "//:experiment",
-        manifest_options = [],
+        options = [],
         **kwargs):
     """Declares a training job: one learner, actor jobs, maybe an evaluator; or a population of these.
 
@@ -30,19 +27,15 @@ def cluster_job(
     Args:
       name: of the job, its runs and the objects on the cluster; a DNS label of at most 40
         characters, or 36 for a population.
-      image: container image whose program is the experiment, as the cluster's nodes know it.
       num_actor_jobs: processes that play, which are pods and Slurm tasks.
       flag_file: of the experiment, a file or label.
       flags: of the experiment, as `--name=value`; they win over the file's.
       num_actors: environments that each actor job plays, as the experiment's `--num_actors`. By
         default its own default: at least one environment of each task.
-      gpus: of the learner, 0 or 1.
       evaluator: whether a process follows the run's checkpoints and logs their scores.
       population: whether the flags are a population's, with `--mode=pbt` and `--population_size`.
-      volume_claim: claim that the run directory is kept on.
       executable: of Slurm jobs, a `py_binary`.
-      manifest_options: further options of `//bazel/cluster:manifests`, such as
-        `--actor_cpus=8` or `--slurm_option=--account=lab`.
+      options: further options of `//bazel/cluster:manifests`, among them `--image`.
       **kwargs: common attributes, such as `visibility`.
     """
     if num_actors != None:
@@ -60,11 +53,8 @@ def cluster_job(
         actor_jobs,
         "--evaluator" if evaluator else "--no-evaluator",
         "--name=" + name,
-        "--image=" + image,
-        "--gpus={}".format(gpus),
-        "--volume_claim=" + volume_claim,
         "--executable={}.zip".format(executable.split(":")[-1].split("/")[-1]),
-    ] + manifest_options
+    ] + options
     manifests = "//bazel/cluster:manifests"
     native.genrule(
         name = name + ".manifests",

@@ -44,7 +44,7 @@ def folder(name, srcs = None, data = None, **kwargs):
         name = name,
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
         # The root's would be found behind Bazel's own links, too.
-        data = native.glob(["**/*.csv", "**/*.sh"]) if srcs == None and data == None else data,
+        data = native.glob(["**/*.csv", "**/*.j2"]) if srcs == None and data == None else data,
         **kwargs
     )
 

@@ -2,23 +2,23 @@
 
 import math
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
 
 # Names become DNS labels of at most 63 characters once Kubernetes has appended `-learner`, an
 # actor's index and a suffix of its own; a Service's may not start with a digit.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_MOST_CHARACTERS = 40
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_MAX_CHARACTERS = 40
+_NAMESPACE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _NODE_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}")
 
-ROLES = ("learner", "actor", "evaluator")
-
 # Their numbers have two digits.
-_MOST_MEMBERS = 100
+_MAX_MEMBERS = 100
 
-# Of a Slurm job, in seconds: it needs three minutes to end, and some to begin.
-_SHORTEST_LIMIT = 600
+# A Slurm job needs three minutes to end, and some to begin.
+_MIN_LIMIT_SECONDS = 600
 
 # What the manifests tell each process themselves.
 _SET_BY_MANIFESTS = (
@@ -32,72 +32,132 @@ class JobError(Exception):
 
 
 @dataclass(frozen=True)
-class Resources:
-    """The resources that one process is promised, and gets no more of.
+class Option:
+    """The declaration of an option, in addition to its name, its type and its default.
 
     Attributes:
-      node_labels: as `NAME=VALUE`, that a Kubernetes node must have for it.
+      help: what `--help` says.
+      choices: the possible values, if they are few.
+      allows: whether a value can be; each of the values of an option that may be repeated.
+      wrong: says of a value that it does not allow what is wrong with it.
     """
 
-    cpus: int
-    memory_gib: int
-    node_labels: tuple[str, ...] = ()
+    help: str
+    choices: tuple[str, ...] | None = None
+    allows: Callable[[Any], object] = lambda value: True
+    wrong: str = ""
+
+
+def _option(text: str, default: Any = MISSING, **declared: Any) -> Any:
+    return field(default=default, metadata={"option": Option(text, **declared)})
+
+
+def _number(text: str, default: Any = MISSING) -> Any:
+    return _option(text, default, allows=lambda value: value >= 1, wrong="must be 1 or above")
+
+
+def _word(text: str, default: Any = MISSING) -> Any:
+    wrong = "must not be empty and must hold no spaces"
+    return _option(text, default, allows=re.compile(r"\S+").fullmatch, wrong=wrong)
+
+
+def _node_label() -> Any:
+    text = "NAME=VALUE, that a Kubernetes node must have for this process"
+    wrong = "must be NAME=VALUE of a label"
+    return _option(text, (), allows=_NODE_LABEL.fullmatch, wrong=wrong)
+
+
+def _sbatch_options(text: str) -> Any:
+    def allows(option: str) -> bool:
+        return bool(re.match(r"--?[a-zA-Z]", option)) and option.isprintable()
+
+    return _option(text, (), allows=allows, wrong="is not an option of sbatch; write --name=value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One learner, its actor jobs, and by choice an evaluator; or a population of such runs.
 
+    Each field with a text is an option of `manifests.py` of the same name, declared here alone. A
+    tuple's option may be repeated.
+
     Attributes:
-      name: of the run; what it creates on the cluster begins with it.
       flags: of the experiment, the same for every process. `--num_actors` among them is the number
         of environments that each actor job plays.
-      num_actor_jobs: processes that play, each with an index from 0.
-      image: container whose program is the experiment, as Kubernetes knows it.
-      image_pull_policy: of Kubernetes; empty for its own default.
-      image_pull_secrets: names of the Secrets that open the image's registry.
-      namespace: that all objects are in; empty for the one that `kubectl` has chosen.
-      executable: of a Slurm job, a Python zip or a script.
-      volume_claim: PersistentVolumeClaim that run directories are kept on.
-      port: of the learner, where it takes rollouts and gives weights.
-      gpus: of the learner, none or one; nobody else has any.
-      slurm_time: limit after which a Slurm job is queued again.
-      slurm_options: of `sbatch`, for all parts of the job, such as `--account=lab`.
-      slurm_learner_options: the same for the learner only, such as `--partition=gpu`.
       population_size: number of members, each with as many processes and GPUs of its own; None if
         it is one run.
       member: the number, from 0, of the one that this is; None if it is all of them, or one run.
     """
 
-    name: str
+    name: str = _option("of the run, a DNS label; what it creates on the cluster begins with it")
+    actor_jobs: int = _number("processes that play, each with an index from 0")
+    image: str = _word("container image whose program is the experiment")
+    image_pull_policy: str = _option(
+        "when Kubernetes fetches the image, by default as Kubernetes chooses",
+        default="",
+        choices=("Always", "IfNotPresent", "Never"),
+    )
+    image_pull_secret: tuple[str, ...] = _option(
+        "a Secret that opens the image's registry",
+        default=(),
+        allows=_LABEL.fullmatch,
+        wrong="is no name of a Secret",
+    )
+    namespace: str = _option(
+        "that all objects are in, by default the one that kubectl has chosen",
+        default="",
+        allows=_NAMESPACE.fullmatch,
+        wrong="is no name of a namespace",
+    )
+    executable: str = _word("of a Slurm job, a Python zip or a script", "experiment.zip")
+    volume_claim: str = _option(
+        "existing PersistentVolumeClaim that run directories are kept on, ReadWriteMany if shared",
+        default="runs",
+        allows=_LABEL.fullmatch,
+        wrong="is no name of a claim",
+    )
+    port: int = _option(
+        "of the learner, where it takes rollouts and gives weights",
+        default=8470,
+        allows=lambda port: 1024 <= port < 2**16,
+        wrong="must lie in [1024, 65535]",
+    )
+    gpus: int = _option(
+        "of the learner, 0 or 1; nobody else has any",
+        default=1,
+        allows=lambda gpus: gpus in (0, 1),
+        wrong="must be 0 or 1, since a learner uses one",
+    )
+    evaluator: bool = _option("whether a process follows the run and logs its scores", True)
+    # What each process is promised, and gets no more of.
+    learner_cpus: int = _number("cores", 8)
+    learner_memory_gib: int = _number("memory", 32)
+    learner_node_label: tuple[str, ...] = _node_label()
+    actor_cpus: int = _number("cores", 16)
+    actor_memory_gib: int = _number("memory", 16)
+    actor_node_label: tuple[str, ...] = _node_label()
+    evaluator_cpus: int = _number("cores", 8)
+    evaluator_memory_gib: int = _number("memory", 16)
+    evaluator_node_label: tuple[str, ...] = _node_label()
+    slurm_time: str = _option(
+        "limit after which a Slurm job is queued again",
+        default="1-00:00:00",
+        allows=lambda limit: _seconds(limit) >= _MIN_LIMIT_SECONDS,
+        wrong="must be ten minutes or more",
+    )
+    slurm_option: tuple[str, ...] = _sbatch_options("of sbatch, such as --account=lab")
+    slurm_learner_option: tuple[str, ...] = _sbatch_options("the same for the learner only")
     flags: tuple[str, ...]
-    num_actor_jobs: int
-    image: str
-    image_pull_policy: str
-    image_pull_secrets: tuple[str, ...]
-    namespace: str
-    executable: str
-    volume_claim: str
-    port: int
-    gpus: int
-    evaluator: bool
-    learner_resources: Resources
-    actor_resources: Resources
-    evaluator_resources: Resources
-    slurm_time: str
-    slurm_options: tuple[str, ...]
-    slurm_learner_options: tuple[str, ...]
     population_size: int | None = None
     member: int | None = None
 
     @property
     def processes(self) -> str:
         """The processes that the job consists of, in words."""
-        actors = f"{self.num_actor_jobs} actor job{'s' * (self.num_actor_jobs > 1)}"
-        run = f"a learner, {actors}, an evaluator" if self.evaluator else f"a learner, {actors}"
-        return (
-            f"a population of {self.population_size}, each {run}" if self.population_size else run
-        )
+        actors = f"{self.actor_jobs} actor job{'s' * (self.actor_jobs > 1)}"
+        run = f"a learner, {actors}" + ", an evaluator" * self.evaluator
+        size = self.population_size
+        return f"a population of {size}, each {run}" if size else run
 
     @property
     def members(self) -> "list[Job]":
@@ -121,57 +181,31 @@ class Job:
 
     def check(self) -> None:
         """Raises JobError if the job cannot be."""
-        if self.population_size is not None and not 2 <= self.population_size <= _MOST_MEMBERS:
+        if self.population_size is not None and not 2 <= self.population_size <= _MAX_MEMBERS:
             raise JobError(
-                f"--population_size must lie in [2, {_MOST_MEMBERS}], got {self.population_size}"
+                f"--population_size must lie in [2, {_MAX_MEMBERS}], got {self.population_size}"
             )
-        appended = len(self.members[0].run_name) - len(self.name)
-        if not _NAME.fullmatch(self.name) or len(self.name) + appended > _MOST_CHARACTERS:
+        max_characters = _MAX_CHARACTERS - len(self.members[0].run_name) + len(self.name)
+        if not _NAME.fullmatch(self.name) or len(self.name) > max_characters:
             raise JobError(
-                f"--name={self.name} is no name for a cluster: give at most "
-                f"{_MOST_CHARACTERS - appended} lower-case letters, digits and hyphens, beginning "
-                "with a letter and ending with no hyphen"
+                f"--name={self.name} is no name for a cluster: give at most {max_characters} "
+                "lower-case letters, digits and hyphens, beginning with a letter and ending with "
+                "no hyphen"
             )
-        for name, values, of in (
-            ("volume_claim", (self.volume_claim,), "a claim"),
-            ("image_pull_secret", self.image_pull_secrets, "a Secret"),
-            ("namespace", (self.namespace or "default",), "a namespace"),
-        ):
-            known = _NAMESPACE if name == "namespace" else _LABEL
-            for value in values:
-                if not known.fullmatch(value):
-                    raise JobError(f"--{name}={value} is no name of {of}")
-        for name in ("image", "executable", "slurm_time"):
-            value = getattr(self, name)
-            if not value or any(character.isspace() for character in value):
-                raise JobError(f"--{name}={value!r} must not be empty and must hold no spaces")
-        if _seconds(self.slurm_time) < _SHORTEST_LIMIT:
-            raise JobError(f"--slurm_time={self.slurm_time} must be ten minutes or more")
-        if self.num_actor_jobs < 1:
-            raise JobError(f"--actor_jobs must be 1 or above, got {self.num_actor_jobs}")
-        if not 1024 <= self.port < 2**16:
-            raise JobError(f"--port must lie in [1024, 65535], got {self.port}")
-        if self.gpus not in (0, 1):
-            raise JobError(f"--gpus must be 0 or 1, since a learner uses one, got {self.gpus}")
-        for role in ROLES:
-            resources: Resources = getattr(self, f"{role}_resources")
-            if min(resources.cpus, resources.memory_gib) < 1:
-                raise JobError(f"--{role}_cpus and --{role}_memory_gib must be 1 or above")
-            for label in resources.node_labels:
-                if not _NODE_LABEL.fullmatch(label):
-                    raise JobError(f"--{role}_node_label={label} must be NAME=VALUE of a label")
-        self._check_flags()
-
-    def _check_flags(self) -> None:
+        for name, option in ((each.name, each.metadata["option"]) for each in OPTIONS):
+            values = getattr(self, name)
+            for value in values if isinstance(values, tuple) else (values,):
+                if not option.allows(value):
+                    raise JobError(f"--{name}={value!r} {option.wrong}")
         for flag in self.flags:
             if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
                 raise JobError(f"{flag!r} is not a flag; flags are written --name=value")
             name = re.split("=", flag.lstrip("-"), maxsplit=1)[0]
             if name in _SET_BY_MANIFESTS:
                 raise JobError(f"--{name} is set for each process of the job; leave it out")
-        for option in (*self.slurm_options, *self.slurm_learner_options):
-            if not re.match(r"--?[a-zA-Z]", option) or not option.isprintable():
-                raise JobError(f"{option!r} is not an option of sbatch; write --name=value")
+
+
+OPTIONS = [each for each in fields(Job) if "option" in each.metadata]
 
 
 def _seconds(limit: str) -> float:

@@ -8,26 +8,32 @@ are flags of `experiment.py`, which follow those in `--flag_file`. `--actor_jobs
 the experiment's `--num_actors` is how many environments each of them plays. With `--mode=pbt
 --population_size=8` there are eight of all that: the members of a population.
 
-What the experiment itself would refuse is refused here, before anything is written. Needs PyYAML,
-and loads no TensorFlow.
+What the experiment itself would refuse is refused here, before anything is written, and without
+loading TensorFlow. A back end is an entry of `_BACK_ENDS` and a template of the same name.
 """
 
 import argparse
+import functools
+import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
-import kubernetes_manifest
-import slurm_script
+import jinja2
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from job_description import ROLES, Job, JobError, Resources
+from job_description import OPTIONS, Job, JobError, Option
 
 import experiment
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+
+# What a back end's file is called after the job's name, and its template before `.j2`.
+_BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,21 +44,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes both files; a user's error is one line and exit code 2."""
-    own, flags = _split(arguments)
-    options = _parser().parse_args(own)
+    """Writes a file for each back end; a user's error is one line and exit code 2."""
+    place = [*arguments, "--"].index("--")
+    options = vars(_parser().parse_args(arguments[:place]))
+    flags = arguments[place + 1 :]
+    directory = Path(options.pop("output_dir"))
+    if flag_file := options.pop("flag_file"):
+        flags = [f"--flagfile={flag_file}", *flags]
     try:
         job = _job(options, flags)
         job.check()
         _check_experiment(job)
-        directory = Path(options.output_dir)
         directory.mkdir(parents=True, exist_ok=True)
-        for suffix, text in (
-            ("kubernetes.yaml", kubernetes_manifest.manifest(job)),
-            ("slurm.sh", slurm_script.script(job)),
-        ):
-            (directory / f"{job.name}.{suffix}").write_text(text)
-            print(f"written: {directory / job.name}.{suffix}")
+        for back_end in _BACK_ENDS:
+            path = directory / f"{job.name}.{back_end}"
+            path.write_text(_render(back_end, job))
+            print(f"written: {path}")
     except (JobError, UserError, absl_flags.Error, OSError) as error:
         _give_up(str(error))
 
@@ -63,81 +70,55 @@ def _give_up(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """This program's arguments, and the experiment's flags."""
-    before = list(arguments)
-    after: list[str] = []
-    if "--" in before:
-        place = before.index("--")
-        before, after = before[:place], before[place + 1 :]
-    return before, after
+def _render(back_end: str, job: Job) -> str:
+    """What a back end is to be given. Of its template's filters, `json` writes a value as YAML."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["json"] = functools.partial(json.dumps, ensure_ascii=False)
+    templates.filters["shell"] = shlex.quote
+    return templates.get_template(f"{back_end}.j2").render(job=job)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    add = parser.add_argument
-    add("--name", required=True, help="of the run, a DNS label")
-    add("--actor_jobs", type=int, required=True, help="number of actor processes")
-    add("--flag_file", help="file of flags of the experiment")
-    add("--image", required=True, help="container image whose program is the experiment")
-    policies = ("Always", "IfNotPresent", "Never")
-    add("--image_pull_policy", choices=policies, default="", help="default: Kubernetes' own")
-    add("--image_pull_secret", action="append", default=[], help="a Secret; may be repeated")
-    add("--namespace", default="", help="of all objects; default: the one kubectl has chosen")
-    add("--executable", default="experiment.zip", help="of the Slurm job")
-    add("--volume_claim", default="runs", help="existing claim, ReadWriteMany if shared")
-    add("--port", type=int, default=8470, help="of the learner")
-    add("--gpus", type=int, default=1, help="of the learner, 0 or 1")
-    add("--evaluator", action=argparse.BooleanOptionalAction, default=True)
-    for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
-        add(f"--{role}_cpus", type=int, default=cpus, help="default: %(default)s")
-        add(f"--{role}_memory_gib", type=int, default=memory_gib, help="default: %(default)s")
-        add(f"--{role}_node_label", action="append", default=[], help="NAME=VALUE; may be repeated")
-    add("--slurm_time", default="1-00:00:00", help="limit, after which the job is queued again")
-    add("--slurm_option", action="append", default=[], help="of sbatch; may be repeated")
-    add("--slurm_learner_option", action="append", default=[], help="for the learner only")
-    add("--output_dir", default=".", help="where to write the files")
+    for field in OPTIONS:
+        option: Option = field.metadata["option"]
+        name, text, default = f"--{field.name}", option.help, field.default
+        if field.type is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(name, action=action, default=default, help=text)
+        elif default == ():
+            parser.add_argument(name, action="append", default=[], help=f"{text}; may be repeated")
+        elif default is MISSING:
+            parser.add_argument(name, type=field.type, required=True, help=text)
+        else:
+            text += f"; default: {default}" * bool(default)
+            parser.add_argument(
+                name, type=field.type, choices=option.choices, default=default, help=text
+            )
+    parser.add_argument("--flag_file", help="file of flags of the experiment")
+    parser.add_argument("--output_dir", default=".", help="where to write the files")
     return parser
 
 
-def _job(options: argparse.Namespace, flags: Sequence[str]) -> Job:
-    learner, actor, evaluator = (
-        Resources(
-            getattr(options, f"{role}_cpus"),
-            getattr(options, f"{role}_memory_gib"),
-            tuple(getattr(options, f"{role}_node_label")),
-        )
-        for role in ROLES
-    )
-    files = [f"--flagfile={options.flag_file}"] if options.flag_file else []
-    flags = absl_flags.FLAGS.read_flags_from_files([*files, *flags])
+def _job(options: dict[str, Any], flags: Sequence[str]) -> Job:
+    flags = absl_flags.FLAGS.read_flags_from_files(list(flags))
     given = _parse(flags)
-    population = given.get("mode") == "pbt"
-    if population:
+    population_size = None
+    if given.get("mode") == "pbt":
         if "population_size" not in given:
             raise JobError("--mode=pbt needs --population_size, a number of members")
+        population_size = given["population_size"]
         flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
-    return Job(
-        name=options.name,
-        flags=tuple(flags),
-        num_actor_jobs=options.actor_jobs,
-        image=options.image,
-        image_pull_policy=options.image_pull_policy,
-        image_pull_secrets=tuple(options.image_pull_secret),
-        namespace=options.namespace,
-        executable=options.executable,
-        volume_claim=options.volume_claim,
-        port=options.port,
-        gpus=options.gpus,
-        evaluator=options.evaluator,
-        learner_resources=learner,
-        actor_resources=actor,
-        evaluator_resources=evaluator,
-        slurm_time=options.slurm_time,
-        slurm_options=tuple(options.slurm_option),
-        slurm_learner_options=tuple(options.slurm_learner_option),
-        population_size=given["population_size"] if population else None,
-    )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    return Job(**values, flags=tuple(flags), population_size=population_size)
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
@@ -154,7 +135,7 @@ def _check_experiment(job: Job) -> None:
     """Raises UserError if the experiment would refuse the flags of a process."""
     run = job.members[0]
     given = _parse(run.run_flags)
-    Config.from_flags(given | {"actor_jobs": job.num_actor_jobs})  # Are they enough for all tasks?
+    Config.from_flags(given | {"actor_jobs": job.actor_jobs})  # Are they enough for all tasks?
     given["learner_address"] = f"learner:{job.port}"
     Config.from_flags(given)
     Config.from_flags(given | {"job_name": "actor", "task": 0})

@@ -9,15 +9,14 @@ Set what your clusters know by other names here.
 
 load("//bazel:cluster_job.bzl", "cluster_job")
 
-# As built from the Dockerfile and pushed: with its registry, as the cluster's nodes reach it. Jobs
-# ask for a GPU, for which it is built with CUDA=1, and DmLab's with `--build-context lab=FOLDER`.
-_IMAGE = "registry.example.org/lab/popart-impala:1"
-
-# Exists already, and is ReadWriteMany.
-_VOLUME_CLAIM = "runs"
-
 # Options of //bazel/cluster:manifests; the commented ones are examples.
-_CLUSTER_OPTIONS = [
+_OPTIONS = [
+    # As built from the Dockerfile and pushed: with its registry, as the cluster's nodes reach it.
+    # Jobs ask for a GPU, for which it is built with CUDA=1, and DmLab's with
+    # `--build-context lab=FOLDER`.
+    "--image=registry.example.org/lab/popart-impala:1",
+    # Exists already, and is ReadWriteMany.
+    "--volume_claim=runs",
     "--image_pull_policy=IfNotPresent",
     # "--image_pull_secret=registry",
     # "--namespace=lab",
@@ -53,10 +52,8 @@ def jobs(flag_files, num_actor_jobs, num_actors):
             evaluator = not population,
             flag_file = path,
             flags = ["--dataset_path=" + _DMLAB_DATASET] if _DMLAB_DATASET and "dmlab30" in name else [],
-            image = _IMAGE,
-            manifest_options = _CLUSTER_OPTIONS,
             num_actor_jobs = num_actor_jobs,
             num_actors = num_actors,
+            options = _OPTIONS,
             population = population,
-            volume_claim = _VOLUME_CLAIM,
         )

@@ -89,6 +89,16 @@ def test_processes_are_told_who_they_are_and_start_again(
     assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
 
 
+def test_values_stay_what_they_are_in_yaml(make: _Make) -> None:
+    path = '--dataset_path=it\'s a $(HOME), "ü": {{ x }} # \\'
+    objects = make("--level_name=dmlab30", path, name="yes", volume_claim="1", namespace="0")
+    assert _container(objects, "learner")["args"][1] == path.replace("$", "$$")
+    assert _labels(objects, "learner")["app.kubernetes.io/instance"] == "yes"
+    assert objects["Job", "learner"]["metadata"]["namespace"] == "0"
+    claims = [v.get("persistentVolumeClaim") for v in _pod(objects, "learner")["volumes"]]
+    assert {"claimName": "1"} in claims
+
+
 def test_each_role_is_given_its_own_keys(make: _Make) -> None:
     objects = make("--level_name=pong", "--mode=pbt", "--population_size=2")
     evaluator = _pod(objects, "m01-evaluator")
