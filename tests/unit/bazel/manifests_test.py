@@ -82,10 +82,12 @@ def test_processes_are_told_who_they_are_and_start_again(
         spec = objects["Job", role]["spec"]
         assert ("podFailurePolicy" in spec) == (role != "actor")
         # Kubernetes refuses other combinations.
-        never = _pod(objects, role)["restartPolicy"] == "Never"
-        assert never == (spec["podReplacementPolicy"] == "Failed") == ("podFailurePolicy" in spec)
-        assert spec["backoffLimit"] == 2**31 - 1
+        assert (spec["podReplacementPolicy"] == "Failed") == ("podFailurePolicy" in spec)
+        assert _pod(objects, role)["restartPolicy"] == "Never"
+        limit = "backoffLimitPerIndex" if role == "actor" else "backoffLimit"
+        assert spec[limit] == 2**31 - 1
         assert spec.get("completions") == (3 if role == "actor" else None)
+        assert ("successPolicy" in spec) == (spec.get("completionMode") == "Indexed")
     assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
 
 
@@ -123,6 +125,18 @@ def test_clusters_are_told_where_pods_and_images_are(make: _Make) -> None:
     assert _pod(objects, "learner")["nodeSelector"] == {"gpu": "h100"}
     assert _pod(objects, "actor")["nodeSelector"] == {"example.org/kind": "cpu"}
     assert "nodeSelector" not in _pod(objects, "evaluator")
+
+
+def test_actors_leave_a_lost_node_soon(make: _Make) -> None:
+    objects = make(*_FLAGS)
+    for role in _ROLES:
+        tolerated = {
+            each["key"]: each["tolerationSeconds"]
+            for each in _pod(objects, role).get("tolerations", [])
+            if each["effect"] == "NoExecute"
+        }
+        lost = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+        assert tolerated == (dict.fromkeys(lost, 30) if role == "actor" else {})
 
 
 def test_only_the_actors_of_the_run_reach_the_learner_and_nobody_the_others(make: _Make) -> None:
