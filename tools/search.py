@@ -59,9 +59,9 @@ def sample(level_name: str, number: int) -> list[Setting]:
 
 def _sample(space: Mapping[str, Distribution], number: int) -> list[Setting]:
     tensorflow_import.import_quietly()
-    from scalable_agent_popart.population import pbt  # noqa: PLC0415
+    from scalable_agent_popart.population import rules  # noqa: PLC0415
 
-    return [Setting(i, pbt.sample(space, [FIRST_SEED, i])) for i in range(number)]
+    return [Setting(i, rules.sample(space, [FIRST_SEED, i])) for i in range(number)]
 
 
 def rank(

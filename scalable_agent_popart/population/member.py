@@ -19,7 +19,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError, explain
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.population import pbt
+from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.logs import JsonLines
@@ -108,7 +108,7 @@ class Member(Tuner):
         self._lineage.close()
 
     def _fitness(self) -> float | None:
-        return pbt.fitness(self._returns, self._config.suite.reference_scores)
+        return rules.fitness(self._returns, self._config.suite.reference_scores)
 
     def _values(self) -> dict[str, float]:
         return {name: float(variable) for name, variable in self._tuned.items()}
@@ -157,9 +157,11 @@ class Member(Tuner):
             for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
                 variable.assign(new)
             seed = [self._config.seed, number, 1]
-            self._learner.hyperparameters.assign(pbt.sample(self._config.suite.search_space, seed))
+            self._learner.hyperparameters.assign(
+                rules.sample(self._config.suite.search_space, seed)
+            )
         else:
-            self._learner.hyperparameters.assign(pbt.explore(self._values(), generator))
+            self._learner.hyperparameters.assign(rules.explore(self._values(), generator))
         if copied or starts_over:
             self._learner.frames.assign(frames)
             self._learner.num_updates.assign(num_updates + 1)  # For actors, the weights are new.
@@ -189,7 +191,7 @@ class Member(Tuner):
         """
         for look in range(_MAX_LOOKS):
             source = self._published(partner)
-            if source is None or not (fitness is None or pbt.exploits(fitness, source.fitness)):
+            if source is None or not (fitness is None or rules.exploits(fitness, source.fitness)):
                 return source, False
             try:
                 with self._directory.fetch(source) as checkpoint:

@@ -13,7 +13,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.population import pbt
+from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.population.member import Member
 from scalable_agent_popart.rollouts import Rollout
@@ -99,7 +99,7 @@ class Worker:
         config, directory = self._config, self._population.member(number)
         recorded = directory.read_config(config.suite)
         if recorded is None or newest_checkpoint(directory.checkpoints) is None:
-            return {**pbt.sample(config.suite.search_space, [config.seed, number]), **self._start}
+            return {**rules.sample(config.suite.search_space, [config.seed, number]), **self._start}
         values = {name: getattr(recorded, name) for name in config.tuned}
         others = [f"--{name}" for name, value in self._start.items() if value != values[name]]
         if others and number not in self._warned:

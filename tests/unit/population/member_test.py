@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.population import member, pbt
+from scalable_agent_popart.population import member, rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.population.member import Member
 from scalable_agent_popart.runs.checkpoints import Checkpoints
@@ -310,5 +310,5 @@ def test_a_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> N
         assert after.progress() == (1500, 150 + number)
         event = after.event()
         assert (event.fitness, event.copied, event.started_over) == (None, False, True)
-        sampled = pbt.sample(after.config.suite.search_space, [after.config.seed, number, 1])
+        sampled = rules.sample(after.config.suite.search_space, [after.config.seed, number, 1])
         assert after.tuned() == pytest.approx(sampled)

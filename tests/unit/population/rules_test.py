@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scalable_agent_popart.population import pbt
+from scalable_agent_popart.population import rules
 from scalable_agent_popart.scores import ReferenceScore, Scores
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
 
@@ -41,7 +41,7 @@ def _are_unrelated(first: np.ndarray, second: np.ndarray) -> bool:
 def samples() -> dict[str, np.ndarray]:
     """Samples of the members (columns) of the populations (rows), by name."""
     sampled = [
-        [pbt.sample(PAPER_ATARI, [seed, member]) for member in range(_MEMBERS)]
+        [rules.sample(PAPER_ATARI, [seed, member]) for member in range(_MEMBERS)]
         for seed in range(_POPULATIONS)
     ]
     return {name: np.array([[one[name] for one in row] for row in sampled]) for name in _NAMES}
@@ -80,10 +80,10 @@ def test_hyperparameters_members_and_populations_are_sampled_independently(
 
 
 def test_the_same_seed_samples_the_same_plain_numbers(samples: dict[str, np.ndarray]) -> None:
-    sampled = pbt.sample(PAPER_ATARI, [3, 5])
+    sampled = rules.sample(PAPER_ATARI, [3, 5])
     assert sampled == {name: samples[name][3, 5] for name in _NAMES}
     assert json.loads(json.dumps(sampled)) == sampled
-    assert pbt.sample(PAPER_ATARI, [2**63, 5]) != sampled
+    assert rules.sample(PAPER_ATARI, [2**63, 5]) != sampled
 
 
 # Fitness.
@@ -108,7 +108,7 @@ _REFERENCES = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(-20.0, 
 def test_fitness_is_the_mean_capped_score(
     returns: dict[str, Scores], expected: float | None
 ) -> None:
-    fitness = pbt.fitness(returns, _REFERENCES)
+    fitness = rules.fitness(returns, _REFERENCES)
     assert fitness is None if expected is None else fitness == pytest.approx(expected)
 
 
@@ -117,11 +117,11 @@ def test_fitness_is_the_mean_capped_score(
 
 def test_a_member_copies_one_that_is_more_than_five_points_fitter() -> None:
     for own, other in itertools.product(range(-80, 401, 7), repeat=2):  # In quarters of a point.
-        assert pbt.exploits(own / 4, other / 4) == (other - own > 20)
+        assert rules.exploits(own / 4, other / 4) == (other - own > 20)
     little = 2.0**-40  # All sums and differences with it are exact.
     for own in (0.0, 64.0, -2.5):
-        assert not pbt.exploits(own, own + 5.0)
-        assert pbt.exploits(own, own + 5.0 + little)
+        assert not rules.exploits(own, own + 5.0)
+        assert rules.exploits(own, own + 5.0 + little)
 
 
 # Explore.
@@ -140,7 +140,7 @@ def _directions(before: Mapping[str, float], after: Mapping[str, float]) -> list
 def test_each_value_changes_one_time_in_three_up_as_often_as_down_and_independently() -> None:
     start = {"entropy_cost": 1e-3, "learning_rate": 6e-4, "epsilon": 1e-7, "max_grad_norm": 40.0}
     generator = np.random.default_rng(4)
-    explored = np.array([_directions(start, pbt.explore(start, generator)) for _ in range(8_000)])
+    explored = np.array([_directions(start, rules.explore(start, generator)) for _ in range(8_000)])
     for own in (*explored.T, explored.ravel()):
         changed, up = int(np.sum(own != 0)), int(np.sum(own == 1))
         assert stats.binomtest(changed, len(own), 0.33).pvalue > _SIGNIFICANCE
@@ -148,4 +148,4 @@ def test_each_value_changes_one_time_in_three_up_as_often_as_down_and_independen
         assert _are_unrelated(own[1:], own[:-1])
     for first, second in itertools.combinations(explored.T, 2):
         assert _are_unrelated(first, second)
-    assert pbt.explore({"max_grad_norm": 0.0}, generator) == {"max_grad_norm": 0.0}
+    assert rules.explore({"max_grad_norm": 0.0}, generator) == {"max_grad_norm": 0.0}
