@@ -241,10 +241,10 @@ def _train_population(config: Config, given: Mapping[str, Any]) -> int | None:
     what = f"population of {config.population_size}, {config.agent_name} on {config.level_name}"
     what += f"; logs in {config.logdir}"
     if config.pbt_member < 0:
-        from scalable_agent_popart.population import workers  # noqa: PLC0415
+        from scalable_agent_popart.population import train  # noqa: PLC0415
 
         print(what, file=sys.stderr)
-        return workers.train_population(config, start)
+        return train.train_population(config, start)
     _load_tensorflow(config, what)
     from scalable_agent_popart.population import worker  # noqa: PLC0415
 

@@ -8,19 +8,20 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_processes
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import child_program
 from tests.fakes.programs import is_alive, wait_until
 
 _BEGIN = """
 import os, signal, sys, time
 from scalable_agent_popart.system import supervisor
-connection, config = supervisor.begin()
+connection, (_, config) = supervisor.begin()
 with open(f"{config.logdir}/starts", "a") as file:
     print(os.getpid(), config.task, config.learner_address, config.actor_jobs, file=file)
 """
 
 
 def start(monkeypatch: pytest.MonkeyPatch, directory: Path, program: str) -> ActorProcesses:
-    monkeypatch.setattr(actor_processes, "_COMMAND", _BEGIN + program)
+    monkeypatch.setattr(child_program, "_COMMAND", _BEGIN + program)
     monkeypatch.setattr(actor_processes, "_FIRST_PAUSE_SECONDS", 0.01)
     flags = {"level_name": "catch5", "actor_jobs": 2, "logdir": str(directory)}
     jobs = ActorProcesses(Config.from_flags(flags), "127.0.0.1:7")
@@ -50,7 +51,7 @@ def test_jobs_are_numbered_and_end_with_their_owner(
 def test_a_job_that_dies_is_started_again_and_at_last_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(actor_processes, "_MAX_RESTARTS_IN_A_ROW", 2)
+    monkeypatch.setattr(child_program, "_MAX_RESTARTS_IN_A_ROW", 2)
     program = "time.sleep(0 if config.task else 1000); os.kill(os.getpid(), signal.SIGKILL)"
     jobs = start(monkeypatch, tmp_path, program)
     with pytest.raises(UserError, match=r"actor job 1 was ended by signal 9, 3 times in a row"):
@@ -60,7 +61,7 @@ def test_a_job_that_dies_is_started_again_and_at_last_given_up(
 
 
 def test_a_jobs_own_error_is_the_learners(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(actor_processes, "_MAX_RESTARTS_IN_A_ROW", 1)
+    monkeypatch.setattr(child_program, "_MAX_RESTARTS_IN_A_ROW", 1)
     jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"no such game"); sys.exit(2)')
     with pytest.raises(UserError, match="no such game"):
         wait_until(lambda: jobs.attend() is not None)

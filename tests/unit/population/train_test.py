@@ -8,8 +8,9 @@ import pytest
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError, exit_code
-from scalable_agent_popart.population import workers
+from scalable_agent_popart.population import train
 from scalable_agent_popart.population.directory import Event
+from scalable_agent_popart.system import child_program
 
 _BEGIN = """
 import os, signal, sys
@@ -28,13 +29,13 @@ def when_asked(*end):
 
 
 def _train(monkeypatch: pytest.MonkeyPatch, directory: Path, program: str) -> int | None:
-    monkeypatch.setattr(workers, "_COMMAND", _BEGIN + program)
-    monkeypatch.setattr(workers, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(workers, "_MAX_RESTARTS_IN_A_ROW", 2)
+    monkeypatch.setattr(child_program, "_COMMAND", _BEGIN + program)
+    monkeypatch.setattr(train, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(child_program, "_MAX_RESTARTS_IN_A_ROW", 2)
     (directory / "member-00").mkdir(exist_ok=True)
     (directory / "member-00" / "metrics.jsonl").write_text('{"frames": 40}\n')
     flags = {"mode": "pbt", "population_size": 2, "level_name": "catch5", "pbt_places": 2}
-    return workers.train_population(Config.from_flags({**flags, "logdir": str(directory)}), {})
+    return train.train_population(Config.from_flags({**flags, "logdir": str(directory)}), {})
 
 
 def test_workers_end_when_they_are_done_or_are_asked_to(
@@ -75,7 +76,7 @@ def test_what_happens_to_a_member_stands_on_a_line_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = {"mode": "pbt", "population_size": 2, "level_name": "catch5", "logdir": str(tmp_path)}
-    progress = workers._Progress(Config.from_flags(flags))
+    progress = train._Progress(Config.from_flags(flags))
     lineage = tmp_path / "member-01" / "lineage.jsonl"
     lineage.parent.mkdir()
     start = Event(0, 0, None, None, None, False, None, {"epsilon": 0.1})
