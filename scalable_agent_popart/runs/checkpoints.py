@@ -1,11 +1,8 @@
 """Checkpoints: all that a killed run needs to go on as if nothing had happened."""
 
-import contextlib
 import errno
 import os
 import re
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,6 @@ _KEPT = 3
 # other error of its readers is of a checkpoint's content, or of a file that is not there.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
 _KEY = "learner/{}/.ATTRIBUTES/VARIABLE_VALUE"
-# PopArt's statistics, which older versions of this program kept in float32.
-_STATISTICS = tuple(_KEY.format(f"head/{name}") for name in ("shift", "second_moment"))
 
 
 class Checkpoints:
@@ -127,11 +122,8 @@ def frames_of(checkpoint: str) -> int | None:
 
 def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None:
     try:
-        with _with_float64_statistics(checkpoint) as readable:
-            objects.restore(readable).assert_existing_objects_matched().expect_partial()
-    except UserError:
-        raise
-    except (AssertionError, ValueError) as error:
+        objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise UserError(
             f"checkpoint {checkpoint} is of another program or version ({_first_line(error)}); "
             "give another --logdir"
@@ -145,36 +137,6 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
         raise UserError(
             f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {advice}"
         ) from error
-
-
-@contextlib.contextmanager
-def _with_float64_statistics(checkpoint: str) -> Iterator[str]:
-    """Yields a checkpoint, or if its statistics are float32 a temporary copy with float64.
-
-    TensorFlow restores a variable only from a tensor of its own type.
-    """
-    reader = tf.train.load_checkpoint(checkpoint)
-    types = reader.get_variable_to_dtype_map()
-    if all(types.get(name, tf.float64) == tf.float64 for name in _STATISTICS):
-        yield checkpoint
-        return
-    tensors = {name: tf.constant(reader.get_tensor(name)) for name in types}
-    tensors |= {name: tf.cast(tensors[name], tf.float64) for name in _STATISTICS}
-    with tempfile.TemporaryDirectory() as directory:
-        copy = str(Path(directory) / Path(checkpoint).name)
-        try:
-            tf.raw_ops.SaveV2(
-                prefix=copy,
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                tensors=list(tensors.values()),
-            )
-        except tf.errors.OpError as error:
-            raise PassingError(
-                f"checkpoint {checkpoint} is of an earlier version, and a copy for this one cannot "
-                f"be written ({_first_line(error)}); point TMPDIR to a directory with room"
-            ) from error
-        yield copy
 
 
 def _message(error: Exception) -> str:
