@@ -246,10 +246,9 @@ def _train_population(config: Config, given: Mapping[str, Any]) -> int | None:
         print(what, file=sys.stderr)
         return train.train_population(config, start)
     _load_tensorflow(config, what)
-    from scalable_agent_popart.population import worker  # noqa: PLC0415
+    from scalable_agent_popart.population import member  # noqa: PLC0415
 
-    members = worker.Worker(config, start, _parts(config), show_progress=True)
-    return members.train_member(config.pbt_member)
+    return member.train_member(config, start, _parts(config), show_progress=True)
 
 
 def _parts(config: Config) -> Any:

@@ -19,7 +19,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
-from scalable_agent_popart.runs.checkpoints import Checkpoints, frames_of, newest_checkpoint
+from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import to_json
 from scalable_agent_popart.system.terminal import progress_bar
@@ -34,17 +34,17 @@ def follow(config: Config) -> None:
     Each is also a line of `evaluations.jsonl`, and a point of TensorBoard's curves.
     """
     directory, tester = RunDirectory(config.logdir), Tester(config)
-    tested, frames = None, -1
+    frames = -1
     with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
         while frames < config.total_environment_frames:
-            newest = None
+            saved = None
             with contextlib.suppress(UserError):  # It looks again.
-                newest = newest_checkpoint(directory.checkpoints)
-            if newest is None or newest == tested or frames_of(newest) in (None, frames):
+                saved = saved_frames(directory.checkpoints)
+            if saved in (None, frames):
                 time.sleep(_POLL_SECONDS)
                 continue
             summary = tester.test()
-            tested, frames = newest, summary["frames"]
+            frames = summary["frames"]
             means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
             record = {"time": time.time(), "frames": frames, "starts": summary["starts"]}
             record |= summary["aggregate"] | {"mean_return": means}

@@ -110,14 +110,7 @@ class MemberDirectory(RunDirectory):
         name = f"snapshot-{record.comparison}"
         if name == in_force:  # The run went back to an older checkpoint, and comes here again.
             name += "-again"
-        self._snapshots.mkdir(exist_ok=True)
-        checkpoint = Path(record.checkpoint)
-        for file in _files(checkpoint):
-            target = self._snapshots / file.name.replace(checkpoint.name, name, 1)
-            target.unlink(missing_ok=True)  # Older versions left links to checkpoints here.
-            shutil.copyfile(file, target)
-            with open(target, "rb") as written:
-                os.fsync(written.fileno())
+        _copy(Path(record.checkpoint), self._snapshots / name)
         write_atomically(self._fitness, {**dataclasses.asdict(record), "checkpoint": name})
         for file in self._snapshots.glob("snapshot-*"):
             if file.stem not in (name, in_force):
@@ -126,13 +119,10 @@ class MemberDirectory(RunDirectory):
     @contextlib.contextmanager
     def fetch(self, source: Published) -> Iterator[str]:
         """Lends a copy of another member's checkpoint; FileNotFoundError if it was replaced."""
-        shutil.rmtree(self._incoming, ignore_errors=True)
-        self._incoming.mkdir(exist_ok=True)
-        checkpoint = Path(source.checkpoint)
+        checkpoint = self._incoming / "checkpoint"
         try:
-            for file in _files(checkpoint):
-                shutil.copyfile(file, self._incoming / file.name)
-            yield str(self._incoming / checkpoint.name)
+            _copy(Path(source.checkpoint), checkpoint)
+            yield str(checkpoint)
         except OSError as error:
             if error.errno == errno.ESTALE:  # NFS says so of a file that is gone.
                 raise FileNotFoundError(source.checkpoint) from error
@@ -197,9 +187,14 @@ class PopulationDirectory:
         )
 
 
-def _files(checkpoint: Path) -> list[Path]:
-    """Lists a checkpoint's files, index and data; raises FileNotFoundError if one is missing."""
+def _copy(checkpoint: Path, target: Path) -> None:
+    """Copies a checkpoint's files to disk; raises FileNotFoundError if index or data is missing."""
     files = sorted(checkpoint.parent.glob(f"{checkpoint.name}.*"))
     if not {".index", ".data"} <= {file.suffix.partition("-")[0] for file in files}:
         raise FileNotFoundError(str(checkpoint))
-    return files
+    target.parent.mkdir(exist_ok=True)
+    for file in files:
+        copy = target.parent / file.name.replace(checkpoint.name, target.name, 1)
+        shutil.copyfile(file, copy)
+        with open(copy, "rb") as written:
+            os.fsync(written.fileno())

@@ -5,10 +5,16 @@ episodes have earned. The comparison ends with another checkpoint: weights, hype
 line in `lineage.jsonl` and the number of comparisons become the run's in one step or not at all. A
 member that dies in between returns to the first checkpoint and repeats the comparison with the same
 random numbers: they depend on its seed, the comparison's number and who else has published.
+
+Several members may share a process, in which they take turns: see `take_turns`.
 """
 
+import dataclasses
+import functools
+import gc
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,27 +22,34 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain
+from scalable_agent_popart.errors import DivergenceError, InUseError, UserError, explain
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
+from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines
-from scalable_agent_popart.training.trainer import Tuner
+from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.actors import Actors
+from scalable_agent_popart.training.local_actors import LocalActors
 
 _MAX_LOOKS = 5  # Attempts to fetch a checkpoint that has gone in favour of a newer one.
 _FIRST_PAUSE_SECONDS = 0.1
+_MAX_RESCUES = 20  # How often in a row a member that diverges goes on with other weights.
+_POLL_SECONDS = 2.0
+_REMINDER_SECONDS = 600.0
 
 Save = Callable[[], str]
 
 
-class Member(Tuner):
-    """Compares and changes one member's run; with turns, comparisons begin the member's next."""
+class Member(trainer.Tuner):
+    """Compares and changes one member's run."""
 
-    def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
+    def __init__(self, config: Config, population: PopulationDirectory):
         self._config = config
-        self._takes_turns = takes_turns
         members = {number: population.member(number) for number in range(config.population_size)}
         self._directory = members.pop(config.pbt_member)
         self._others = members
@@ -67,7 +80,7 @@ class Member(Tuner):
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
-        """Makes the comparison that the last turn ended before, or was killed in.
+        """Makes the comparison that the run ended before the last time, or was killed in.
 
         If training has diverged, the member goes on from another's checkpoint, or starts over.
         """
@@ -83,7 +96,7 @@ class Member(Tuner):
         if own and (own.comparison, own.frames) == (num_comparisons + 1, frames):
             self._compare(own.fitness, save)
         elif self.due():
-            self._compare(self._publish(save), save)
+            self._compare(self.publish(save), save)
 
     def due(self) -> bool:
         """Returns whether enough episodes count, and at least one of each task that does."""
@@ -91,14 +104,32 @@ class Member(Tuner):
         return num_episodes >= self._config.pbt_episodes and self._fitness() is not None
 
     def tune(self, save: Save) -> bool:
-        """Publishes; then makes the comparison, unless the member takes turns or is finished."""
-        fitness = self._publish(save)
-        # A finished run ends with the weights that it published.
-        finished = int(self._learner.frames) >= self._config.total_environment_frames
-        if self._takes_turns or finished:
+        """Publishes; then makes the comparison, unless the run is finished.
+
+        A finished run ends with the weights that it published.
+        """
+        fitness = self.publish(save)
+        if int(self._learner.frames) >= self._config.total_environment_frames:
             return False
         self._compare(fitness, save)
         return True
+
+    def publish(self, save: Save) -> float:
+        """Saves a checkpoint and publishes it; returns the fitness that it has earned."""
+        fitness = self._fitness()
+        assert fitness is not None, "due"
+        record = Published(
+            member=self._config.pbt_member,
+            comparison=int(self._num_comparisons) + 1,
+            frames=int(self._learner.frames),
+            fitness=fitness,
+            episodes=sum(map(len, self._returns.values())),
+            mean_returns={task: float(np.mean(own)) for task, own in self._returns.items() if own},
+            hyperparameters=self._values(),
+            checkpoint=save(),
+        )
+        self._directory.publish(record)
+        return fitness
 
     def on_divergence(self) -> None:
         """Leaves a mark, so that the member's next start does not go on from its own weights."""
@@ -116,22 +147,6 @@ class Member(Tuner):
     def _record(self, event: Event) -> None:
         self._lineage.write(event._asdict())
         self._lineage.flush()
-
-    def _publish(self, save: Save) -> float:
-        fitness = self._fitness()
-        assert fitness is not None, "due"
-        record = Published(
-            member=self._config.pbt_member,
-            comparison=int(self._num_comparisons) + 1,
-            frames=int(self._learner.frames),
-            fitness=fitness,
-            episodes=sum(map(len, self._returns.values())),
-            mean_returns={task: float(np.mean(own)) for task, own in self._returns.items() if own},
-            hyperparameters=self._values(),
-            checkpoint=save(),
-        )
-        self._directory.publish(record)
-        return fitness
 
     def _compare(self, fitness: float | None, save: Save) -> None:
         """Compares with another member, copies it if it is fitter, explores, and saves.
@@ -224,3 +239,133 @@ class Member(Tuner):
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
             raise
+
+
+class Turn(Member):
+    """A member's run that ends where a comparison is due; see `take_turns`."""
+
+    def tune(self, save: Save) -> bool:
+        """Publishes, and ends the run: `begin` makes the comparison, as if it had been killed."""
+        self.publish(save)
+        return False
+
+
+class ReusedParts(trainer.Parts):
+    """Makes one learner and one set of policies for all turns: TensorFlow frees no traced graph."""
+
+    def __init__(self) -> None:
+        self._learner: Learner | None = None
+        self._clips = False
+        self._policies: dict[int, Policy] = {}  # By actor thread.
+
+    def make_learner(self, config: Config, spec: Rollout) -> Learner:
+        """Makes a learner that has learned nothing, if possible in the last one's variables."""
+        fresh = super().make_learner(config, spec)
+        # The graphs read the hyperparameters from variables, but clip gradients only if asked to.
+        clips = config.max_grad_norm > 0
+        if self._learner is None or clips != self._clips:
+            self._learner, self._clips, self._policies = fresh, clips, {}
+        else:
+            _copy(fresh, self._learner)
+        return self._learner
+
+    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
+        """Makes actors whose policies are those of the actors before, if there were any."""
+        return LocalActors(config, spec, learner, self._policies)
+
+
+def train_member(
+    config: Config,
+    start: Mapping[str, float],
+    parts: trainer.Parts | None = None,
+    kind: type[Member] = Member,
+    show_progress: bool = False,
+) -> int | None:
+    """Trains the member `pbt_member` to the end of its run, or of its turn.
+
+    `start` has hyperparameters that are not to be sampled. Returns None, or the number of the
+    signal that asked to stop. Raises InUseError if another process trains the member; UserError if
+    the directory is another population's, or the run diverges again and again.
+    """
+    population, number = PopulationDirectory(config.logdir), config.pbt_member
+    own = population.member_config(config, number, _starting_values(config, start))
+    parts = parts or ReusedParts()
+    RunDirectory(own.logdir).check(own)
+    factory.check_precision(config)
+    population.join(config)
+    while True:
+        try:
+            return trainer.train(own, kind(own, population), parts, show_progress)
+        except DivergenceError as error:
+            if error.signal_number is not None:
+                return error.signal_number
+            message = f"member {number}: {str(error).partition(';')[0]}"
+            events = reversed(population.member(number).read_lineage())
+            rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
+            if len(list(rescues)) >= _MAX_RESCUES:
+                raise UserError(
+                    f"{message}, {_MAX_RESCUES} times without a comparison in between, "
+                    "whatever it tries; look at the other flags, such as --reward_clipping"
+                ) from error
+            logging.warning("%s; it copies another member or starts over", message)
+
+
+def take_turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
+    """Trains all members in this process, one after the other, as others may do at the same time.
+
+    Members that outnumber the places take turns, and the one that is furthest behind is next. A
+    turn is a run (`Turn`) that publishes and ends where a comparison is due. The member's next turn
+    begins with that comparison, by which time the others have played as far. The graphs that
+    TensorFlow has traced go from turn to turn (`ReusedParts`).
+
+    Yields what `train_member` returns. While others train all members that are left, it waits.
+    """
+    kind = Turn if config.population_size > config.pbt_places else Member
+    parts = ReusedParts()
+    while unfinished := _unfinished(config):
+        for number in unfinished:
+            own = dataclasses.replace(config, pbt_member=number, pbt_places=1)
+            try:
+                signal_number = train_member(own, start, parts, kind)
+            except InUseError:
+                continue
+            gc.collect()  # Python would keep cycles that hold variables for long.
+            yield signal_number
+            break
+        else:
+            message = "others train all members that are not finished: waiting"
+            logging.log_every_n_seconds(logging.WARNING, message, _REMINDER_SECONDS)
+            time.sleep(_POLL_SECONDS)
+
+
+def _unfinished(config: Config) -> list[int]:
+    """Lists the members that have frames to learn from, by how far their checkpoints are."""
+    population, end = PopulationDirectory(config.logdir), config.total_environment_frames
+    members = range(config.population_size)
+    reached = [checkpoints.saved_frames(population.member(n).checkpoints) or 0 for n in members]
+    return sorted((n for n in members if reached[n] < end), key=lambda n: reached[n])
+
+
+def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, float]:
+    """Returns the hyperparameters that a member starts with, or has started with."""
+    number = config.pbt_member
+    directory = PopulationDirectory(config.logdir).member(number)
+    recorded = directory.read_config(config.suite)
+    if recorded is None or checkpoints.saved_frames(directory.checkpoints) is None:
+        return {**rules.sample(config.suite.search_space, [config.seed, number]), **start}
+    values = {name: getattr(recorded, name) for name in config.tuned}
+    if others := [f"--{name}" for name, value in start.items() if value != values[name]]:
+        _warn(f"member {number} has begun: {' and '.join(others)} counts only at its start")
+    return values
+
+
+@functools.cache  # Once, though the member has more turns.
+def _warn(text: str) -> None:
+    logging.warning("%s", text)
+
+
+def _copy(source: Learner, target: Learner) -> None:
+    """Copies all that a learner has learned, and its hyperparameters."""
+    for variable, value in zip(target.variables, source.variables, strict=True):
+        variable.assign(value)
+    target.hyperparameters.assign(source.hyperparameters.values())

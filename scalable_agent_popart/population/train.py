@@ -1,7 +1,7 @@
 """Trains all members of a population on this machine, as many at a time as it has places.
 
 The process that a user starts loads no TensorFlow. It starts workers, processes that train members
-(see `worker.Worker`), starts those again that are killed, and shows how far the population is.
+(see `member.take_turns`), starts those again that are killed, and shows how far the population is.
 Workers save and end when it does, and the same command goes on.
 """
 
@@ -94,11 +94,11 @@ class _Worker(child_program.Program):
 
 def _train_members(payload: tuple[Config, Mapping[str, float]]) -> Iterator[int | None]:
     """Trains members, in a worker, until none is left or a signal comes."""
-    from scalable_agent_popart.population.worker import Worker  # noqa: PLC0415
+    from scalable_agent_popart.population import member  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process(payload[0].gpus)
-    yield from Worker(*payload).take_turns()
+    yield from member.take_turns(*payload)
 
 
 class _Progress:

@@ -15,7 +15,7 @@ _KEPT = 3
 # TensorFlow's message ends with one of these if a file could not be read; the number is lost. Any
 # other error of its readers is of a checkpoint's content, or of a file that is not there.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
-_KEY = "learner/{}/.ATTRIBUTES/VARIABLE_VALUE"
+_FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Checkpoints:
@@ -103,20 +103,16 @@ def load(checkpoint: str, **objects: Any) -> None:
     _restore(tf.train.Checkpoint(**objects), checkpoint, "nothing of it is taken")
 
 
-def newest_checkpoint(directory: Path) -> str | None:
-    """Returns the path of the newest finished checkpoint, if there is one.
+def saved_frames(directory: Path) -> int | None:
+    """Returns a run's environment frames at its newest checkpoint; None if there is none.
 
     Raises UserError if the file that names it cannot be read; it may be readable again soon.
     """
     _read_state(directory)
-    return tf.train.latest_checkpoint(str(directory))
-
-
-def frames_of(checkpoint: str) -> int | None:
-    """Returns a run's environment frames at a checkpoint; None if it was removed since."""
+    newest = tf.train.latest_checkpoint(str(directory))
     try:
-        return int(tf.train.load_checkpoint(checkpoint).get_tensor(_KEY.format("frames")))
-    except (tf.errors.OpError, ValueError):
+        return int(tf.train.load_checkpoint(newest).get_tensor(_FRAMES)) if newest else None
+    except (tf.errors.OpError, ValueError):  # It was removed since.
         return None
 
 

@@ -12,7 +12,6 @@ from absl import logging
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import factory, suites
-from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, UserError
 from scalable_agent_popart.learning.learner import Learner
@@ -57,13 +56,7 @@ class Tuner:
 
 
 class Parts:
-    """Makes the learner and the actors of a run; one object may make those of several runs.
-
-    Actors are threads of this process; a subclass may make others.
-    """
-
-    def __init__(self) -> None:
-        self.policies: dict[int, Policy] = {}  # Of the runs so far; see `ActorThreads`.
+    """Makes the learner and the actors of a run: threads of this process, or a subclass's own."""
 
     def prepare(self, config: Config) -> None:
         """Makes what actors need and a user may have to mend, before anything else is written."""
@@ -75,7 +68,7 @@ class Parts:
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
         """Makes the actors that play for the learner, not yet started."""
         assert not config.uses_port, "its actors are those of distributed.learner_side.RemoteParts"
-        return LocalActors(config, spec, learner, self.policies)
+        return LocalActors(config, spec, learner)
 
 
 def train(

@@ -15,7 +15,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.population import worker
+from scalable_agent_popart.population import member
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.system import hardware
 from tests.fakes.main_program import run
@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> _Trained:
         mock.patch.object(Learner, "_update", side_effect=Learner._update, **counted) as updates,
         mock.patch.object(Agent, "step", side_effect=Agent.step, **counted) as steps,
     ):
-        assert set(worker.Worker(config, {}).take_turns()) == {None}
+        assert set(member.take_turns(config, {})) == {None}
     return _Trained(root, config, updates.call_count, steps.call_count)
 
 
@@ -119,7 +119,7 @@ def test_a_finished_population_is_left_as_it_is_and_a_longer_member_goes_on(
     population: Path,
 ) -> None:
     before = [_saved(population, number) for number in range(2)]
-    assert not list(worker.Worker(_config(population), {}).take_turns())
+    assert not list(member.take_turns(_config(population), {}))
     for number in range(2):
         after = _saved(population, number)
         assert all(np.array_equal(before[number][name], after[name]) for name in after)
@@ -165,7 +165,7 @@ def test_a_given_hyperparameter_is_where_the_member_starts(tmp_path: Path) -> No
 def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_MAX_RESCUES", 2)
+    monkeypatch.setattr(member, "_MAX_RESCUES", 2)
     given = {"pbt_member": 0, "log_seconds": 1e-6, "total_environment_frames": 80}
     _train(tmp_path / "once", learning_rate=1e30, **given)
     events = _lineage(tmp_path / "once", 0)
@@ -181,7 +181,7 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
 def test_a_reused_learner_is_as_good_as_new() -> None:
     first = _config(Path("unused"), epsilon=0.1)
     second = _config(Path("unused"), epsilon=0.2, seed=2)
-    spec, parts = factory.make_rollout_spec(first), worker.ReusedParts()
+    spec, parts = factory.make_rollout_spec(first), member.ReusedParts()
     learner = parts.make_learner(first, spec)
     for variable in learner.variables:
         variable.assign(tf.ones_like(variable))
@@ -193,4 +193,5 @@ def test_a_reused_learner_is_as_good_as_new() -> None:
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
     assert learner.hyperparameters.values() == fresh.hyperparameters.values()
     # What the graph does not read from variables needs another one.
-    assert parts.make_learner(dataclasses.replace(second, discounting=0.5), spec) is not learner
+    clipping = dataclasses.replace(second, max_grad_norm=0.0 if second.max_grad_norm else 40.0)
+    assert parts.make_learner(clipping, spec) is not learner

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.runs.checkpoints import frames_of, newest_checkpoint
+from scalable_agent_popart.runs.checkpoints import saved_frames
 from tests.fakes.programs import (
     DEADLINE_SECONDS,
     Programs,
@@ -47,8 +47,7 @@ class _Population(Programs):
         return lines[-1]["frames"] if lines else 0
 
     def saved_frames(self, number: int) -> int:
-        newest = newest_checkpoint(self._members[number].checkpoints)
-        return (newest and frames_of(newest)) or 0
+        return saved_frames(self._members[number].checkpoints) or 0
 
 
 @pytest.fixture

@@ -144,11 +144,10 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, tested, seen = [], [], []
-    names = iter([None, "a", "a", "same frames", "removed", "b"])
-    frames = {"a": 100, "same frames": 100, "removed": None, "b": 200}
+    saved = iter([None, 100, 100, None, 200])
 
-    def newest_checkpoint(directory: Path) -> str | None:
-        seen.append(next(names))
+    def saved_frames(directory: Path) -> int | None:
+        seen.append(next(saved))
         return seen[-1]
 
     class FakeTester:
@@ -159,16 +158,15 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
             tested.append(seen[-1])
             tasks = {"catch_1": {"mean_return": 0.5}, "catch_10": {"mean_return": math.inf}}
             scores = {"mean": 1.5, "median": None}
-            head = {"frames": frames[seen[-1]], "starts": "noop"}
+            head = {"frames": seen[-1], "starts": "noop"}
             return {**head, "aggregate": scores, "tasks": tasks}
 
     monkeypatch.setattr(evaluate, "Tester", FakeTester)
-    monkeypatch.setattr(evaluate, "newest_checkpoint", newest_checkpoint)
-    monkeypatch.setattr(evaluate, "frames_of", frames.get)
+    monkeypatch.setattr(evaluate, "saved_frames", saved_frames)
     monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     evaluate.follow(Config.from_flags(given))
-    assert (len(made), tested) == (1, ["a", "b"])
+    assert (len(made), tested) == (1, [100, 200])
     lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
     assert [line["frames"] for line in lines] == [100, 200]
     assert lines[0]["mean_return"] == {"catch_1": 0.5, "catch_10": None}

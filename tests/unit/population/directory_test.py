@@ -237,8 +237,8 @@ def test_a_checkpoint_that_goes_before_or_while_it_is_copied_is_not_fetched(
     member.publish(_save(member, 1, "1"))
     source = _published(member)
     with monkeypatch.context() as patch:
-        failing = mock.Mock(side_effect=[None, OSError(errno.ESTALE, "gone")])
-        patch.setattr(shutil, "copyfile", failing)
+        copies = iter([shutil.copyfile, mock.Mock(side_effect=OSError(errno.ESTALE, "gone"))])
+        patch.setattr(shutil, "copyfile", lambda *paths: next(copies)(*paths))
         cannot_be_fetched()
     Path(f"{source.checkpoint}.{_ENDINGS[1]}").unlink()
     cannot_be_fetched()
