@@ -1,5 +1,6 @@
 """The launch script in processes of its own: started, waited for, and killed after a test."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -8,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240  # Only what hangs takes so long.
@@ -53,18 +56,16 @@ def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> 
 
 def is_alive(process: int) -> bool:
     """Tells whether there is such a process, and not only its exit code that nobody asked for."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def children(process: int) -> list[int]:
     """Returns the living processes that one has started."""
-    listed = Path(f"/proc/{process}/task").glob("*/children")
-    started = [int(child) for path in listed for child in path.read_text().split()]
-    return list(filter(is_alive, started))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [own.pid for own in psutil.Process(process).children() if is_alive(own.pid)]
+    return []
 
 
 def left_in(directory: Path) -> list[str]:

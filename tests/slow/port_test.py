@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 
@@ -79,12 +80,12 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def memory_mib(process: int) -> float:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 2**20
+    return psutil.Process(process).memory_info().rss / 2**20
 
 
 def processor_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(process).cpu_times()
+    return times.user + times.system
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
