@@ -198,7 +198,7 @@ class RunDirectory:
         """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
         try:
             record = json.loads(self.learner.read_text())
-            return str(record["address"]), int(record.get("finished_frames", 0))
+            return str(record["address"]), int(record["finished_frames"])
         except DAMAGE as error:
             raise UserError(f"{self.learner} is damaged: start the learner again") from error
 

@@ -57,8 +57,6 @@ SUITE = suite.Suite(
     reference_scores={_TASK: ReferenceScore(random=1 / _SIZE, human=1.0)},
     full_score="that of catching every ball",
     defaults={"height": _SIZE * _TILE, "width": _SIZE * _TILE, "learning_rate": 3e-3},
-    # Older runs recorded the task by this name.
-    other_tasks={"clutter": _TASK}.get,
     environment_factory=lambda _, task_ids, seeds, __: Lockstep(
         ClutteredCatchEnvironments(task_ids, seeds)
     ),

@@ -22,7 +22,6 @@ _DESCRIBED: dict[str, type] = {
     **dict.fromkeys(("action_sets", "defaults", "test_versions"), dict),
     "own_flags": list,
 }
-_OLD_NAMES = {"clutter": "cluttered_catch"}  # Older records name the task so.
 
 
 def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def _described(described: Mapping[str, Any]) -> Suite:
 def _undescribed(level_name: str, own: Suite | None) -> Suite:
     """Returns the suite of a record of an older version, see `recorded`."""
     module, _, listed = level_name.rpartition(":")
-    names = [_OLD_NAMES.get(name, name) for name in listed.split(",")]
+    names = listed.split(",")
     # Any other level might be one of DeepMind Lab, and its engine would have to be asked.
     known = () if module else suites.ALL
     for suite in (*known, own) if own is not None and own.module == module else known:

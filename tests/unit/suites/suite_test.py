@@ -67,7 +67,6 @@ def _refusal(level_name: str) -> str:
         ("dmlab30", "dmlab30", 30),
         ("catch_0.1", "catch5", 1),
         (" pong , boxing,crazy_climber ", "atari57", 3),
-        ("clutter", "cluttered_catch", 1),  # In records of old runs.
         ("rooms_watermaze,seekavoid_arena_01", "dmlab30", 2),  # Without the module.
     ],
 )
