@@ -13,9 +13,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 def num_cores() -> int:
     """Counts the cores that this process may use: by affinity and cgroups, rounded up."""
-    known = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-    return max(1, min([cores, *map(math.ceil, _cgroup_quotas())]))
+    return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, _cgroup_quotas())]))
 
 
 def _cgroup_quotas() -> Iterator[float]:
