@@ -30,13 +30,15 @@ class ActorProcesses:
             learner_address=address,
             actor_threads=threads,
         )
-        self._jobs = [_Job(replace(shared, task=task)) for task in range(config.actor_jobs)]
+        self._configs = [replace(shared, task=task) for task in range(config.actor_jobs)]
+        self._jobs: list[_Job] = []
 
     def start(self) -> None:
-        self.attend()
+        for config in self._configs:
+            self._jobs.append(_Job(config))
 
     def attend(self) -> None:
-        """Starts the jobs, and those again that died and whose pause is over.
+        """Starts jobs again that died and whose pause is over.
 
         Raises UserError if a job cannot play, or died again and again.
         """
@@ -45,7 +47,7 @@ class ActorProcesses:
 
     def close(self, finished: bool) -> None:
         """Ends all jobs; if the learner has finished they may first end by themselves."""
-        children = [job.child for job in self._jobs if job.child is not None]
+        children = [job.child for job in self._jobs]
         deadline = time.monotonic() + (_FAREWELL_SECONDS if finished else 0.0)
         for child in children:
             if finished:
@@ -62,10 +64,8 @@ class _Job(child_program.Program):
         self._name = f"actor job {config.task}"
 
     def keep_alive(self) -> None:
-        """Starts the job, if it does not run and is to; UserError if it cannot play."""
         if (code := self.attend()) is None:
             return
-        assert self.child is not None, "it has ended"
         if (message := self.child.message) and code == FAILS_AGAIN:
             raise UserError(message)
         how = f"has failed ({message})" if message else supervisor.describe_exit(code)

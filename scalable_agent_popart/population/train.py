@@ -30,19 +30,19 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     `start` has hyperparameters that are not to be sampled. Raises UserError if workers fail, as
     also when they are asked to save and end.
     """
-    number = min(config.pbt_places, config.population_size)
-    workers = [_Worker(config, start) for _ in range(number)]
+    workers: list[_Worker] = []
     with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:
         try:
+            for _ in range(min(config.pbt_places, config.population_size)):
+                workers.append(_Worker(config, start))
             while workers and stop.signal_number is None:
-                workers = [worker for worker in workers if not worker.is_done(progress.frames)]
                 time.sleep(_POLL_SECONDS)
                 progress.refresh()
+                workers = [worker for worker in workers if not worker.is_done(progress.frames)]
         finally:
-            children = [worker.child for worker in workers if worker.child is not None]
-            for child in children:
-                child.send_signal(signal.SIGTERM)
-            supervisor.end(children, _GRACE_SECONDS)
+            for worker in workers:
+                worker.child.send_signal(signal.SIGTERM)
+            supervisor.end([worker.child for worker in workers], _GRACE_SECONDS)
         progress.refresh()
     if stop.signal_number is not None:
         for worker in workers:
@@ -60,23 +60,22 @@ class _Worker(child_program.Program):
 
     def __init__(self, config: Config, start: Mapping[str, float]):
         super().__init__(_train_members, (config, start))
-        self._places = config.pbt_places
+        self._setting = f"--pbt_places={config.pbt_places}"
+        self._frames = 0  # Of all members, when this process was started.
 
     def is_done(self, frames: int) -> bool:
-        """Returns whether no member is left to train; starts the process if it is to run.
+        """Returns whether no member is left to train; starts the process again if it was killed.
 
-        `frames` are those of all members. A process that is killed before they grow has failed.
+        A process that dies before all members together have come further has failed.
         """
-        if self.child is None:
-            self._frames_at_start = frames
         if (code := self.attend()) is None:
             return False
         if code <= 128:
             self.raise_failure()
             return True
         what = "a process that trains members was killed"
-        came_further = frames > self._frames_at_start
-        self.restart(what, f"--pbt_places={self._places}", came_further)
+        self.restart(what, self._setting, healthy=frames > self._frames)
+        self._frames = frames
         return False
 
     def raise_failure(self) -> None:
@@ -84,8 +83,8 @@ class _Worker(child_program.Program):
 
         It is a PassingError unless the process has said that it would fail again.
         """
-        code = self.child.exit_code if self.child else None
-        if self.child is None or code in (None, 0, 128 + signal.SIGTERM):
+        code = self.child.exit_code
+        if code in (None, 0, 128 + signal.SIGTERM):
             return
         how = f"a process that trains members {supervisor.describe_exit(code)}; the same command "
         message = self.child.message or f"{how}goes on from its last checkpoint"

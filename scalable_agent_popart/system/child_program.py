@@ -1,5 +1,6 @@
 """Work with TensorFlow in a child process: its owner's side, and its main function."""
 
+import math
 import os
 import signal
 import sys
@@ -28,44 +29,42 @@ class Program:
         first_pause: float = 0.0,
         **environment: str,
     ):
-        """Starts nothing yet.
+        """Starts the process, with these variables of the environment besides this one's.
 
-        Args:
-          work: a function that takes the payload and yields numbers of signals that asked it to
-            stop, or None. Importing its module must not import TensorFlow.
-          first_pause: seconds before the first restart; see `Restarts`.
-          environment: variables that the process has besides this one's.
+        `work` takes the payload and yields numbers of signals that asked it to stop, or None. To
+        import its module must not import TensorFlow.
         """
         self._task = (work, payload)
         self._restarts = Restarts(first_pause, _MAX_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW)
-        self._environment = {**supervisor.python_environment(), **environment}
-        self._due = 0.0
-        self.child: Child | None = None  # Between two lives there is none.
+        self._environment = supervisor.python_environment() | environment
+        self._due = math.inf  # When the process is to be started again.
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        command = [sys.executable, "-c", _COMMAND]
+        return Child(command, self._task, environment=self._environment)
 
     def attend(self) -> int | None:
-        """Starts the process if that is due; returns the exit code of one that has ended."""
-        if self.child is None:
+        """Returns the process's exit code at its end; after `restart` it starts the next one."""
+        if self._due < math.inf:
             if time.monotonic() >= self._due:
-                command = [sys.executable, "-c", _COMMAND]
-                self.child = Child(command, self._task, environment=self._environment)
+                self._due, self.child = math.inf, self._start()
             return None
         return self.child.wait(0)
 
     def restart(self, what: str, setting: str, healthy: bool = True) -> None:
-        """Lets `attend` start the process again, which has ended, once a pause is over.
+        """Starts the process again, which has ended, or after a pause lets `attend` do so.
 
-        Raises UserError if it has died too often in a row: it tells `what` happened, and blames the
-        setting. A process that was `healthy` and lived for long begins a new row.
+        Raises UserError if it has died too often in a row, which says `what` it did and blames the
+        setting. If it was `healthy` and has lived for long, it begins a new row.
         """
-        assert self.child is not None, "it has ended"
-        healthy = healthy and time.monotonic() - self.child.began >= _HEALTHY_SECONDS
-        pause = self._restarts.pause(healthy)
+        age = time.monotonic() - self.child.began
+        pause = self._restarts.pause(healthy and age >= _HEALTHY_SECONDS)
         if pause is None:
-            raise UserError(
-                f"{what} {self._restarts.deaths} times in a row: is there too little memory for "
-                f"{setting}?"
-            )
-        self._due, self.child = time.monotonic() + pause, None
+            often = f"{self._restarts.deaths} times in a row"
+            raise UserError(f"{what} {often}: is there too little memory for {setting}?")
+        self._due = time.monotonic() + pause
+        self.attend()
 
 
 def run() -> None:
