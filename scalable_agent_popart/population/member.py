@@ -169,12 +169,9 @@ class Member(trainer.Tuner):
             seeds = np.random.SeedSequence([self._config.seed, number, 2])
             tf.random.set_seed(int(seeds.generate_state(1)[0]))
             fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
-            for variable, new in zip(self._learner.variables, fresh.variables, strict=True):
-                variable.assign(new)
-            seed = [self._config.seed, number, 1]
-            self._learner.hyperparameters.assign(
-                rules.sample(self._config.suite.search_space, seed)
-            )
+            _copy(fresh, self._learner)
+            space, seed = self._config.suite.search_space, [self._config.seed, number, 1]
+            self._learner.hyperparameters.assign(rules.sample(space, seed))
         else:
             self._learner.hyperparameters.assign(rules.explore(self._values(), generator))
         if copied or starts_over:
