@@ -195,6 +195,7 @@ def _copy(checkpoint: Path, target: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     for file in files:
         copy = target.parent / file.name.replace(checkpoint.name, target.name, 1)
+        copy.unlink(missing_ok=True)  # A member that reads it goes on with the old content.
         shutil.copyfile(file, copy)
         with open(copy, "rb") as written:
             os.fsync(written.fileno())
