@@ -1,7 +1,8 @@
 """Environments and a network that cost next to nothing, to measure the program's own work."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -62,15 +63,10 @@ def in_place() -> Iterator[None]:
     """Replaces every suite's environments and every torso by those that cost nothing."""
 
     def make_environments(
-        config: Config,
-        suite: Suite,
-        task_ids: Sequence[int] | np.ndarray,
-        seed: np.random.SeedSequence,
-        training: bool,
-    ) -> environments.EnvironmentPool:
-        del seed
+        config: Config, suite: Suite, task_ids: np.ndarray, *_: Any, training: bool
+    ) -> environments.Lockstep:
         spec = suite.observation_spec(config.environment_options(training))
-        return environments.Lockstep(CostlessEnvironments(np.asarray(task_ids, np.int32), spec))
+        return environments.Lockstep(CostlessEnvironments(task_ids, spec))
 
     with (
         mock.patch.object(factory, "make_environments", make_environments),

@@ -1,9 +1,9 @@
 """How fast training is, and how fast each of its parts is alone; agent steps/s throughout."""
 
+import itertools
 import statistics
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,31 +27,24 @@ _WARM_UP_UPDATES = 8
 class Training:
     """A learner with actors at work, as in `--mode=train` but without its records."""
 
-    config: Config
     learner: Learner
     actors: LocalActors
+    steps_per_update: int
     lags: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
-    rollouts_of: Counter[str] = field(default_factory=Counter)  # By task.
 
     def update(self) -> None:
         """Learns from the next batch."""
         while (batch := self.actors.next_batch()) is None:
             pass
         self.fills.append(self.actors.rollout_queue.fill())
-        self.rollouts_of.update(self.config.suite.tasks[i] for i in batch.task_id.numpy())
         self.lags.append(float(self.learner.update(batch)["policy_lag"]))
         self.actors.publish(int(self.learner.num_updates))
 
     @property
     def num_traces(self) -> int:
-        """Graphs traced so far, by learner and actors."""
+        """Counts the graphs traced so far, by learner and actors."""
         return self.learner.num_traces + self.actors.threads.num_traces
-
-    @property
-    def steps_per_update(self) -> int:
-        """Agent steps in a batch."""
-        return self.config.batch_size * self.config.unroll_length
 
 
 @contextmanager
@@ -60,14 +53,14 @@ def training(config: Config) -> Iterator[Training]:
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     with LocalActors(config, spec, learner) as actors:
-        running = Training(config, learner, actors)
+        running = Training(learner, actors, config.batch_size * config.unroll_length)
         for _ in range(_WARM_UP_UPDATES):
             running.update()
         yield running
 
 
 def rate(steps_per_call: int, call: Callable[[], object], seconds: float) -> float:
-    """The rate of a call repeated for so long, after one that does not count."""
+    """Measures the rate of a call repeated for so long, after one that does not count."""
     call()
     calls = 0
     start = time.perf_counter()
@@ -78,30 +71,29 @@ def rate(steps_per_call: int, call: Callable[[], object], seconds: float) -> flo
 
 
 def measure_training(config: Config, seconds: float) -> dict[str, float]:
-    """The learner's rate with actors at work, and what each thread's time is spent on."""
+    """Measures the learner's rate with actors at work, and what each thread's time is spent on."""
     with training(config) as running:
         running.lags.clear()
         running.fills.clear()
-        clocks = running.actors.threads.clocks
-        for clock in (*clocks, running.actors.feed.clock):
+        clocks = {"actor": running.actors.threads.clocks, "learner": [running.actors.feed.clock]}
+        for clock in itertools.chain(*clocks.values()):
             clock.restart()
         frames, processor = int(running.learner.frames), time.process_time()
         speed = rate(running.steps_per_update, running.update, seconds)
         processor = time.process_time() - processor
         steps = (int(running.learner.frames) - frames) / config.num_action_repeats
-        actor, learner = shares(clocks), shares([running.actors.feed.clock])
+        spent = {f"{who}_{stage}": t for who, c in clocks.items() for stage, t in shares(c).items()}
     return {
         "agent_steps_per_second": speed,
         "processor_us": 1e6 * processor / steps,
         "policy_lag": statistics.mean(running.lags),
         "queue_fill": statistics.mean(running.fills),
-        **{f"actor_{stage}": share for stage, share in actor.items()},
-        **{f"learner_{stage}": share for stage, share in learner.items()},
+        **spent,
     }
 
 
 def measure_train_step(config: Config, seconds: float) -> float:
-    """The update alone, on a batch of noise."""
+    """Measures the update alone, on a batch of noise."""
     return rate(config.batch_size * config.unroll_length, _train_step(config), seconds)
 
 
@@ -117,17 +109,16 @@ def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
     ratios: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or not ratios:
-        taken = []
+        ends = [time.perf_counter()]
         for call in calls:
-            before = time.perf_counter()
             call()
-            taken.append(time.perf_counter() - before)
-        ratios.append(taken[1] / taken[0])
+            ends.append(time.perf_counter())
+        ratios.append((ends[2] - ends[1]) / (ends[1] - ends[0]))
     return statistics.median(ratios)
 
 
 def _train_step(config: Config) -> Callable[[], float]:
-    """An update on the same batch of noise at every call; returns the loss."""
+    """Makes an update on the same batch of noise at every call, which returns the loss."""
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     generator = np.random.default_rng(0)
@@ -144,10 +135,9 @@ def _train_step(config: Config) -> Callable[[], float]:
 
 
 def measure_forward(config: Config, seconds: float) -> float:
-    """The policy alone, one in each actor thread."""
+    """Measures the policy alone, one in each actor thread."""
     spec = factory.make_rollout_spec(config)
-    agent = factory.make_agent(config, spec)
-    store = WeightStore(agent.trainable_variables, 0)
+    store = WeightStore(factory.make_agent(config, spec).trainable_variables, 0)
 
     def prepare(tasks: np.ndarray) -> Callable[[], int]:
         size = len(tasks)
@@ -170,46 +160,44 @@ def measure_forward(config: Config, seconds: float) -> float:
 
 
 def measure_emulation(config: Config, seconds: float) -> float:
-    """The environments alone, all actor threads stepping random actions."""
-    made = [
+    """Measures the environments alone, all actor threads stepping random actions."""
+    pools = [
         factory.make_environments(
             config, config.suite, tasks, np.random.SeedSequence(i), training=True
         )
         for i, tasks in enumerate(_dealt(config))
     ]
 
-    def prepare(environments: EnvironmentPool) -> Callable[[], int]:
-        environments.start()
+    def prepare(pool: EnvironmentPool) -> Callable[[], int]:
+        pool.start()
         generator = np.random.default_rng(0)
-        started = np.zeros(len(environments.task_ids), bool)
+        started = np.zeros(len(pool.task_ids), bool)
 
         def call() -> int:
-            ids, _, _ = environments.receive(1.0)
+            ids, _, _ = pool.receive(1.0)
             started[ids] = True
-            size = len(ids)
-            actions = generator.integers(config.num_actions, size=size, dtype=np.int32)
-            environments.send(ids, actions)
-            return size
+            pool.send(ids, generator.integers(config.num_actions, size=len(ids), dtype=np.int32))
+            return len(ids)
 
         while not started.all():
             call()
         return call
 
-    figure = _rate_in_threads([prepare(environments) for environments in made], seconds)
-    for environments in made:
-        environments.close()
-    return figure
+    speed = _rate_in_threads([prepare(pool) for pool in pools], seconds)
+    for pool in pools:
+        pool.close()
+    return speed
 
 
 def _dealt(config: Config) -> list[np.ndarray]:
-    """The tasks of each actor thread."""
+    """Returns the tasks of each actor thread."""
     return factory.deal_tasks(
         config.num_actors, len(config.suite.tasks), factory.num_actor_threads(config)
     )
 
 
 def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
-    """The rates of several calls together, each over and over in its own thread."""
+    """Measures the rates of several calls together, each over and over in its own thread."""
     steps = [0] * len(calls)
     start = time.perf_counter()
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E402 - TensorFlow is imported first, without its messages.
 """Training throughput, and what the same machine allows in the same minutes.
 
   python benchmarks/throughput.py --use_popart --json=throughput.json
@@ -36,9 +37,14 @@ import sys
 import time
 from pathlib import Path
 
+from absl import app, flags
+
+from scalable_agent_popart.system import tensorflow_import
+
+tensorflow_import.import_quietly()
+
 import costless
 import rates
-from absl import app, flags
 
 import experiment
 from scalable_agent_popart import factory
@@ -61,32 +67,35 @@ _MEMORY_SAMPLES = 60
 
 
 def measure(config: Config) -> dict[str, float]:
-    """Everything once."""
+    """Measures everything once."""
     figures = rates.measure_training(config, FLAGS.seconds)
     figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    figures["forward"] = rates.measure_forward(config, FLAGS.seconds)
-    figures["train_step"] = rates.measure_train_step(config, FLAGS.seconds)
-    figures["emulation"] = rates.measure_emulation(config, FLAGS.seconds)
-    bare = (figures["forward"], figures["train_step"], figures["emulation"])
-    figures["roofline"] = 1.0 / sum(1.0 / speed for speed in bare)
-    figures["efficiency"] = figures["agent_steps_per_second"] / figures["roofline"]
-    return figures
+    bare = {
+        "forward": rates.measure_forward(config, FLAGS.seconds),
+        "train_step": rates.measure_train_step(config, FLAGS.seconds),
+        "emulation": rates.measure_emulation(config, FLAGS.seconds),
+    }
+    roofline = 1.0 / sum(1.0 / speed for speed in bare.values())
+    efficiency = figures["agent_steps_per_second"] / roofline
+    return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
 
 
-def compare(config: Config, other: Config) -> dict[str, float]:
-    """Two agents in turn, once; whoever is second the first time comes first the next."""
-    first = rates.measure_training(config, FLAGS.seconds)["agent_steps_per_second"]
-    second = rates.measure_training(other, FLAGS.seconds)["agent_steps_per_second"]
+def compare(config: Config, other: Config, other_first: bool) -> dict[str, float]:
+    """Trains two agents in turn, once."""
+    agents = {"agent_steps_per_second": config, "against": other}
+    speeds = dict.fromkeys(agents, 0.0)
+    for name in reversed(agents) if other_first else agents:
+        training = rates.measure_training(agents[name], FLAGS.seconds)
+        speeds[name] = training["agent_steps_per_second"]
     return {
-        "agent_steps_per_second": first,
-        "against": second,
-        "ratio": first / second,
+        **speeds,
+        "ratio": speeds["agent_steps_per_second"] / speeds["against"],
         "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
     }
 
 
 def endure(config: Config, minutes: float) -> dict[str, float]:
-    """Memory and traces of one long training; growth is from its second quarter to its last."""
+    """Measures memory and traces of one long training; growth is from second quarter to last."""
     memory: list[float] = []
     with rates.training(config) as running:
         traces = running.num_traces
@@ -94,7 +103,7 @@ def endure(config: Config, minutes: float) -> dict[str, float]:
         start = time.perf_counter()
         for _ in range(_MEMORY_SAMPLES):
             rates.rate(running.steps_per_update, running.update, sample_seconds)
-            memory.append(_resident_gib())
+            memory.append(hardware.memory()["memory_mib"] / 1024)
         elapsed = time.perf_counter() - start
         updates = int(running.learner.num_updates)
         retraced = running.num_traces - traces
@@ -112,7 +121,7 @@ def endure(config: Config, minutes: float) -> dict[str, float]:
 
 
 def measure_overhead(config: Config) -> dict[str, float]:
-    """The rates of training at next to no cost, with one actor thread and with two."""
+    """Measures training at next to no cost, with one actor thread and with two."""
     figures = {}
     with costless.in_place():
         for threads, name in ((1, "one_thread"), (2, "two_threads")):
@@ -125,12 +134,8 @@ def measure_overhead(config: Config) -> dict[str, float]:
     return figures
 
 
-def _resident_gib() -> float:
-    return hardware.memory()["memory_mib"] / 1024
-
-
 def run(config: Config, other: Config | None) -> list[dict[str, float]]:
-    """The measurements asked for, printed as they come."""
+    """Makes the measurements asked for, and prints them as they come."""
     if FLAGS.endurance_minutes:
         return [endure(config, FLAGS.endurance_minutes)]
     results = []
@@ -139,24 +144,14 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
             results.append(measure_overhead(config))
         elif other is None:
             results.append(measure(config))
-        elif i % 2 == 0:
-            results.append(compare(config, other))
         else:
-            swapped = compare(other, config)
-            results.append(
-                {
-                    "agent_steps_per_second": swapped["against"],
-                    "against": swapped["agent_steps_per_second"],
-                    "ratio": 1.0 / swapped["ratio"],
-                    "train_step_ratio": 1.0 / swapped["train_step_ratio"],
-                }
-            )
+            results.append(compare(config, other, other_first=i % 2 == 1))
         print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
     return results
 
 
 def changed(config: Config, changes: str) -> Config:
-    """The configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`; all else stays equal."""
+    """Returns the configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`."""
     try:
         pairs = [change.partition("=") for change in changes.split(";")]
         values = {n: FLAGS[n].parser.parse(value) for n, _, value in pairs if n in SETTINGS}

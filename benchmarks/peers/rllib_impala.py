@@ -7,11 +7,10 @@ bootstrap from, and without rollouts that it drops. A step is four frames.
   python rllib_impala.py --game=pong --seconds=60 --json=rllib.json
 
 Without `--tuned` the runners, learner and queues are RLlib's defaults, with 32 environments in
-all. `--set name=value` changes one of its settings. The environments are `gymnasium`'s Atari
-preprocessing around `ale-py`, one object each, in a synchronous vector environment.
+all. The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each, in a
+synchronous vector environment.
 """
 
-import ast
 import os
 from typing import Any
 
@@ -161,13 +160,8 @@ def train(algorithm: IMPALA, seconds: float) -> tuple[setting.Updates, int]:
 
 def main() -> None:
     """Trains until there are updates enough, and reports."""
-    parser = setting.parser(__doc__)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    options = parser.parse_args()
+    options = setting.parser(__doc__).parse_args()
     settings = {**DEFAULTS, **(TUNED if options.tuned else {})}
-    for change in options.set:
-        name, _, value = change.partition("=")
-        settings[name] = ast.literal_eval(value)
 
     # More than a machine with two cores has: two runners and a learner ask for one each.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
