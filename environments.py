@@ -221,7 +221,7 @@ class SerialEnvironments:
         """
         self.task_ids = task_ids
         self._members = members
-        self._names = names
+        self._names = [f"{name} (environment {i})" for i, name in enumerate(names)]
         self._check = StepCheck(observation)
         self._counter = EpisodeCounter(len(members))
 
@@ -242,17 +242,15 @@ class SerialEnvironments:
         return StepOutput(reward.astype(np.float32), info, done, _stack(observations))
 
     def _step(self, i: int, action: int) -> tuple[float, bool, Any]:
-        try:
+        with without_exit([self._names[i]]):
             return self._members[i].step(action)
-        except SystemExit as error:
-            raise _exited(error, f"{self._names[i]} (environment {i})") from error
 
     def _check_all(self, rewards: Sequence[float], observations: Sequence[Any]) -> None:
-        for i, step in enumerate(zip(rewards, observations, strict=True)):
+        for name, *step in zip(self._names, rewards, observations, strict=True):
             try:
                 self._check.check(*step)
             except InvalidStepError as error:
-                raise InvalidStepError(f"{self._names[i]} (environment {i}): {error}") from error
+                raise InvalidStepError(f"{name}: {error}") from error
 
     def close(self) -> None:
         _close_all(self._members)
@@ -269,10 +267,9 @@ class Lockstep:
         self.restarts = np.zeros(len(self.task_ids), np.int64)
         self.groups = np.repeat(np.arange(len(members)), [len(m.task_ids) for m in members])
         self._first: list[StepOutput] = []
-        self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
 
     def start(self) -> None:
-        self._stepping = np.arange(len(self.task_ids))
+        self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
         self._first = [member.reset() for member in self.members]
 
     def receive(self, seconds: float) -> Ready:
@@ -343,13 +340,9 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise _exited(error, _some(names)) from error
-
-
-def _exited(error: SystemExit, name: str) -> EnvironmentLostError:
-    """Returns the error in whose place an environment has called `sys.exit`."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return EnvironmentLostError(f"{name} called sys.exit ({last.filename}, line {last.lineno})")
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{last.filename}, line {last.lineno}"
+        raise EnvironmentLostError(f"{_some(names)} called sys.exit ({where})") from error
 
 
 def _some(names: Sequence[str]) -> str:

@@ -53,12 +53,7 @@ def check_environment(
     Raises UserError with what a suite cannot take: other spaces than images and discrete actions,
     an observation that is not of its space, a reward that is not a finite number, or an exception.
     """
-    try:
-        environment = make()
-        images, actions = environment.observation_space, environment.action_space
-        environment.close()
-    except (Exception, SystemExit) as error:
-        raise UserError(f"the environment cannot be made {_why(error)}") from error
+    images, actions = _spaces(make, "the environment")
     shape = tuple(images.shape or ())
     if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
         raise UserError(
@@ -112,6 +107,21 @@ def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env
     )
 
 
+def _spaces(
+    make: Callable[[], gymnasium.Env], name: str, pickles: bool = False
+) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """Returns what an environment shows and takes; raises UserError if it cannot be made."""
+    try:
+        environment = make()
+        found = (environment.observation_space, environment.action_space)
+        environment.close()
+        if pickles:
+            pickle.dumps(make)
+        return found
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{name} cannot be made {_why(error)}") from error
+
+
 def _why(error: BaseException) -> str:
     return f"({' '.join(f'{type(error).__name__}: {error}'.split())})"
 
@@ -154,16 +164,7 @@ def make_suite(
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))
         for task in names:
-            try:
-                environment = tasks[task]()
-                found = (environment.observation_space, environment.action_space)
-                environment.close()
-                if processes:
-                    pickle.dumps(tasks[task])
-            except (Exception, SystemExit) as error:
-                raise UserError(
-                    f"the environment of {task} cannot be made {_why(error)}"
-                ) from error
+            found = _spaces(tasks[task], f"the environment of {task}", pickles=processes)
             if found != expected:
                 raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
 

@@ -4,7 +4,6 @@ A record is data of whoever wrote it. So nothing that it names is imported or lo
 from outside of the package comes back as it was described, without environments.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +27,8 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
     """Returns what the record of a run with these options holds of its suite; see `recorded`."""
     if suite.name in (own.name for own in suites.ALL):
         return {"name": suite.name}
-    values = {name: getattr(suite, name) for name in _DESCRIBED}
     return {
-        **{name: kind(values[name]) for name, kind in _DESCRIBED.items()},
+        **{name: kind(getattr(suite, name)) for name, kind in _DESCRIBED.items()},
         "every_task": list(suite.reference_scores),
         "reference_scores": suite.reference_scores if suite.normalised else {},
         "human_starts_scores": suite.human_starts_scores,
@@ -67,18 +65,19 @@ def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
 def _described(described: Mapping[str, Any]) -> Suite:
     """Returns a suite from outside of the package, as `describe` has described it."""
     values: dict[str, Any] = {}
+    remarks = dict(described["remarks"])
     for name, kind in _DESCRIBED.items():
         values[name] = described[name]
         if type(values[name]) is not kind or (values[name] == {} and name == "action_sets"):
             raise ValueError(f"its suite has no {name} of a suite: {values[name]!r}")
     for name in ("reference_scores", "human_starts_scores"):
-        scores = {t: ReferenceScore(*map(float, score)) for t, score in described[name].items()}
-        values[name] = scores
+        scores = described[name].items()
+        values[name] = {task: ReferenceScore(*map(float, score)) for task, score in scores}
     suite = Suite(
         **values,
         tasks=described["every_task"],
         search_space=dict.fromkeys(described["search_space"], OneOf(())),
-        remarks=functools.partial(_recorded_remarks, dict(described["remarks"])),
+        remarks=lambda _: remarks,
         environment_factory=_refuse_to_play,
     )
     if problem := suites.fault_of_contents(suite):
@@ -101,10 +100,6 @@ def _undescribed(level_name: str, own: Suite | None) -> Suite:
         "it was made by an older version, which recorded nothing of its suite; give "
         f"--level_name={level_name}, if you trust what that is"
     )
-
-
-def _recorded_remarks(remarks: Mapping[str, str], _: EnvironmentOptions) -> Mapping[str, str]:
-    return remarks
 
 
 def _refuse_to_play(*_: Any) -> Any:

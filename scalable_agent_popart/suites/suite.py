@@ -101,13 +101,14 @@ class Suite:
         if isinstance(self.tasks, Set | str) or not isinstance(self.tasks, Iterable):
             told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
             raise UserError(f"{told}; give a tuple, since their order decides on their ids")
-        # The class is frozen.
-        object.__setattr__(self, "tasks", tuple(self.tasks))
-        defaults = {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults}
-        object.__setattr__(self, "defaults", defaults)
-        object.__setattr__(self, "title", self.title or self.name)
-        scores = self.reference_scores or dict.fromkeys(self.tasks, UNNORMALISED)
-        object.__setattr__(self, "reference_scores", scores)
+        tasks = tuple(self.tasks)
+        completed = {
+            "tasks": tasks,
+            "defaults": {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
+            "title": self.title or self.name,
+            "reference_scores": self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
+        }
+        self.__dict__.update(completed)  # The class is frozen.
 
     @property
     def whole(self) -> bool:

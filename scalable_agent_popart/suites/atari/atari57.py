@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from environments import EpisodeCounter, Lockstep, StepOutput
+from environments import BatchedEnvironment, EpisodeCounter, Lockstep, StepOutput
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_starts
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
@@ -98,14 +98,15 @@ def _make_environments(
     games: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
 ) -> Lockstep:
     """Makes one batched environment for each group of neighbouring copies of a game."""
-    groups = itertools.groupby(range(len(games)), lambda i: games[i])
-    own = [(game, list(group)) for game, group in groups]
-    if options.human_starts_dir:
-        return Lockstep(*(AtariFromStarts(game, task_ids[i], options) for game, i in own))
-    all_seeds = np.asarray(seeds, np.int32)
-    return Lockstep(
-        *(AtariEnvironments(game, task_ids[i], all_seeds[i], options) for game, i in own)
-    )
+    members: list[BatchedEnvironment] = []
+    for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
+        own = list(group)
+        if options.human_starts_dir:
+            members.append(AtariFromStarts(game, task_ids[own], options))
+        else:
+            own_seeds = np.asarray(seeds, np.int32)[own]
+            members.append(AtariEnvironments(game, task_ids[own], own_seeds, options))
+    return Lockstep(*members)
 
 
 _SCORES = read_reference_scores("atari57_scores.csv")

@@ -143,9 +143,7 @@ def _task(name: str) -> str | None:
         raise UserError(f"--level_name: {level} is held out for testing; {advice}")
     if level in _SCORES:
         return level
-    if name in _OTHER_LEVELS:
-        return name
-    return name if complaint(name) is None else None
+    return name if name in _OTHER_LEVELS or complaint(name) is None else None
 
 
 def _why_unknown(name: str) -> str:
@@ -191,14 +189,13 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     needy = " and ".join(level for level in levels if level in _NEED_DATASET)
-    if needy and _has_images(options):
-        missing = [name for name in _IMAGES if not os.path.isfile(f"{path}/{name}")]
-        if missing:
-            raise UserError(
-                f"--dataset_path={path} has no {' and no '.join(missing)}: {needy} need(s) the "
-                "images that DeepMind Lab's data/brady_konkle_oliva2008/README.md tells how to "
-                "get; give the folder that holds them, or leave it out for coloured squares"
-            )
+    missing = [name for name in _IMAGES if not os.path.isfile(f"{path}/{name}")]
+    if needy and _has_images(options) and missing:
+        raise UserError(
+            f"--dataset_path={path} has no {' and no '.join(missing)}: {needy} need(s) the "
+            "images that DeepMind Lab's data/brady_konkle_oliva2008/README.md tells how to "
+            "get; give the folder that holds them, or leave it out for coloured squares"
+        )
     reason = complaint(_path(levels[0]))
     if reason is not None:
         raise UserError(f"deepmind_lab cannot load {levels[0]}: {reason}")
