@@ -3,10 +3,9 @@
 
   python benchmarks/wire.py
 
-Prints bytes of weights per second to four clients; agent steps per second that arrive from 1, 2, 4
-and 8 senders, processes that send the same rollouts again and again, so that they cost nothing to
-make; and the cores that a learner spends on 1, 8 and 350 actor jobs that wait for it. With
-`--measure=ingest` and the like it measures only one of these.
+Prints bytes of weights per second to four clients (`--measure=weights`), and agent steps per second
+that arrive from 1, 2, 4 and 8 senders (`--measure=ingest`). Senders are processes that send the
+same rollouts again and again, which cost nothing to make.
 """
 
 import contextlib
@@ -44,12 +43,10 @@ flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
 flags.DEFINE_string("address", "", "Of the receiver; given to senders.")
 flags.DEFINE_string("keys_dir", "", "Of the receiver; given to senders.")
 flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
-flags.DEFINE_list("measure", ["weights", "ingest", "waiting"], "What of it.")
-flags.DEFINE_integer("senders", 1, "Of one process; given to it.")
+flags.DEFINE_list("measure", ["weights", "ingest"], "What of it.")
 
 _HANDSHAKE = {"benchmark": "wire"}
 _WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
-_START_SECONDS = 15.0  # What a process needs to begin.
 
 
 def _config() -> Config:
@@ -79,37 +76,17 @@ def _port(weights: bytes = b"") -> Iterator[tuple[LearnerPort, RolloutQueue, Pat
             port.close()
 
 
-@contextlib.contextmanager
-def _senders(port: LearnerPort, directory: Path, processes: int, each: int) -> Iterator[None]:
-    """Runs processes that send rollouts to a port, with so many senders each."""
-    command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}", f"--senders={each}"]
-    command += [f"--address={port.address}", f"--keys_dir={directory}"]
-    started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
 def send(address: str, directory: Path) -> None:
-    """Sends for ever, in a process of `--senders`, as many rollouts per call as may be sent."""
+    """Sends for ever, in a process of its own, as many rollouts per call as may be sent."""
     spec = factory.make_rollout_spec(_config())
     count = max_rollouts_per_call(spec)
     zeros = tf.nest.map_structure(
         lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
     )
-
-    def work() -> None:
-        sink = RemoteQueue(_link(address, directory), threading.Event(), count)
-        while True:
-            if granted := sink.reserve(count, 0.1, behind=False):
-                sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))
-
-    for _ in range(FLAGS.senders - 1):
-        threading.Thread(target=work, daemon=True).start()
-    work()
+    sink = RemoteQueue(_link(address, directory), threading.Event(), count)
+    while True:
+        if granted := sink.reserve(count, 0.1, behind=False):
+            sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))
 
 
 def fetch(num_clients: int) -> float:
@@ -145,23 +122,22 @@ def fetch(num_clients: int) -> float:
 def receive(num_senders: int) -> float:
     """Measures the agent steps per second that arrive from so many senders."""
     config = _config()
-    with _port() as (port, queue, directory), _senders(port, directory, num_senders, each=1):
-        for _ in range(20 * num_senders):  # Until all of them are at it.
-            queue.get(config.batch_size)
-        begin, count = time.monotonic(), 0
-        while time.monotonic() - begin < FLAGS.seconds:
-            queue.get(config.batch_size)
-            count += config.batch_size * config.unroll_length
-        return count / (time.monotonic() - begin)
-
-
-def wait(num_jobs: int) -> float:
-    """Measures the cores that a learner whose queue is full spends on so many actor jobs."""
-    with _port() as (port, _, directory), _senders(port, directory, 1, each=num_jobs):
-        time.sleep(_START_SECONDS)
-        begin, spent = time.monotonic(), time.process_time()
-        time.sleep(FLAGS.seconds)
-        return (time.process_time() - spent) / (time.monotonic() - begin)
+    with _port() as (port, queue, directory):
+        command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
+        command += [f"--address={port.address}", f"--keys_dir={directory}"]
+        senders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(num_senders)]
+        try:
+            for _ in range(20 * num_senders):  # Until all of them are at it.
+                queue.get(config.batch_size)
+            begin, count = time.monotonic(), 0
+            while time.monotonic() - begin < FLAGS.seconds:
+                queue.get(config.batch_size)
+                count += config.batch_size * config.unroll_length
+            return count / (time.monotonic() - begin)
+        finally:
+            for sender in senders:
+                sender.kill()
+                sender.wait()
 
 
 def main(argv: list[str]) -> None:
@@ -179,8 +155,6 @@ def main(argv: list[str]) -> None:
         result["weights_bytes_per_second"] = fetch(4)
     if "ingest" in FLAGS.measure:
         result["ingest_agent_steps_per_second"] = {n: receive(n) for n in (1, 2, 4, 8)}
-    if "waiting" in FLAGS.measure:
-        result["cores_of_waiting_jobs"] = {n: wait(n) for n in (1, 8, 350)}
     print(json.dumps(result, indent=2))
 
 
