@@ -15,37 +15,44 @@ Writes `<game>.npz` for each game, in place of an older one; the module
 player cannot be compared with the papers' human-starts scores; name the player with them.
 """
 
+import bisect
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from absl import app, flags
-from starts_recording import record_starts
 
-import environments
+from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
+from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
 from scalable_agent_popart.system import tensorflow_import
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("level_name", None, "A game, games, or atari57.")
-flags.DEFINE_string("human_starts_dir", None, "Directory to write to.")
-flags.DEFINE_integer("num_starts", 100, "Starts of each game.")
-flags.DEFINE_integer("num_games", 10, "Whole games played of each game.")
-flags.DEFINE_integer("seed", 1, "Random seed.")
-flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
-flags.DEFINE_boolean("random", False, "Whether actions are sampled uniformly.")
-flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
 
 # Maps the output of each step `[1, ...]` to an action.
-_Player = Callable[[environments.StepOutput], int]
+_Player = Callable[[StepOutput], int]
 
 _NUM_ACTIONS = atari57.SUITE.action_sets["full"]
+
+
+def define_flags() -> None:
+    """Defines the tool's flags, which other programs of this process may have, too."""
+    flags.DEFINE_string("level_name", None, "A game, games, or atari57.", required=True)
+    flags.DEFINE_string("human_starts_dir", None, "Directory to write to.", required=True)
+    flags.DEFINE_integer("num_starts", 100, "Starts of each game.", lower_bound=1)
+    flags.DEFINE_integer("num_games", 10, "Whole games played of each game.", lower_bound=1)
+    flags.DEFINE_integer("seed", 1, "Random seed.", 0, 2**31 - 1)
+    flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
+    flags.DEFINE_boolean("random", None, "Whether actions are sampled uniformly.")
+    flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
+    flags.mark_flags_as_mutual_exclusive(["logdir", "random", "states"], required=True)
 
 
 def main(argv: list[str]) -> None:
@@ -53,30 +60,25 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
-        _check_flags()
+        for name in ("num_starts", "num_games"):
+            if FLAGS.states and FLAGS[name].present:
+                raise UserError(f"--{name} means nothing to --states; leave it out")
         config = _make_config()
-        config.suite.check(config.environment_options(training=False))
+        options = config.environment_options(training=False)
+        config.suite.check(options)
         Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
-        _record(config)
+        games = config.suite.tasks
+        if FLAGS.states:
+            # All are checked before anything is written.
+            for game, states in {game: _collect(game, options) for game in games}.items():
+                _write(game, states, FLAGS.states)
+            return
+        make_player = _policy_player(config) if FLAGS.logdir else _random_player
+        how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
+        for game in games:
+            _write(game, record_starts(game, make_player(), *how), f"{FLAGS.num_games} games")
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
-
-
-def _check_flags() -> None:
-    for name in ("level_name", "human_starts_dir"):
-        if not getattr(FLAGS, name):
-            raise UserError(f"--{name} is missing: {FLAGS[name].help}")
-    sources = [name for name in ("logdir", "random", "states") if getattr(FLAGS, name)]
-    if len(sources) != 1:
-        given = " and ".join(f"--{name}" for name in sources) or "none of them"
-        raise UserError(f"give one of --logdir, --random and --states, got {given}")
-    for name in ("num_starts", "num_games"):
-        if getattr(FLAGS, name) < 1:
-            raise UserError(f"--{name} must be above 0, got {getattr(FLAGS, name)}")
-        if FLAGS.states and FLAGS[name].present:
-            raise UserError(f"--{name} means nothing to --states; leave it out")
-    if not 0 <= FLAGS.seed < 2**31:
-        raise UserError(f"--seed must lie in [0, 2^31), got {FLAGS.seed}")
 
 
 def _make_config() -> Config:
@@ -93,22 +95,6 @@ def _make_config() -> Config:
     if trained.suite.name != atari57.SUITE.name:
         raise UserError(f"the run in {FLAGS.logdir} plays {trained.suite.name}, not Atari")
     return trained.for_test({**given, "logdir": FLAGS.logdir})
-
-
-def _record(config: Config) -> None:
-    games, options = config.suite.tasks, config.environment_options(training=False)
-    if FLAGS.states:
-        # All are checked before anything is written.
-        collected = {game: _collect(game, options) for game in games}
-        for game, states in collected.items():
-            _write(game, states, FLAGS.states)
-        return
-    make_player = _policy_player(config) if FLAGS.logdir else _random_player
-    for game in games:
-        states = record_starts(
-            game, make_player(), FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options
-        )
-        _write(game, states, f"{FLAGS.num_games} games")
 
 
 def _write(game: str, states: list[bytes], origin: str) -> None:
@@ -148,7 +134,7 @@ def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     if not paths:
         raise UserError(f"--states: there are no files {folder}/*")
-    emulator = atari_starts.Emulator(game, options)
+    emulator = Emulator(game, options)
     states = [path.read_bytes() for path in paths]
     for path, state in zip(paths, states, strict=True):
         if fault := emulator.fault(state):
@@ -156,5 +142,51 @@ def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     return states
 
 
+def record_starts(
+    game: str,
+    act: _Player,
+    num_starts: int,
+    num_games: int,
+    seed: int,
+    options: EnvironmentOptions,
+) -> list[bytes]:
+    """Plays whole games, each after 1 to 30 no-ops, and samples starts from them.
+
+    Args:
+      act: the player, called with outputs `[1, ...]`, which are `done` where a game begins.
+      num_starts: sampled uniformly from all agent steps after which the game goes on; with fewer
+        steps than that, a UserError is raised.
+      seed: of the no-ops and the sample, below 2^31.
+
+    Returns states in random order: the first few are a uniform sample, too.
+    """
+    generator = np.random.default_rng(seed)
+    emulator, second = Emulator(game, options, seed), Emulator(game, options)
+    # The states with the smallest of random keys, in the order of the keys.
+    chosen: list[tuple[float, bytes]] = []
+    noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
+    game_environment = atari_starts.Game(emulator, map(emulator.begin, noops))
+    observation = ArraySpec((options.height, options.width, 1), np.uint8)
+    played = SerialEnvironments([game_environment], np.zeros(1, np.int32), [game], observation)
+    output = played.reset()
+    while num_games:
+        played.send(np.array([act(output)]))
+        output = played.receive()
+        if output.done[0]:
+            num_games -= 1
+            continue
+        key = generator.random()
+        if len(chosen) < num_starts or key < chosen[-1][0]:
+            state = emulator.state
+            # The frame that draws the screen may be the one that ends the game.
+            if second.fault(state) is None:
+                bisect.insort(chosen, (key, state))
+                del chosen[num_starts:]
+    if len(chosen) < num_starts:
+        raise UserError(f"{game}: only {len(chosen)} points to start from; play more games")
+    return [state for _, state in chosen]
+
+
 if __name__ == "__main__":
+    define_flags()
     app.run(main)
