@@ -91,10 +91,6 @@ class PlannedRun(NamedTuple):
         return self.path.parent / f"{self.path.name}.log"
 
 
-class FailedError(Exception):
-    """An error that a user can mend."""
-
-
 class Process:
     """A process of the experiment that trains a run or tests it, on given cores.
 
@@ -131,7 +127,7 @@ class Process:
         """Waits for the end and records it; returns the exit code.
 
         Raises:
-          FailedError: if the process has failed.
+          UserError: if the process has failed.
         """
         code = self.child.wait()
         assert code is not None
@@ -139,7 +135,7 @@ class Process:
             seconds = time.monotonic() - self.child.began
             run_records.record_process(self.run.path, seconds, self.child.max_memory_kib)
         if code not in (0, *_STOPPED):
-            raise FailedError(f"{self.run.path} failed (exit code {code}); see {self.run.output}")
+            raise UserError(f"{self.run.path} failed (exit code {code}); see {self.run.output}")
         return code
 
 
@@ -151,14 +147,8 @@ def _train(
 ) -> list[str]:
     """Trains and perhaps tests all runs, until there is a signal to stop.
 
-    Args:
-      runs: in any order; those that are behind come first.
-      more_flags: for all of them.
-      stops: grows with signals.
-      tests: whether each run is tested at its end.
-
-    Returns:
-      A line for each run that failed.
+    Those that are behind come first. `stops` grows with signals; `tests` says whether each run is
+    tested at its end. Returns a line for each run that failed.
     """
     places = min(FLAGS.places or num_cores(), len(runs))
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
@@ -190,12 +180,7 @@ def _train(
                         continue
                     active.remove(process)
                     try:
-                        code = process.handle_exit()
-                    except FailedError as error:
-                        print(error, flush=True)
-                        failures.append(str(error))
-                    else:
-                        if code:
+                        if process.handle_exit():
                             waiting.append(run)
                         elif (
                             tests
@@ -205,12 +190,15 @@ def _train(
                             named = _level_name(run.flag_file, more_flags)
                             active.append(Process(run, process.cores, group, [*test, *named]))
                             continue
+                    except UserError as error:
+                        print(error, flush=True)
+                        failures.append(str(error))
                     free.append(process.cores)
         finally:
             for process in active:
                 process.child.send_signal(signal.SIGTERM)
             for process in active:
-                with contextlib.suppress(FailedError):
+                with contextlib.suppress(UserError):
                     process.handle_exit()
     return failures
 
@@ -222,17 +210,17 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
     """
     folder, failures = Path(FLAGS.report_dir), []
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
-        raise FailedError(f"--report_dir={folder} holds the agents' own flag files: give another")
+        raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
     settings, names = {}, {}
     for agent in agents:
         named = _level_name(agent, more_flags)
         if not named:
-            raise FailedError(f"{agent} names no --level_name")
+            raise UserError(f"{agent} names no --level_name")
         names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(names[agent], FLAGS.search_settings)
         for flag in more_flags:
             if flag.lstrip("-").partition("=")[0] in settings[agent][0].values:
-                raise FailedError(f"{flag} is searched; leave it out")
+                raise UserError(f"{flag} is searched; leave it out")
     rows = search.read_table(folder / "search.csv")
     for frames in map(int, FLAGS.search_frames):
         runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
@@ -245,12 +233,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
             agent: [r for r in rows if (r["agent"], r["frames"]) == (agent.stem, str(frames))]
             for agent in agents
         }
-        behind = [
-            run
-            for agent in agents
-            for _, run in runs[agent]
-            if not ranked[agent] and run_records.frames(run.path) < frames
-        ]
+        unranked = [run for agent in agents if not ranked[agent] for _, run in runs[agent]]
+        behind = [run for run in unranked if run_records.frames(run.path) < frames]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
         if behind:
@@ -284,26 +268,24 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     flag_files = [Path(name) for name in arguments if not name.startswith("-")]
     more_flags = [flag for flag in arguments if flag.startswith("-")]
     if not flag_files or not FLAGS.seeds:
-        raise FailedError("there is nothing to run: give flag files, and --seeds")
+        raise UserError("there is nothing to run: give flag files, and --seeds")
     for path in flag_files:
         if not path.is_file():
-            raise FailedError(f"there is no flag file {path}")
+            raise UserError(f"there is no flag file {path}")
     if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
-        raise FailedError("each run has a seed and a --logdir of its own: give --seeds")
+        raise UserError("each run has a seed and a --logdir of its own: give --seeds")
     if FLAGS.search_frames:
         for name in ("seeds", "train", "test_num_episodes"):
             if FLAGS[name].present:
-                raise FailedError(f"--{name} means nothing with --search_frames; leave it out")
-        rounds = FLAGS.search_frames
-        if not all(map(str.isdecimal, rounds)) or sorted({*map(int, rounds)}) != [
-            *map(int, rounds)
-        ]:
-            raise FailedError("--search_frames must be whole numbers, each above the one before")
+                raise UserError(f"--{name} means nothing with --search_frames; leave it out")
+        rounds = [int(text) if text.isdecimal() else -1 for text in FLAGS.search_frames]
+        if min(rounds) < 0 or sorted({*rounds}) != rounds:
+            raise UserError("--search_frames must be whole numbers, each above the one before")
     if any(seed.isdecimal() and int(seed) >= search.FIRST_SEED for seed in FLAGS.seeds):
-        raise FailedError(f"--seeds from {search.FIRST_SEED} on are those of searches: give others")
+        raise UserError(f"--seeds from {search.FIRST_SEED} on are those of searches: give others")
     runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
     if len({run.path for run in runs}) < len(runs):
-        raise FailedError("two runs would have one directory: give each file and each seed once")
+        raise UserError("two runs would have one directory: give each file and each seed once")
     return runs, more_flags
 
 
@@ -311,13 +293,13 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     """Reports on the runs that have begun."""
     begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
-        raise FailedError(f"no run has begun in {FLAGS.logdir}")
+        raise UserError(f"no run has begun in {FLAGS.logdir}")
     names = io.StringIO()
     # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
     csv.writer(names, lineterminator="").writerow(run.path for run in begun)
     command = ["--mode=report", f"--runs={names.getvalue()}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
-        raise FailedError("the report could not be written")
+        raise UserError("the report could not be written")
     records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
     table = {"reported_on": run_records.machine(), "runs": records}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
@@ -344,13 +326,13 @@ def main(argv: list[str]) -> None:
         try:
             if not stops and not FLAGS.search_frames:
                 _report(runs)
-        except (FailedError, OSError) as error:
+        except (UserError, OSError) as error:
             failures.append(str(error))
         if stops:
             sys.exit(128 + stops[0])
         if failures:
-            raise FailedError("; ".join(failures))
-    except (FailedError, UserError, OSError) as error:
+            raise UserError("; ".join(failures))
+    except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

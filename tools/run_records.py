@@ -3,13 +3,14 @@
 import io
 import json
 import lzma
-import os
 import platform
 import statistics
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from scalable_agent_popart.runs.directory import POPULATION_FILE
 from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
@@ -22,15 +23,8 @@ _PLACES |= {"learner_address"}
 _STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
 _NO_PLACE = ("", "dummy")
 # What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
-_LOGS = (
-    "config.json",
-    "metrics.jsonl",
-    "episodes.jsonl",
-    "processes.jsonl",
-    "evaluation.json",
-    "evaluations",
-    "lineage.jsonl",
-)
+_LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
+_LOGS += ["evaluations", "lineage.jsonl"]
 _TAIL = 2**20  # Bytes at the end of a log that are sure to have a whole line.
 
 _Row = TypeVar("_Row")
@@ -168,11 +162,10 @@ def machine() -> dict[str, Any]:
     """Describes this machine: its processor, cores that may be used, memory and system."""
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": models[0] if models else platform.processor(),
         "cores": num_cores(),
-        "memory_gib": round(pages / 2**30, 1),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
 
