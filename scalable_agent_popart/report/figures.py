@@ -19,6 +19,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
+from scalable_agent_popart.report.render import one_line
 from scalable_agent_popart.suites import Suite
 
 _VIRIDIS = matplotlib.colormaps["viridis"]
@@ -421,11 +422,6 @@ def _score_axis(suite: Suite, aggregate: str = "") -> str:
     """Returns the name of an axis of scores, or of an aggregate of them, with its unit."""
     name = f"{aggregate.replace('_', ' ')} {suite.score_name}".strip().capitalize()
     return name + f" ({suite.unit})" * suite.normalised
-
-
-def one_line(text: str) -> str:
-    """Returns text without line breaks, and without what a terminal would act upon."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _plain(text: str) -> str:
