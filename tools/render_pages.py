@@ -1,0 +1,151 @@
+"""Renders the Markdown pages that have tables and numbers of files: each PAGE.md of its PAGE.md.j2.
+
+A source is a Jinja2 template, in which `load` reads a CSV or JSON file by its path from the root of
+the repository. The functions below are its filters:
+
+  {% set catch5 = load("results/catch5/summary.csv") %}
+  IMPALA scores {{ catch5 | score("mean", "IMPALA") | interval }}, and PopArt-IMPALA's lead
+  is {{ catch5 | lead("mean", "PopArt-IMPALA", "IMPALA") | difference }}.
+
+A value that is missing, or a row that is not there, is an error.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from scalable_agent_popart import scores
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def where(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """Keeps the rows with these values, or with one of a list of values, by column."""
+    for name, own in values.items():
+        table = table[table[name].isin(own if isinstance(own, list) else [own])]
+    if table.empty:
+        raise ValueError(f"no row has {values}")
+    return table
+
+
+def score(table: pd.DataFrame, task: str, agent: str, measure: str = "") -> pd.DataFrame:
+    """Selects an agent's score of a task or aggregate, or another measure, of a summary."""
+    return where(table, kind="agent", task=task, agent=agent, measure=measure or _measure(task))
+
+
+def lead(
+    table: pd.DataFrame, task: str, agent: str, versus: str, measure: str = ""
+) -> pd.DataFrame:
+    """Selects an agent's score minus another's, as `score`."""
+    about = {"task": task, "agent": agent, "versus": versus, "measure": measure or _measure(task)}
+    return where(table, kind="difference", **about)
+
+
+def _measure(task: str) -> str:
+    return "aggregate" if task in scores.Aggregate._fields else "normalised"
+
+
+def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Lists the rows by column, for a loop."""
+    return table.to_dict("records")
+
+
+def named(records: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Returns the record of this name."""
+    (found,) = [own for own in records if own["name"] == name]
+    return found
+
+
+def says(row: Any, text: str) -> str:
+    """Puts the values of a row, or of a table's only one, into a text as `str.format` does."""
+    if isinstance(row, pd.DataFrame):
+        (row,) = rows(row)
+    found = text.format_map(row)
+    if re.search(r"\bnan\b", found):
+        raise ValueError(f"{text} lacks a value of {row}")
+    return found
+
+
+def interval(row: Any, style: str = ".1f", bold: bool = False) -> str:
+    """Writes a row's value with its 95% interval."""
+    stars = "**" * bold
+    return says(row, f"{stars}{{value:{style}}}{stars} [{{low:{style}}}, {{high:{style}}}]")
+
+
+def difference(row: Any, style: str = ".1f", effect: bool = False) -> str:
+    """Writes a row's value with its 95% interval, Hedges' g if asked for, and p."""
+    found = f"{interval(row, style)}, "
+    return found + says(row, "g = {effect:.1f}, p = {p:.2g}" if effect else "p = {p:.2g}")
+
+
+def number(value: float, style: str, missing: str | None = None) -> str:
+    """Writes a number, or of NaN what stands for a missing one."""
+    if not math.isnan(value):
+        return f"{value:{style}}"
+    if missing is None:
+        raise ValueError("a number is missing")
+    return missing
+
+
+def span(values: Iterable[float], style: str, between: str = " to ") -> str:
+    """Writes the least and the greatest of some numbers."""
+    own = list(values)
+    return f"{number(min(own), style)}{between}{number(max(own), style)}"
+
+
+def mean_interval(values: Iterable[float], style: str, bold: bool = False) -> str:
+    """Writes the mean of some numbers with its 95% interval by Student's t."""
+    own = pd.Series(list(values))
+    low, high = scores.students_t(own.mean(), own.std(), own.count())
+    return interval({"value": own.mean(), "low": low, "high": high}, style, bold)
+
+
+_FILTERS = (where, score, lead, rows, named, says, interval, difference, number, span)
+
+
+def render(source: Path, root: Path = _ROOT) -> str:
+    """Renders the page of a source with the files under `root`."""
+
+    def load(path: str) -> Any:
+        own = root / path
+        return pd.read_csv(own) if own.suffix == ".csv" else json.loads(own.read_text())
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["load"] = load
+    for own in (*_FILTERS, mean_interval, median):
+        environment.filters[own.__name__] = own
+    environment.filters["mean"] = fmean
+    page = environment.from_string(source.read_text(encoding="utf-8")).render()
+    return f"<!-- Made of {source.name} by tools/render_pages.py. -->\n\n{page}"
+
+
+def sources(root: Path = _ROOT) -> list[Path]:
+    """Lists the sources of the repository's pages."""
+    return sorted(
+        path for place in ("", "docs/", "results/**/") for path in root.glob(f"{place}*.md.j2")
+    )
+
+
+def main() -> None:
+    """Writes the pages, and names those that change."""
+    for source in sources():
+        page, text = source.with_suffix(""), render(source)
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+            print(page.relative_to(_ROOT))
+
+
+if __name__ == "__main__":
+    main()
