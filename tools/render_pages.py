@@ -11,7 +11,6 @@ A value that is missing, or a row that is not there, is an error.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ import jinja2
 import pandas as pd
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report.render import number
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,15 +83,6 @@ def difference(row: Any, style: str = ".1f", effect: bool = False) -> str:
     """Writes a row's value with its 95% interval, Hedges' g if asked for, and p."""
     found = f"{interval(row, style)}, "
     return found + says(row, "g = {effect:.1f}, p = {p:.2g}" if effect else "p = {p:.2g}")
-
-
-def number(value: float, style: str, missing: str | None = None) -> str:
-    """Writes a number, or of NaN what stands for a missing one."""
-    if not math.isnan(value):
-        return f"{value:{style}}"
-    if missing is None:
-        raise ValueError("a number is missing")
-    return missing
 
 
 def span(values: Iterable[float], style: str, between: str = " to ") -> str:

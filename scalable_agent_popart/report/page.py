@@ -16,7 +16,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
-from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
+from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
 from scalable_agent_popart.report.render import one_line, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.suites import Suite
@@ -80,8 +80,7 @@ def write_report(
         found = [own for comparison in comparisons for own in comparison.runs]
         content = {
             "title": "Comparison with the published results" if published else "Results",
-            "runs": _table([_run(agent.label, run) for agent, run in found]),
-            "any_population": any(run.population for _, run in found),
+            "runs": [(agent.label, run, _members(run.population)) for agent, run in found],
             "skipped": skipped,
             "sections": [section.content() for section in sections],
             "summary": _SUMMARY,
@@ -109,19 +108,6 @@ def _name(suite: Suite) -> str:
     several = len(suite.tasks) > 1
     part = f"{len(suite.tasks)}-tasks" if several else re.sub(r"[^\w.-]", "-", suite.tasks[0])
     return f"{suite.name}-{part}"
-
-
-def _run(agent: str, run: Run) -> dict[str, Any]:
-    return {
-        "Agent": agent,
-        "Run": {"code": str(run.path), "text": _members(run.population)},
-        "Seed": run.seed,
-        "Frames": f"{run.frames:,} of {run.config.total_environment_frames:,}",
-        "Episodes": f"{len(run.logs['episodes']):,}",
-        "Tests": ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
-        "Precision": run.config.precision,
-        "Device": run.device or "not recorded",
-    }
 
 
 def _members(population: Population | None) -> str:
@@ -423,18 +409,15 @@ class _Section:
             ]
             if len(passed) > _MAX_NAMED:
                 passed = ["...", *passed[-_MAX_NAMED:]]
-            frames = sum(member.frames for member in population.members.values())
             drawn = figures.population(population)
             parts.append(
                 {
-                    "path": str(population.directory.path),
+                    "population": population,
                     "figure": self._figure(drawn, f"population-{number}", says),
-                    "member": population.shown.name,
                     "copies": {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies"),
                     "ancestry": passed,
                     "ancestries_file": ancestries,
                     "standings": _table(_standings(population, self._suite.unit)),
-                    "frames": f"{frames:,}",
                     "events_file": events,
                 }
             )

@@ -1,6 +1,7 @@
 """Renders the report's templates, which get text that may be anybody's and show it as it is."""
 
 import html
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,15 @@ def render_report(content: dict[str, Any]) -> dict[str, str]:
     return {"html": page, "md": re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"}
 
 
+def number(value: float, style: str, missing: str | None = None) -> str:
+    """Writes a number, or of NaN what stands for a missing one."""
+    if not math.isnan(value):
+        return f"{value:{style}}"
+    if missing is None:
+        raise ValueError("a number is missing")
+    return missing
+
+
 def one_line(text: str) -> str:
     """Returns text without line breaks, and without what a terminal would act upon."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
@@ -32,9 +42,9 @@ def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
     """Makes an environment for the templates, in which all text but markup passes `shown`."""
 
     def finalize(value: Any) -> Any:
-        return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        return value if isinstance(value, Markup) else shown(str(value))
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -42,6 +52,8 @@ def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["number"] = number
+    return environment
 
 
 def _markdown(text: str) -> Markup:
@@ -49,6 +61,6 @@ def _markdown(text: str) -> Markup:
     return Markup(_MARKUP.sub(r"\\\1", html.escape(one_line(text), quote=False)))
 
 
-def _markdown_code(text: str) -> Markup:
-    """Returns Markdown that shows a text as it is, as code."""
-    return Markup("`" + one_line(text).replace("`", "'") + "`")
+def _markdown_code(value: Any) -> Markup:
+    """Returns Markdown that shows a value's text as it is, as code."""
+    return Markup("`" + one_line(str(value)).replace("`", "'") + "`")
