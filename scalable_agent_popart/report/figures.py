@@ -20,6 +20,7 @@ from scalable_agent_popart.report.final_scores import IMPALA
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
 from scalable_agent_popart.report.render import one_line
+from scalable_agent_popart.report.tables import gradients_over_frames
 from scalable_agent_popart.suites import Suite
 
 _VIRIDIS = matplotlib.colormaps["viridis"]
@@ -215,6 +216,7 @@ def scales(table: pd.DataFrame) -> Figure:
 
 def gradients(table: pd.DataFrame) -> Figure:
     """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
+    table = gradients_over_frames(table)
     panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
     colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8

@@ -182,11 +182,16 @@ class _Section:
         ]
 
     def _by_task(
-        self, draw: Callable[[], list[dict[str, str]]], table: pd.DataFrame, says: str, file: str
+        self,
+        draw: Callable[[pd.DataFrame], Figure],
+        table: pd.DataFrame,
+        name: str,
+        says: str,
+        file: str,
     ) -> dict[str, Any]:
-        """Draws figures with a part for each task of a table, unless these are too many."""
+        """Writes figures with a part for each task of a table, unless these are too many."""
         tasks = table["task"].nunique()
-        drawn = draw() if tasks <= _MAX_DRAWN else []
+        drawn = self._figures(draw, table, name, says) if tasks <= _MAX_DRAWN else []
         return {"figures": drawn, "tasks": tasks, "says": says, "file": file}
 
     def _file(self, table: pd.DataFrame, name: str) -> str:
@@ -287,10 +292,9 @@ class _Section:
         table = tables.returns(self._comparison, tasks)
         if not len(table):
             return None
-        says = "each task's returns against frames"
+        says, file = "each task's returns against frames", self._file(table, "returns")
         draw = functools.partial(figures.returns, styles=self._styles)
-        drawn = functools.partial(self._figures, draw, table, "returns", says)
-        return self._by_task(drawn, table, says, self._file(table, "returns"))
+        return self._by_task(draw, table, "returns", says, file)
 
     def _progress(self) -> dict[str, Any] | None:
         progress = self._recorded["progress"]
@@ -321,11 +325,10 @@ class _Section:
         table = self._recorded["statistics"]
         if not len(table):
             return None
-        says = "shift and scale by task, above returns"
+        says, file = "shift and scale by task, above returns", self._file(table, "statistics")
         draw = functools.partial(figures.statistics, styles=self._styles)
-        drawn = functools.partial(self._figures, draw, table, "statistics", says)
         of_all = "scales of all tasks beside each other"
-        return self._by_task(drawn, table, says, self._file(table, "statistics")) | {
+        return self._by_task(draw, table, "statistics", says, file) | {
             "scales": self._figures(figures.scales, table, "scales", of_all),
             "several_runs": table.groupby("agent")["run"].nunique().max() > 1,
         }
@@ -352,14 +355,10 @@ class _Section:
                         both = {"Agent": entry.agent, "": head}
                         row = rows.setdefault((entry.agent, head), both)
                         row[entry.task] = _with_ends(*ends)
-
-        def draw(own: pd.DataFrame) -> Figure:
-            return figures.gradients(tables.gradients_over_frames(own))
-
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
-        drawn = functools.partial(self._figures, draw, policy, "gradients", says)
+        file = self._file(table, "gradients")
         common = self.summary.query("measure.str.endswith('_gradient_size')")["most_frames"].max()
-        return self._by_task(drawn, policy, says, self._file(table, "gradients")) | {
+        return self._by_task(figures.gradients, policy, "gradients", says, file) | {
             "table": _table(list(rows.values())),
             "frames": f"{common:,}",
         }
@@ -379,19 +378,21 @@ class _Section:
             remark = remarks.get(entry.task, "return" if raw else "")
             named = f"{entry.task} ({remark})" if remark else entry.task
             rows.setdefault(entry.task, {"Level": named})[entry.agent] = cell
-        found = {"column": title, "agent": None, "table": _table(list(rows.values()))}
         normalised = table[table["measure"] == "normalised"]
         ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-        if not len(ours):
-            return found
-        says = f"{self._suite.score_name} of each level, {title}"
-
-        def draw() -> list[dict[str, str]]:
-            drawn = figures.breakdown(normalised, self._suite, self._styles)
-            return [self._figure(drawn, f"levels-{protocol}", says)]
-
-        by_task = self._by_task(draw, normalised, says, _SUMMARY)
-        return {**found, "agent": ours.iloc[-1], **by_task}
+        says, drawn = f"{self._suite.score_name} of each level, {title}", []
+        if len(ours) and normalised["task"].nunique() <= _MAX_DRAWN:
+            figure = figures.breakdown(normalised, self._suite, self._styles)
+            drawn = [self._figure(figure, f"levels-{protocol}", says)]
+        return {
+            "column": title,
+            "table": _table(list(rows.values())),
+            "agent": ours.iloc[-1] if len(ours) else None,
+            "figures": drawn,
+            "tasks": normalised["task"].nunique(),
+            "says": says,
+            "file": _SUMMARY,
+        }
 
     def _populations(self) -> list[dict[str, Any]]:
         found = tables.populations(self._comparison)

@@ -41,6 +41,7 @@ _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 # Measures of a population's members, and how each is made of their scores.
 _OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
 _KEYS = ["measure", "protocol", "task", "agent"]
+_RUN = ["agent", "run", "seed"]
 
 
 def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -160,11 +161,9 @@ def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
     """Gives the means of the learning curves' points, of the runs whose final scores count."""
     if not len(scored):
         return scored
-    keys = ["agent", "run", "seed"]
-    groups = curves[curves["run"].isin(scored["run"])].groupby(keys, sort=False)
-    means = groups[list(scores.Aggregate._fields)].mean()
-    means["fewest_frames"] = means["most_frames"] = groups["frames"].max()
-    rows = means.reset_index().melt([*keys, "fewest_frames", "most_frames"], var_name="task")
+    groups = curves[curves["run"].isin(scored["run"])].groupby(_RUN, sort=False)
+    frames = groups["frames"].agg(fewest_frames="max", most_frames="max")
+    rows = _long(groups[list(scores.Aggregate._fields)].mean(), "task").join(frames, on=_RUN)
     about = {"measure": "mean_over_training", "source": "training"}
     return rows.assign(**about, protocol=scored["protocol"].iloc[0])
 
@@ -174,10 +173,8 @@ def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
 
     Rates and entropies are medians over records, memories the largest, and shares means.
     """
-    keys = ["agent", "run", "seed"]
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
-    found = progress.groupby(keys, sort=False)[list(reduced)].agg(reduced)
-    rows = found.reset_index().melt(keys, var_name="measure").dropna(subset="value")
+    rows = _long(progress.groupby(_RUN, sort=False)[list(reduced)].agg(reduced), "measure")
     names = {"share": "value", "least": "lowest", "most": "highest"}
     shares = batches.rename(columns=names).assign(measure="batch_share")
     return pd.concat([own for own in (rows, shares) if len(own)] or [rows])
@@ -189,17 +186,15 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
     Shift and scale are those of the last record. Of targets, in sigmas, it is the largest of all
     records, and the share of records whose largest is above 30.
     """
-    keys = ["agent", "run", "seed", "task"]
-    known = table.assign(
-        large=table["largest_target"].gt(_LARGE).where(table["largest_target"] >= 0)
-    )
-    found = known.groupby(keys, sort=False).agg(
+    large = table["largest_target"].gt(_LARGE).where(table["largest_target"] >= 0)
+    groups = table.assign(large=large).groupby([*_RUN, "task"], sort=False)
+    found = groups.agg(
         shift=("shift", "last"),
         scale=("scale", "last"),
         largest_target=("largest_target", "max"),
         large_targets=("large", "mean"),
     )
-    return found.reset_index().melt(keys, var_name="measure").dropna(subset="value")
+    return _long(found, "measure")
 
 
 def _gradients(table: pd.DataFrame) -> pd.DataFrame:
@@ -208,19 +203,20 @@ def _gradients(table: pd.DataFrame) -> pd.DataFrame:
     Both are of the frames that all runs have reached, by `policy` and by `total` loss.
     """
     common = table.groupby("run")["frames"].max().min()
-    keys = ["agent", "run", "seed", "loss", "task"]
-    groups = table[table["frames"] <= common].groupby(keys, sort=False)
-    found = groups.agg(size=("norm", "median"), part=("part", "mean")).reset_index()
-    rows = found.melt(keys, var_name="what").dropna(subset="value")
+    groups = table[table["frames"] <= common].groupby([*_RUN, "loss", "task"], sort=False)
+    rows = _long(groups.agg(size=("norm", "median"), part=("part", "mean")), "what")
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
     """Gives the scores in training of each population's best, median and worst member."""
-    groups = table.groupby(["agent", "run", "seed"], sort=False)
-    found = groups["score"].agg(**_OF_MEMBERS)
-    found["fewest_frames"], found["most_frames"] = groups["frames"].min(), groups["frames"].max()
-    rows = found.reset_index().melt(
-        ["agent", "run", "seed", "fewest_frames", "most_frames"], var_name="measure"
-    )
+    groups = table.groupby(_RUN, sort=False)
+    frames = groups["frames"].agg(fewest_frames="min", most_frames="max")
+    rows = _long(groups["score"].agg(**_OF_MEMBERS), "measure").join(frames, on=_RUN)
     return rows.assign(source="training")
+
+
+def _long(found: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Makes a row of each value that is known, with its column's name in the column `name`."""
+    rows = found.melt(var_name=name, ignore_index=False)
+    return rows.dropna(subset="value").reset_index()

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.typing import DataFrameGroupBy
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.population.directory import Event
@@ -14,7 +13,6 @@ from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
 
 _RUN = ("agent", "reward_clipping", "run", "seed")
-_AGGREGATES = scores.Aggregate._fields
 _MIN_PART_OF_RECORD = 0.5  # Of the median record's frames, from which a record is whole.
 _POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
 _MAX_STRETCHES = 40  # Of training, in the figure of gradients.
@@ -23,15 +21,11 @@ _MAX_PANELS = 8  # For each seed one, in that figure.
 
 def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
     """Makes a row a run, task and point from its first episode on: the mean of recent returns."""
-    grid = _grid(comparison)
 
     def read(run: Run) -> pd.DataFrame:
-        frames = grid[grid <= run.frames]
-        parts = [
-            pd.DataFrame({"task": t, "frames": frames, "return": _recent_returns(run, t, frames)})
-            for t in tasks
-        ]
-        return pd.concat(parts).dropna() if parts else pd.DataFrame()
+        recent = _curves(comparison, run, tasks)
+        table = recent.melt(var_name="task", value_name="return", ignore_index=False)
+        return table.dropna().reset_index()
 
     return _of_runs(comparison.runs, ["task", "frames", "return"], read)
 
@@ -40,19 +34,15 @@ def learning_curves(comparison: Comparison) -> pd.DataFrame:
     """Makes a row a run and point, from where every task with reference scores has an episode."""
     references = comparison.suite.reference_scores
     tasks = [task for task in comparison.suite.tasks if task in references]
-    grid = _grid(comparison)
 
     def read(run: Run) -> pd.DataFrame:
-        if not tasks:
-            return pd.DataFrame()
-        frames = grid[grid <= run.frames]
-        recent = [scores.normalise(_recent_returns(run, t, frames), references[t]) for t in tasks]
-        normalised = np.array(recent)  # [tasks, points]
-        known = np.isfinite(normalised).all(axis=0)
-        aggregates = scores.aggregate(normalised[:, known])._asdict()
-        return pd.DataFrame({"frames": frames[known], **aggregates})
+        recent = _curves(comparison, run, tasks).dropna()
+        normalised = [scores.normalise(recent[t].to_numpy(), references[t]) for t in tasks]
+        aggregates = scores.aggregate(np.array(normalised))._asdict()  # Of [tasks, points].
+        return pd.DataFrame({"frames": recent.index, **aggregates})
 
-    return _of_runs(comparison.runs, ["frames", *_AGGREGATES], read)
+    names = ["frames", *scores.Aggregate._fields]
+    return _of_runs(comparison.runs if tasks else [], names, read)
 
 
 def statistics(comparison: Comparison) -> pd.DataFrame:
@@ -134,22 +124,20 @@ def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     binned = table.assign(panel=panels, frames=(stretch + 0.5) * width)
     keys = ["panel", "task", "frames"]
     norms = binned.groupby(keys, sort=False)[["norm"]].median()
-    runs = binned.groupby([*keys, "run"], sort=False)[["part"]].mean()
-    means = pd.concat([norms, _parts(runs.groupby(keys, sort=False))], axis=1).reset_index()
+    runs = binned.groupby([*keys, "run"], sort=False)["part"].mean()
+    parts = runs.groupby(keys, sort=False).agg(["mean", "std", "count"])
+    low, high = scores.students_t(parts["mean"], parts["std"], parts["count"])
+    means = norms.assign(part=parts["mean"], low_part=low, high_part=high).reset_index()
     return means.sort_values("frames", kind="stable", ignore_index=True)
 
 
-def _parts(runs: DataFrameGroupBy) -> pd.DataFrame:
-    """Averages each group's parts, a row a run, with the interval of the mean."""
-    parts = runs["part"].agg(["mean", "std", "count"])
-    low, high = scores.students_t(parts["mean"], parts["std"], parts["count"])
-    return pd.DataFrame({"part": parts["mean"], "low_part": low, "high_part": high})
-
-
-def _grid(comparison: Comparison) -> np.ndarray:
-    """Gives the frames of a learning curve's points."""
-    longest = max(run.frames for _, run in comparison.runs)
-    return np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
+    """Makes a row a point of a run's learning curves, by frames: each task's recent returns."""
+    longest = max(own.frames for _, own in comparison.runs)
+    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+    frames = grid[grid <= run.frames]
+    returns = {task: _recent_returns(run, task, frames) for task in tasks}
+    return pd.DataFrame(returns, index=pd.Index(frames, name="frames"))
 
 
 def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
