@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -114,12 +114,8 @@ class FinalScores:
                 returns = final.returns[level]
                 ends = scores.interval_of_mean(returns) or (np.nan, np.nan)
                 raw = dict(zip(("value", "low", "high"), (np.mean(returns), *ends), strict=True))
-                own = {**about, "task": level, "episodes": len(returns)}
-                own["remark"] = remarks.get(level)
-                rows.append({**own, "measure": "return", **raw})
-                if level in self._references:
-                    percent = {name: self._percent(level, score) for name, score in raw.items()}
-                    rows.append({**own, "measure": "normalised", **percent})
+                own = {**about, "episodes": len(returns), "remark": remarks.get(level)}
+                rows += [own | row for row in self._of_level(level, raw)]
             if not self._scored:
                 continue
             scored = {level: final.returns[level] for level in self._scored}
@@ -137,11 +133,7 @@ class FinalScores:
         rows = []
         for level in self._levels if self._finals else ():
             if level in self._impala:
-                raw = self._impala[level]
-                rows.append({"task": level, "measure": "return", "value": raw})
-                if level in self._references:
-                    percent = self._percent(level, raw)
-                    rows.append({"task": level, "measure": "normalised", "value": percent})
+                rows += self._of_level(level, {"value": self._impala[level]})
         theirs = self._impalas_aggregate()
         for name, value in theirs._asdict().items() if theirs else ():
             rows.append({"task": name, "measure": "aggregate", "value": value})
@@ -206,5 +198,11 @@ class FinalScores:
         own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
         return scores.aggregate_returns(own, self._references)
 
-    def _percent(self, level: str, score: float) -> float:
-        return scores.normalise(score, self._references[level])
+    def _of_level(self, level: str, raw: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Makes the rows of a level's raw score and, where that is known, of its percent."""
+        rows: list[dict[str, Any]] = [{"task": level, "measure": "return", **raw}]
+        if level in self._references:
+            reference = self._references[level]
+            percent = {name: scores.normalise(score, reference) for name, score in raw.items()}
+            rows.append({"task": level, "measure": "normalised", **percent})
+        return rows

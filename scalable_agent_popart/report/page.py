@@ -153,6 +153,7 @@ class _Section:
             "title": self._comparison.title,
             "headline": self._headline,
             "published": self.published,
+            "unit": self._suite.unit,
             "normalised": self._suite.normalised,
             "final_scores": self._final_scores(),
             "differences": self._differences(),
@@ -207,32 +208,24 @@ class _Section:
         kinds = ("published", "ours", "from") if self.published else ("ours", "from")
         heads = [f"{final.column.title}: {what}" for final in self._finals for what in kinds]
         known = {agent.label: len(agent.runs) for agent in self._comparison.agents}
-        cells: dict[str, dict[str, str]] = {label: {} for label in known}
+        found = []
         for final in self._finals:
-            title = final.column.title
-            for (name, clipping), theirs in final.papers.items():
-                label = agent_label(name, suite, reward_clipping=clipping)
-                cells.setdefault(label, {})[f"{title}: published"] = f"{theirs:.1f}%"
-            for entry in own[own["protocol"] == final.column.name].itertuples():
-                row = cells.setdefault(entry.agent, {})
-                if entry.kind == "published":
-                    row[f"{title}: published"] = f"{entry.value:.1f}%"
-                    continue
-                row[f"{title}: ours"] = (
-                    f"{entry.value:.1f}{suite.unit}"
-                    + (f" [{entry.low:.1f}, {entry.high:.1f}]" if pd.notna(entry.low) else "")
-                    + " †" * (entry.source == "training")
-                )
-                frames = dict.fromkeys((entry.fewest_frames, entry.most_frames))
-                of = f"of {known[entry.agent]} " if known[entry.agent] > entry.runs else ""
-                row[f"{title}: from"] = (
-                    f"{entry.runs} {of}{'run' if known[entry.agent] == 1 else 'runs'}, "
-                    f"{entry.episodes} episodes a task, "
-                    f"{' to '.join(map(_short, frames))} frames"
-                )
-        order = sorted(cells, key=lambda agent: agent == IMPALA)
+            entries = own[own["protocol"] == final.column.name]
+            published = {
+                agent_label(name, suite, reward_clipping=clipping): score
+                for (name, clipping), score in final.papers.items()
+            }
+            theirs = entries[entries["kind"] == "published"]
+            published |= dict(zip(theirs["agent"], theirs["value"], strict=True))
+            ours = entries[entries["kind"] == "agent"].to_dict("records")
+            by_agent = {entry["agent"]: entry for entry in ours}
+            found.append({"published": published, "ours": by_agent})
+        every = dict.fromkeys([*known, *(agent for own in found for agent in own["published"])])
         return {
-            "table": _table([{"Agent": a, **dict.fromkeys(heads, ""), **cells[a]} for a in order]),
+            "heads": ["Agent", *heads],
+            "agents": sorted(every, key=lambda agent: agent == IMPALA),
+            "runs": known,
+            "columns": found,
             "any_training": (own["source"] == "training").any(),
             "scored": len(suite.reference_scores.keys() & set(suite.tasks)),
             "known": len(suite.reference_scores),
@@ -418,36 +411,10 @@ class _Section:
                     "copies": {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies"),
                     "ancestry": passed,
                     "ancestries_file": ancestries,
-                    "standings": _table(_standings(population, self._suite.unit)),
                     "events_file": events,
                 }
             )
         return parts
-
-
-def _standings(population: Population, unit: str) -> list[dict[str, str]]:
-    rows = []
-    for member in sorted(population.members.values(), key=lambda own: own.rank, reverse=True):
-        latest = member.lineage[-1] if member.lineage else None
-        values = latest.hyperparameters if latest else {}
-        so_far = "" if member.complete else " so far"
-        row = {
-            "Member": member.name,
-            "Score": "" if member.score is None else f"{member.score:.1f}{unit}{so_far}",
-            "Frames": f"{member.frames:,}",
-            "Comparisons": str(latest.comparison if latest else 0),
-            "Copies": str(sum(event.copied for event in member.lineage)),
-        }
-        tuned = population.shown.config.tuned
-        rows.append(row | {n: f"{values[n]:.3g}" if n in values else "" for n in tuned})
-    return rows
-
-
-def _short(frames: float) -> str:
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if frames >= unit:
-            return f"{frames / unit:.3g}{letter}"
-    return f"{frames:.0f}"
 
 
 def _with_ends(value: float, low: float, high: float, style: str) -> str:

@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
@@ -19,7 +19,7 @@ def render_report(content: dict[str, Any]) -> dict[str, str]:
     page = environment.get_template("report.html.j2").render(content)
     environment = _environment(_markdown)
     environment.filters["as_code"] = _markdown_code
-    environment.filters["in_one_line"] = lambda text: Markup(str(text).strip().replace("\n", " "))
+    environment.filters["in_one_line"] = _in_one_line
     text = environment.get_template("report.md.j2").render(content)
     return {"html": page, "md": re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"}
 
@@ -31,6 +31,21 @@ def number(value: float, style: str, missing: str | None = None) -> str:
     if missing is None:
         raise ValueError("a number is missing")
     return missing
+
+
+def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
+    """Writes a row's value, with its 95% interval where that is known."""
+    text = f"{number(row['value'], style)}{unit}"
+    known = not math.isnan(row["low"])
+    return text + (f" [{row['low']:{style}}, {row['high']:{style}}]" if known else "")
+
+
+def short(count: float) -> str:
+    """Writes a count with three digits at most."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{letter}"
+    return f"{count:.0f}"
 
 
 def one_line(text: str) -> str:
@@ -52,7 +67,7 @@ def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "interval": interval, "short": short}
     return environment
 
 
@@ -61,6 +76,12 @@ def _markdown(text: str) -> Markup:
     return Markup(_MARKUP.sub(r"\\\1", html.escape(one_line(text), quote=False)))
 
 
-def _markdown_code(value: Any) -> Markup:
+def _in_one_line(text: str) -> Markup:
+    """Joins the lines of Markdown, as they stand in a template."""
+    return Markup(re.sub(r"\s*\n\s*", " ", text.strip()))
+
+
+def _markdown_code(value: Any, in_table: bool) -> Markup:
     """Returns Markdown that shows a value's text as it is, as code."""
-    return Markup("`" + one_line(str(value)).replace("`", "'") + "`")
+    text = one_line(str(value)).replace("`", "'")
+    return Markup("`" + (text.replace("|", "\\|") if in_table else text) + "`")
