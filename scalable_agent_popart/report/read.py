@@ -309,41 +309,37 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
     """
     tasks = config.suite.tasks
 
-    def rows(record: Any) -> dict[str, list[tuple]]:
+    def rows(record: Any) -> list[tuple]:
+        """Returns rows that begin with the names of their tables."""
         frames = to_count(record["frames"])
-
-        def by_task(*names: str) -> list[tuple]:
-            return [(frames, task, *(_known(record[n][task]) for n in names)) for task in tasks]
-
-        found: dict[str, list[tuple]] = {
-            "batches": by_task("batch_share") if "batch_share" in record else [],
-        }
+        found: list[tuple] = []
+        if "batch_share" in record:
+            shares = record["batch_share"]
+            found += [("batches", frames, task, _known(shares[task])) for task in tasks]
         if config.use_popart:
-            targets = record.get("largest_target", {})  # Older records have none.
-            found["statistics"] = [
-                (*row, _known(targets[row[1]]) if row[1] in targets else np.nan)
-                for row in by_task("shift", "scale")
-            ]
-        found["gradients"] = [
-            (frames, loss, task, _known(norms[task]) if task in norms else np.nan)
-            for loss, name in LOSSES.items()
-            if (norms := record.get(name))  # Not in the last line of a program.
-            for task in tasks
-        ]
+            largest = record.get("largest_target", {})  # Older records have none.
+            for task in tasks:
+                measured = record["shift"][task], record["scale"][task], largest.get(task)
+                found.append(("statistics", frames, task, *map(_known, measured)))
+        for loss, name in LOSSES.items():
+            if norms := record.get(name):  # Not in the last line of a program.
+                found += [
+                    ("gradients", frames, loss, task, _known(norms.get(task))) for task in tasks
+                ]
         if "frames_per_second" in record:
             speed, entropy = _known(record["frames_per_second"]), np.nan
-            memory = _known(record["memory_mib"]) if "memory_mib" in record else np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
                 steps = config.unroll_length * config.batch_size
                 entropy = -_known(record["entropy_loss"]) / cost / steps
-            found["progress"] = [(frames, speed, memory, entropy)]
+            found.append(("progress", frames, speed, _known(record.get("memory_mib")), entropy))
         return found
 
-    found = list(_read_lines(path, rows, problems, at_most=_MAX_METRICS))
+    records = _read_lines(path, rows, problems, at_most=_MAX_METRICS)
+    every = [row for found in records for row in found]
     tables = {}
     for name, columns in METRICS.items():
-        every = [row for record in found for row in record.get(name, [])]
-        table = pd.DataFrame(every, columns=["frames", *columns])
+        own = [row[1:] for row in every if row[0] == name]
+        table = pd.DataFrame(own, columns=["frames", *columns])
         tables[name] = table.sort_values("frames", kind="stable", ignore_index=True)
     return tables
 
