@@ -221,8 +221,10 @@ def _report(given: Mapping[str, Any]) -> None:
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
     runs = list(find_runs(asked.runs))
-    for line in page.write_report(runs, asked.report_dir, _own_suite(given)):
+    written = page.write_report(runs, asked.report_dir, _own_suite(given))
+    for line in written.left_out:
         print(f"note: {line}", file=sys.stderr)
+    print("\n".join(written.outcome))
     print(f"report written: {asked.report_dir}/report.html")
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, agent_label, compare
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
-from scalable_agent_popart.report.render import one_line, render_report
+from scalable_agent_popart.report.render import interval, one_line, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.suites import Suite
 
@@ -35,12 +35,19 @@ _PROGRESS = {
 }
 
 
+class Written(NamedTuple):
+    """What to tell about a report that was written."""
+
+    left_out: list[str]  # A line for each thing.
+    outcome: list[str]  # A table of agents' scores for each comparison.
+
+
 def write_report(
     paths: Sequence[str],
     report_dir: str,
     suite: Suite | None = None,
-) -> list[str]:
-    """Writes a report on the runs in some directories; returns a line for each thing left out.
+) -> Written:
+    """Writes a report on the runs in some directories.
 
     What is in the directories may be anybody's. Its text is never markup, neither in the page nor
     in the Markdown, and no file of them gets into the page.
@@ -98,7 +105,8 @@ def write_report(
         raise UserError(
             f"--report_dir={report_dir} cannot be written to ({error}); give another one"
         ) from error
-    return [one_line(line) for line in skipped]
+    outcome = [line for section in sections for line in section.outcome()]
+    return Written([one_line(line) for line in skipped], [one_line(line) for line in outcome])
 
 
 def _name(suite: Suite) -> str:
@@ -145,6 +153,25 @@ class _Section:
         self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
         # The name of the aggregate over tasks that agents are compared by first.
         self._headline = f"{self._suite.headline.replace('_', ' ')} {self._suite.score_name}"
+
+    def outcome(self) -> list[str]:
+        """Lists the agents' scores, as a table for the terminal."""
+        title = f"{self._headline.capitalize()} [95% interval], {self._comparison.title}"
+        rows = self.summary[
+            (self.summary["kind"] == "agent")
+            & (self.summary["measure"] == "aggregate")
+            & (self.summary["task"] == self._suite.headline)
+        ]
+        cells = [
+            (
+                row["agent"],
+                interval(row, unit=self._suite.unit),
+                f"{row['runs']} runs, {row['source']}",
+            )
+            for row in rows.to_dict("records")
+        ]
+        widths = [max((len(row[i]) for row in cells), default=0) for i in range(2)]
+        return [title, *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)]
 
     def content(self) -> dict[str, Any]:
         """Writes figures and tables; returns what the template is given. None has no part."""

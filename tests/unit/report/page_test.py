@@ -131,14 +131,16 @@ def test_a_score_of_some_runs_says_of_how_many_and_repeated_seeds_are_named(tmp_
     for name, tests in (("a", {"noop": 5}), ("b", {"noop": 5}), ("untested", {})):
         make_run(tmp_path / name, tests=tests, level_name="pong")
     paths = [str(tmp_path / name) for name in ("a", "b", "untested")]
-    (line,) = write_report(paths, str(tmp_path / "out"))
+    (line,), (title, outcome) = write_report(paths, str(tmp_path / "out"))
     assert "IMPALA: 3 runs have seed 1" in line
+    assert title.startswith("Median human-normalised score [95% interval], Atari-57, a subset of 1")
+    assert outcome == "  IMPALA  51.5% [51.5, 51.5]  2 runs, test"
     assert "2 of 3 runs, 5 episodes" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
-    assert write_report([path], str(tmp_path / "out")) == []
+    assert write_report([path], str(tmp_path / "out")).left_out == []
     text = (tmp_path / "out" / "report.md").read_text()
     assert f"`{path}`, population of 5, best: member-03, 1 not begun |" in text
     assert "| PopArt-IMPALA (population of 5) |" in text
@@ -178,7 +180,7 @@ def test_scores_have_the_names_that_their_suite_has_for_them(
     suite = dataclasses.replace(catch.SUITE, name="own", reference_scores=returns, tasks=tasks)
     monkeypatch.setattr(suites, "resolve", lambda name: suite)
     make_run(tmp_path / "run", tests={}, level_name="own")
-    assert write_report([str(tmp_path / "run")], str(tmp_path / "out")) == []
+    assert write_report([str(tmp_path / "run")], str(tmp_path / "out")).left_out == []
     of_returns = (tmp_path / "out" / "report.md").read_text()
     *_, of_catch, of_atari = (written / "report.md").read_text().split("\n## ")
     assert "### Table 1: median human-normalised score" in of_atari
@@ -228,7 +230,7 @@ def test_what_runs_files_say_is_shown_as_it_is(
     directory.evaluation.write_text(json.dumps(result))
     (tmp_path / "secret.png").write_bytes(b"secret")
     out = tmp_path / "out"
-    lines = write_report([str(directory.path)], str(out))
+    lines = write_report([str(directory.path)], str(out)).left_out
     assert lines
     assert all(line.isprintable() for line in lines)
     own = {path.relative_to(out).as_posix(): path for path in out.glob("figures/*")}
