@@ -18,7 +18,7 @@ def test_training_is_reported_beside_the_bare_rates(
     with flagsaver.flagsaver():
         import throughput  # noqa: PLC0415 - defines flags.
 
-        more = ["--use_popart", "--repeats=1", "--seconds=0.01", f"--json={tmp_path / 'json'}"]
+        more = ["--use_popart", "--repeats=1", "--seconds=0.3", f"--json={tmp_path / 'json'}"]
         throughput.main(flags.FLAGS(["throughput.py", *_TINY.split(), *more]))
         with pytest.raises(SystemExit, match="error: --num_actors must be above 0"):
             throughput.main(flags.FLAGS(["throughput.py", "--against=num_actors=0"]))
