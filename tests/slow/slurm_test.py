@@ -58,7 +58,7 @@ class Submission:
             | {"PYTHON": sys.executable, "TMPDIR": str(self.directory / "tmp")}
             | {"EXECUTABLE": str(ROOT / program)}
             | {"FAKE_DIR": str(self.directory), "RESTART_SECONDS": "0.1"}
-            | {"WATCH_SECONDS": "1", "FAREWELL_SECONDS": "5"}
+            | {"WATCH_SECONDS": "1"}
             | words
             | (environment or {}),
             capture_output=True,
@@ -88,8 +88,12 @@ class Submission:
         return [self._show(task, field) for task in self.tasks]
 
     def _show(self, job: str, field: str) -> str:
-        words = self.slurm.run("scontrol", "show", "job", "-o", job).split()
-        return next(word.partition("=")[2] for word in words if word.startswith(f"{field}="))
+        # Tasks that were cancelled before they ran are known by their array's number alone.
+        for known in (job, job.partition("_")[0]):
+            shown = self.slurm.run("scontrol", "show", "job", "-o", known, check=False)
+            if shown.startswith("JobId="):
+                break
+        return next(w.partition("=")[2] for w in shown.split() if w.startswith(f"{field}="))
 
     def give_notice(self, task: str) -> None:
         """Signals that the time limit is near."""
@@ -121,6 +125,11 @@ class Submission:
             return self.num_starts() == list(num_starts)
 
         wait_until(there)
+
+    def remove_what_was_killed(self) -> None:
+        """Removes the temporary directories that jobs leave behind when they are killed."""
+        for path in (self.directory / "tmp").iterdir():
+            path.rmdir()
 
     def wait_for_states(self, *states: str) -> None:
         wait_until(lambda: self.states() == list(states))
@@ -159,6 +168,7 @@ def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
     wait_until(lambda: job.num_starts()[3] == 1)
     (job.directory / "slow_disk").unlink()
     job.wait_for_states("COMPLETED", "CANCELLED", "CANCELLED", "COMPLETED")
+    job.remove_what_was_killed()  # Actor jobs that had begun cannot save on the slow disk.
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -171,8 +181,7 @@ def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
     job.slurm.start_node(node)
     job.wait_for(*(2 if part == lost else 1 for part in range(4)))
     job.wait_for_states(*["RUNNING"] * 4)
-    for path in (job.directory / "tmp").iterdir():  # What a lost node leaves behind.
-        path.rmdir()
+    job.remove_what_was_killed()
 
 
 def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None:
@@ -207,6 +216,16 @@ def test_notice_is_heard_by_what_has_just_begun(job: Submission) -> None:
     job.give_notice(job.tasks[0])
     job.wait_for(2, 1, 1, 1)
     assert (job.directory / "learner.saved").exists()
+
+
+def test_what_does_not_end_in_time_is_queued_again(job: Submission) -> None:
+    assert job.submit(learner="deaf,wait").returncode == 0
+    job.wait_for(1, 1, 1, 1)
+    job.give_notice(job.tasks[0])
+    job.wait_for(2, 1, 1, 1)
+    assert not (job.directory / "learner.saved").exists()
+    job.wait_for_states(*["RUNNING"] * 4)
+    job.remove_what_was_killed()
 
 
 def test_parts_start_when_there_is_room(job: Submission) -> None:

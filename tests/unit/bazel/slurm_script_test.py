@@ -3,6 +3,7 @@
 What it does on a real Slurm is in `tests/slow/slurm_test.py`.
 """
 
+import ast
 import os
 import shutil
 import subprocess
@@ -100,6 +101,19 @@ def test_member_has_jobs_of_its_own(tmp_path: Path) -> None:
     assert submitted[0].endswith("--role=learner 9")
     assert "--job-name=duel-m09-learner" in submitted[0]
     assert _lines(tmp_path / "runs/duel/slurm_jobs-m10") == ["4 5 6"]
+
+
+def test_parts_are_told_the_flags_as_they_are(tmp_path: Path) -> None:
+    script = _write(tmp_path, population=True)
+    assert _submit(tmp_path, script, "7").returncode == 0
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print(sys.argv[1:])")
+    own = {"EXECUTABLE": str(program), "LOGDIR": "runs/duel", "WATCH_SECONDS": "0.1"}
+    own |= {"SLURM_JOB_ID": "4", "SLURM_ARRAY_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "1"}
+    result = _submit(tmp_path, script, "--role=actor", "7", **own)
+    assert result.returncode == 0, result.stderr
+    told = [*_FLAGS, *_POPULATION, "--pbt_member=7", "--job_name=actor", "--logdir=runs/duel"]
+    assert ast.literal_eval(result.stdout) == [*told, "--task=1"]
 
 
 @pytest.mark.parametrize(
