@@ -31,25 +31,24 @@ class JobError(Exception):
     """The job cannot be; the message says what to change."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """The declaration of an option, in addition to its name, its type and its default.
+def _option(
+    text: str,
+    default: Any = MISSING,
+    allows: Callable[[Any], object] = lambda value: True,
+    wrong: str = "",
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """Declares an option.
 
-    Attributes:
-      help: what `--help` says.
-      choices: the possible values, if they are few.
+    Args:
+      text: what `--help` says.
+      default: its value, unless it must be given.
       allows: whether a value can be; each of the values of an option that may be repeated.
       wrong: says of a value that it does not allow what is wrong with it.
+      choices: the possible values, if they are few.
     """
-
-    help: str
-    choices: tuple[str, ...] | None = None
-    allows: Callable[[Any], object] = lambda value: True
-    wrong: str = ""
-
-
-def _option(text: str, default: Any = MISSING, **declared: Any) -> Any:
-    return field(default=default, metadata={"option": Option(text, **declared)})
+    declared = {"help": text, "allows": allows, "wrong": wrong, "choices": choices}
+    return field(default=default, metadata=declared)
 
 
 def _number(text: str, default: Any = MISSING) -> Any:
@@ -192,11 +191,11 @@ class Job:
                 "lower-case letters, digits and hyphens, beginning with a letter and ending with "
                 "no hyphen"
             )
-        for name, option in ((each.name, each.metadata["option"]) for each in OPTIONS):
-            values = getattr(self, name)
+        for option in OPTIONS:
+            values = getattr(self, option.name)
             for value in values if isinstance(values, tuple) else (values,):
-                if not option.allows(value):
-                    raise JobError(f"--{name}={value!r} {option.wrong}")
+                if not option.metadata["allows"](value):
+                    raise JobError(f"--{option.name}={value!r} {option.metadata['wrong']}")
         for flag in self.flags:
             if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
                 raise JobError(f"{flag!r} is not a flag; flags are written --name=value")
@@ -205,7 +204,7 @@ class Job:
                 raise JobError(f"--{name} is set for each process of the job; leave it out")
 
 
-OPTIONS = [each for each in fields(Job) if "option" in each.metadata]
+OPTIONS = [each for each in fields(Job) if each.metadata]
 
 
 def _seconds(limit: str) -> float:

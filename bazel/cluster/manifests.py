@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import jinja2
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from job_description import OPTIONS, Job, JobError, Option
+from job_description import OPTIONS, Job, JobError
 
 import experiment
 from scalable_agent_popart.config import Config
@@ -86,21 +86,19 @@ def _render(back_end: str, job: Job) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    for field in OPTIONS:
-        option: Option = field.metadata["option"]
-        name, text, default = f"--{field.name}", option.help, field.default
-        if field.type is bool:
+    for option in OPTIONS:
+        name, text, default = f"--{option.name}", option.metadata["help"], option.default
+        if option.type is bool:
             action = argparse.BooleanOptionalAction
             parser.add_argument(name, action=action, default=default, help=text)
         elif default == ():
             parser.add_argument(name, action="append", default=[], help=f"{text}; may be repeated")
         elif default is MISSING:
-            parser.add_argument(name, type=field.type, required=True, help=text)
+            parser.add_argument(name, type=option.type, required=True, help=text)
         else:
             text += f"; default: {default}" * bool(default)
-            parser.add_argument(
-                name, type=field.type, choices=option.choices, default=default, help=text
-            )
+            choices = option.metadata["choices"]
+            parser.add_argument(name, type=option.type, choices=choices, default=default, help=text)
     parser.add_argument("--flag_file", help="file of flags of the experiment")
     parser.add_argument("--output_dir", default=".", help="where to write the files")
     return parser
