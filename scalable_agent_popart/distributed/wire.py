@@ -1,5 +1,6 @@
 """Rollouts and weights as the messages of `learner.proto` hold them: each leaf as its bytes."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,9 +46,15 @@ class RolloutReader:
             agent_outputs=ends.agent_outputs._replace(action=num_actions),
             policy_version=_MAX_VERSION,
         )
-        paths, leaves = zip(*tree.flatten_with_path(spec), strict=True)
-        names = [".".join(map(str, path)) for path in paths]
-        self._leaves = list(zip(names, leaves, tf.nest.flatten(ends), strict=True))
+        self._leaves = []
+        for (path, leaf), end in zip(
+            tree.flatten_with_path(spec), tf.nest.flatten(ends), strict=True
+        ):
+            dtype = np.dtype(leaf.dtype.as_numpy_dtype)
+            end = 2 if dtype.kind == "b" else end  # Any byte but 0 and 1 is no bool.
+            # Without a sign, a number below 0 is a large one.
+            raw = dtype if end is None else np.dtype(f"u{dtype.itemsize}")
+            self._leaves.append((".".join(map(str, path)), dtype, raw, tuple(leaf.shape), end))
         self._max_count = max_rollouts_per_call(spec)
         self.max_bytes = self._max_count * num_bytes(spec)
 
@@ -62,18 +69,16 @@ class RolloutReader:
         if len(data) != len(self._leaves):
             raise ValueError(f"put rollouts of {len(data)} leaves")
         read = []
-        for part, (name, leaf, end) in zip(data, self._leaves, strict=True):
-            if len(part) != count * leaf.shape.num_elements() * leaf.dtype.size:
+        for part, (name, dtype, raw_dtype, shape, end) in zip(data, self._leaves, strict=True):
+            if len(part) != count * math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"put {count} rollouts with {len(part)} bytes of {name}")
-            dtype = np.dtype(leaf.dtype.as_numpy_dtype)
-            # Any byte but 0 and 1 is no bool.
-            raw = np.frombuffer(part, np.uint8 if dtype.kind == "b" else dtype)
-            end = 2 if dtype.kind == "b" else end
-            if end is not None and not (raw.min() >= 0 and raw.max() < end):
-                found = raw.min() if raw.min() < 0 else raw.max()
+            raw = np.frombuffer(part, raw_dtype)
+            array = raw if end is None or dtype.kind == "b" else raw.view(dtype)
+            if end is not None and raw.max() >= end:
+                found = array[raw >= end][0]
                 raise ValueError(f"put {name} of {found}, which is not in [0, {end})")
-            if dtype.kind == "f" and not np.isfinite(raw).all():
-                found = raw[~np.isfinite(raw)][0]
+            if dtype.kind == "f" and not np.isfinite(array).all():
+                found = array[~np.isfinite(array)][0]
                 raise FloatingPointError(f"put a number that is not finite: {name} holds {found}")
-            read.append(raw.view(dtype).reshape(count, *leaf.shape))
+            read.append(array.view(dtype).reshape(count, *shape))
         return read
