@@ -118,6 +118,11 @@ def _name(suite: Suite) -> str:
     return f"{suite.name}-{part}"
 
 
+def _runs(row: Mapping[str, Any]) -> str:
+    number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
+    return f"{number} run{'s' * (number > 1)}, {source}"
+
+
 def _members(population: Population | None) -> str:
     if population is None:
         return ""
@@ -163,12 +168,8 @@ class _Section:
             & (self.summary["task"] == self._suite.headline)
         ]
         cells = [
-            (
-                row["agent"],
-                interval(row, unit=self._suite.unit),
-                f"{row['runs']} runs, {row['source']}",
-            )
-            for row in rows.to_dict("records")
+            (own["agent"], interval(own, unit=self._suite.unit), _runs(own))
+            for own in rows.to_dict("records")
         ]
         widths = [max((len(row[i]) for row in cells), default=0) for i in range(2)]
         return [title, *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)]

@@ -134,7 +134,7 @@ def test_a_score_of_some_runs_says_of_how_many_and_repeated_seeds_are_named(tmp_
     (line,), (title, outcome) = write_report(paths, str(tmp_path / "out"))
     assert "IMPALA: 3 runs have seed 1" in line
     assert title.startswith("Median human-normalised score [95% interval], Atari-57, a subset of 1")
-    assert outcome == "  IMPALA  51.5% [51.5, 51.5]  2 runs, test"
+    assert outcome == "  IMPALA  51.5% [51.5, 51.5]  2 runs, tested"
     assert "2 of 3 runs, 5 episodes" in (tmp_path / "out" / "report.md").read_text()
 
 
