@@ -37,7 +37,7 @@ def folder(name, srcs = None, data = None, **kwargs):
     Args:
       name: of the target; the folder's own, unless the folder holds several.
       srcs: where they are not all the folder's files.
-      data: where it is not the folder's tables and scripts; given `srcs`, none by default.
+      data: where it is not the folder's tables and templates; given `srcs`, none by default.
       **kwargs: further attributes of the library, such as `deps`.
     """
     py_library(

@@ -60,6 +60,8 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
+        if not FLAGS.human_starts_dir or not (FLAGS.logdir or FLAGS.random or FLAGS.states):
+            raise UserError("--human_starts_dir, and --logdir or --states, must not be empty")
         for name in ("num_starts", "num_games"):
             if FLAGS.states and FLAGS[name].present:
                 raise UserError(f"--{name} means nothing to --states; leave it out")

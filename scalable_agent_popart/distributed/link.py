@@ -23,11 +23,14 @@ _TIMEOUT_SECONDS = 20.0
 _PROBE_SECONDS = 2.0
 _FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
+_OTHER_VERSION = (
+    "does not understand this job ({}); run the same version of the program on both sides"
+)
 _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT: "dropped this job, which {}; fix the environment that "
     "returned it",
-    grpc.StatusCode.PERMISSION_DENIED: "does not understand this job ({}); run the same version "
-    "of the program on both sides",
+    grpc.StatusCode.PERMISSION_DENIED: _OTHER_VERSION,
+    grpc.StatusCode.UNIMPLEMENTED: _OTHER_VERSION,
 }
 
 
@@ -128,7 +131,8 @@ class LearnerLink:
         """Ends a connection; returns whether it was the present one."""
         with self._lock:
             present = self._connection is connection
-            self._connection = None if present else self._connection
+            if present:
+                self._connection = None
         connection.channel.close()
         return present
 
@@ -149,7 +153,8 @@ class LearnerLink:
                     "the same flags and the same suite"
                 )
             self._back_off = _FIRST_BACK_OFF_SECONDS
-            self._connection = connection
+            with self._lock:
+                self._connection = connection
             return connection
         except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             if isinstance(error, UserError) and exit_code(error) == FAILS_AGAIN:

@@ -43,6 +43,7 @@ _MAX_WEIGHTS_ON_THEIR_WAY = 16
 _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
 # Sessions that are remembered; those that sent nothing for longest are forgotten.
 _MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
+_Reason = tuple[grpc.StatusCode, str]  # What a dropped client is told.
 
 
 class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
@@ -70,7 +71,8 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._lock = threading.Lock()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
-        self._sessions: OrderedDict[bytes, int] = OrderedDict()  # To the last request's number.
+        # The last request's number of each session, or why its client was dropped.
+        self._sessions: OrderedDict[bytes, int | _Reason] = OrderedDict()
         self._next_question = 0.0  # When the last of those who were told to pause asks again.
         self._weights = pb.WeightsReply(version=-1)  # None yet.
         self._finished = False
@@ -134,7 +136,10 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Lets only requests pass that can be read, from clients that have shaken hands."""
+        """Lets only requests pass that can be read, from clients that have shaken hands.
+
+        Clients that were dropped since are answered with the reason.
+        """
         handler = continuation(details)
         if handler is None:
             return None
@@ -142,11 +147,16 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
 
         def answer(data: bytes, context: Context) -> Message:
             try:
+                if greets and len(data) > _MAX_HANDSHAKE_BYTES:
+                    raise DecodeError
                 request = handler.request_deserializer(data)
             except DecodeError:
                 _refuse(context, ValueError(f"sent {len(data)} bytes that are no {details.method}"))
-            if not greets and request.session not in self._sessions:
+            known = 0 if greets else self._sessions.get(request.session)
+            if known is None:
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
+            elif not isinstance(known, int):
+                context.abort(*known)
             return handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(
@@ -198,7 +208,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             leaves = self._read(request)
         except (ValueError, FloatingPointError) as error:
             with self._lock:  # Nothing more is taken before another handshake.
-                self._sessions.pop(request.session, None)
+                self._sessions[request.session] = _reason(error)
             _refuse(context, error)
         taken = self._queue.reserve(request.count, 0.0)
         waited = None if taken else self._wait(self._queue.reserve, request.count)
@@ -215,8 +225,9 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         """Returns the leaves of the rollouts; raises as `RolloutReader.read`."""
         with self._lock:
             last = self._sessions.pop(request.session, request.number)
-            self._sessions[request.session] = max(last, request.number)  # As the newest of all.
-        if request.number <= last:
+            again = not isinstance(last, int) or request.number <= last
+            self._sessions[request.session] = last if again else request.number  # As the newest.
+        if again:
             raise ValueError(f"sent request {request.number} again")
         return self._reader.read(request.leaves, request.count)
 
@@ -255,11 +266,16 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
 
 def _refuse(context: Context, error: Exception) -> None:
     """Logs what a client did, and ends the call by telling it."""
-    why, code = _one_line(str(error)), grpc.StatusCode.PERMISSION_DENIED
-    if isinstance(error, FloatingPointError):
-        code = grpc.StatusCode.INVALID_ARGUMENT
+    code, why = _reason(error)
     logging.warning("dropped a client at %s, which %s", context.peer(), why)
     context.abort(code, why)
+
+
+def _reason(error: Exception) -> _Reason:
+    """Returns what a client is told of the error for which it was dropped."""
+    finite = not isinstance(error, FloatingPointError)
+    code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
+    return code, _one_line(str(error))
 
 
 def _one_line(text: str) -> str:
