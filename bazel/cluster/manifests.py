@@ -71,7 +71,10 @@ def _give_up(message: str) -> NoReturn:
 
 
 def _render(back_end: str, job: Job) -> str:
-    """What a back end is to be given. Of its template's filters, `json` writes a value as YAML."""
+    """Renders a back end's template for a job.
+
+    In a template the filter `json` writes a value as YAML, and `shell` quotes it for a shell.
+    """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,

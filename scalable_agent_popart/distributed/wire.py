@@ -73,12 +73,12 @@ class RolloutReader:
             if len(part) != count * math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"put {count} rollouts with {len(part)} bytes of {name}")
             raw = np.frombuffer(part, raw_dtype)
-            array = raw if end is None or dtype.kind == "b" else raw.view(dtype)
+            array = raw.view(dtype)
             if end is not None and raw.max() >= end:
-                found = array[raw >= end][0]
+                found = raw[raw >= end].view(f"i{raw.itemsize}")[0]
                 raise ValueError(f"put {name} of {found}, which is not in [0, {end})")
             if dtype.kind == "f" and not np.isfinite(array).all():
                 found = array[~np.isfinite(array)][0]
                 raise FloatingPointError(f"put a number that is not finite: {name} holds {found}")
-            read.append(array.view(dtype).reshape(count, *shape))
+            read.append(array.reshape(count, *shape))
         return read

@@ -36,10 +36,10 @@ _PROGRESS = {
 
 
 class Written(NamedTuple):
-    """What to tell about a report that was written."""
+    """What the terminal shows of a report, apart from where it is."""
 
-    left_out: list[str]  # A line for each thing.
-    outcome: list[str]  # A table of agents' scores for each comparison.
+    left_out: list[str]  # A line for each run or table that is not in it, and why.
+    outcome: list[str]  # The lines of a table of agents' scores for each comparison.
 
 
 def write_report(
@@ -119,6 +119,7 @@ def _name(suite: Suite) -> str:
 
 
 def _runs(row: Mapping[str, Any]) -> str:
+    """Says of how many runs a score is, and whether of their tests or their training."""
     number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
     return f"{number} run{'s' * (number > 1)}, {source}"
 
@@ -162,13 +163,15 @@ class _Section:
     def outcome(self) -> list[str]:
         """Lists the agents' scores, as a table for the terminal."""
         title = f"{self._headline.capitalize()} [95% interval], {self._comparison.title}"
-        rows = self.summary[
-            (self.summary["kind"] == "agent")
-            & (self.summary["measure"] == "aggregate")
-            & (self.summary["task"] == self._suite.headline)
-        ]
+        headline = {"task": self._suite.headline, "kind": "agent"}
+        rows = agents_numbers(self.summary, "aggregate", **headline)
+        several = rows["protocol"].nunique() > 1  # Such as no-op and human starts.
         cells = [
-            (own["agent"], interval(own, unit=self._suite.unit), _runs(own))
+            (
+                own["agent"],
+                interval(own, unit=self._suite.unit),
+                _runs(own) + f", {own['protocol']}" * several,
+            )
             for own in rows.to_dict("records")
         ]
         widths = [max((len(row[i]) for row in cells), default=0) for i in range(2)]

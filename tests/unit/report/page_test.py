@@ -138,6 +138,12 @@ def test_a_score_of_some_runs_says_of_how_many_and_repeated_seeds_are_named(tmp_
     assert "2 of 3 runs, 5 episodes" in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_the_outcome_tells_tests_from_other_starts_apart(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", tests={"noop": 5, "human": 5}, level_name="pong")
+    _, (_, *lines) = write_report([str(tmp_path / "run")], str(tmp_path / "out"))
+    assert sorted(line.rpartition(", ")[2] for line in lines) == ["human", "noop"]
+
+
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
     assert write_report([path], str(tmp_path / "out")).left_out == []
