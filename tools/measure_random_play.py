@@ -1,0 +1,90 @@
+"""Measures what random play scores, with this agent's own actions, action repeats and no-op starts.
+
+  python tools/measure_random_play.py --level_name=atari57 --output=random.csv
+
+Each action is sampled uniformly from all that the agent has. The published random agent acts less
+often, and with the actions of each game, so that in some games its scores differ from these. Tasks
+that the file already has are not played again, so that the same command resumes.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import tensorflow_import
+
+_FLAGS = flags.FLAGS
+flags.DEFINE_string("level_name", "atari57", "Suite or tasks to play.")
+flags.DEFINE_integer("episodes", 30, "Episodes of each task.", lower_bound=2)
+flags.DEFINE_integer("seed", 1, "Seed of environments and actions.")
+flags.DEFINE_string("output", None, "CSV file to write, or to complete.", required=True)
+_COLUMNS = ("game", "episodes", "mean", "standard_error")
+_MAX_ENVIRONMENTS = 6  # More at once would play many episodes that do not count.
+
+
+def play(config: Config, task: int, num_episodes: int) -> list[float]:
+    """Returns the raw returns of a task's episodes under uniformly random actions.
+
+    Each environment has its share of the episodes, because the first to end are the short ones.
+    """
+    tensorflow_import.import_quietly()
+    from scalable_agent_popart import factory  # noqa: PLC0415
+
+    parts = np.array_split(np.arange(num_episodes), min(num_episodes, _MAX_ENVIRONMENTS))
+    remaining = np.array([len(part) for part in parts])
+    seed = np.random.SeedSequence([config.seed, task])
+    actions = np.random.default_rng(seed.spawn(1)[0])
+    pool = factory.make_environments(
+        config, config.suite, [task] * len(remaining), seed, training=False
+    )
+    returns: list[float] = []
+    try:
+        pool.start()
+        while remaining.any():
+            ids, output, _ = pool.receive(1.0)
+            ended = output.info.episode_end & (remaining[ids] > 0)
+            returns += output.info.episode_return[ended].tolist()
+            remaining[ids[ended]] -= 1
+            pool.send(ids, actions.integers(config.num_actions, size=len(ids), dtype=np.int32))
+    finally:
+        pool.close()
+    return returns
+
+
+def measure(config: Config, num_episodes: int, output: Path) -> None:
+    """Plays the tasks that the file lacks, and adds the row of each as soon as it is measured."""
+    known = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+    if known and known[0] != ",".join(_COLUMNS):
+        raise UserError(f"{output} is no file of this tool; give another --output")
+    with open(output, "a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not known:
+            writer.writerow(_COLUMNS)
+        for task, name in enumerate(config.suite.tasks):
+            if any(line.startswith(f"{name},") for line in known):
+                continue
+            returns = np.array(play(config, task, num_episodes))
+            error = returns.std(ddof=1) / np.sqrt(len(returns))
+            row = (name, len(returns), f"{returns.mean():.6g}", f"{error:.4g}")
+            writer.writerow(row)
+            file.flush()
+            print(*row, flush=True)
+
+
+def main(_: list[str]) -> None:
+    """Measures; a user's error is one line and exit code 2."""
+    try:
+        config = Config.from_flags({"level_name": _FLAGS.level_name, "seed": _FLAGS.seed})
+        measure(config, _FLAGS.episodes, Path(_FLAGS.output))
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    app.run(main)
