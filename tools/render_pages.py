@@ -43,9 +43,17 @@ def score(table: pd.DataFrame, task: str, agent: str, measure: str = "") -> pd.D
 def lead(
     table: pd.DataFrame, task: str, agent: str, versus: str, measure: str = ""
 ) -> pd.DataFrame:
-    """Selects an agent's score minus another's, as `score`."""
-    about = {"task": task, "agent": agent, "versus": versus, "measure": measure or _measure(task)}
-    return where(table, kind="difference", **about)
+    """Selects an agent's score minus another's, whichever way round the summary has it.
+
+    A measure of no task, such as a population's `median_member`, has the task "".
+    """
+    about = {"kind": "difference", "measure": measure or _measure(task)}
+    both = [agent, versus]
+    found = where(table, agent=both, versus=both, **about, **({"task": task} if task else {}))
+    if (found.agent == agent).all():
+        return found
+    ends = {"value": -found.value, "low": -found.high, "high": -found.low, "effect": -found.effect}
+    return found.assign(agent=agent, versus=versus, **ends)
 
 
 def _measure(task: str) -> str:

@@ -11,7 +11,8 @@ _SUMMARY = """kind,measure,task,agent,versus,value,low,high,effect,p
 agent,aggregate,mean,A,,1.5,0.5,2.5,,
 agent,normalised,x,A,,3,,,,
 agent,entropy,x,A,,7,6,8,,
-difference,aggregate,mean,A,B,-0.5,-1,0.04,2,0.0079
+difference,aggregate,mean,A,B,-0.5,-1,0.04,-2,0.0079
+difference,median_member,,A,C,-2,-3,-1,,
 """
 _JSON = """{"rates": [4, 1, 2.5], "repeats": [{"of": {"a": 1}}, {"of": {"a": 3}}],
 "peers": [{"name": "this", "rate": 1}, {"name": "that, tuned", "rate": 20}]}"""
@@ -38,8 +39,13 @@ def _render(folder: Path, text: str) -> str:
         ('{{ summary | lead("mean", "A", "B") | difference }}', "-0.5 [-1.0, 0.0], p = 0.0079"),
         (
             '{{ summary | lead("mean", "A", "B") | difference(effect=true) }}',
-            "-0.5 [-1.0, 0.0], g = 2.0, p = 0.0079",
+            "-0.5 [-1.0, 0.0], g = -2.0, p = 0.0079",
         ),
+        (
+            '{{ summary | lead("mean", "B", "A") | difference(effect=true) }}',
+            "0.5 [-0.0, 1.0], g = 2.0, p = 0.0079",
+        ),
+        ('{{ summary | lead("", "C", "A", "median_member") | interval }}', "2.0 [1.0, 3.0]"),
         ('{{ speed.rates | span(".1f") }}, {{ speed.rates | median }}', "1.0 to 4.0, 2.5"),
         # Of 1 and 3 the mean is 2, its standard error 1, and the quantile of Student's t 12.7.
         ('{{ speed.repeats | map(attribute="of.a") | mean_interval(".1f") }}', "2.0 [-10.7, 14.7]"),
