@@ -5,10 +5,10 @@
 Reinforcement Learning with PopArt" (Hessel et al., 2019) uses as G^v (section "Off-policy
 corrections"). For a rollout of n steps, acted by the policy mu and learned by the policy pi:
 
-  v_s       = V(x_s) + sum_{t=s}^{s+n-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) delta_t V
-  delta_t V = rho_t (r_t + gamma V(x_{t+1}) - V(x_t))
-  rho_t     = min(rho_bar, pi(a_t|x_t) / mu(a_t|x_t))
-  c_i       = min(1, pi(a_i|x_i) / mu(a_i|x_i))
+    v_s       = V(x_s) + sum_{t=s}^{s+n-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) delta_t V
+    delta_t V = rho_t (r_t + gamma V(x_{t+1}) - V(x_t))
+    rho_t     = min(rho_bar, pi(a_t|x_t) / mu(a_t|x_t))
+    c_i       = min(1, pi(a_i|x_i) / mu(a_i|x_i))
 
 The advantage of the action a_t is rho_t (r_t + gamma v_{t+1} - V(x_t)), with a rho_bar of its
 own. Where gamma is 0 an episode has ended, and nothing flows back over that step.
