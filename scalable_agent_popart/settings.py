@@ -202,8 +202,8 @@ class Settings:
     )
     popart_start: str = setting(
         "average",
-        "PopArt's statistics begin as the plain average of a task's rollouts until each of these "
-        "weighs less than the step size, or they are fixed at a shift of 0 and a scale of 1.",
+        "PopArt's statistics begin as the plain average of a task's rollouts, or fixed at a shift "
+        "of 0 and a scale of 1.",
         CHECKPOINT,
         allowed=("average", "fixed"),
         needs="use_popart",

@@ -11,26 +11,27 @@ from scalable_agent_popart import config, settings
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
 _START = """\
-# Settings
+# Flags
 
-Each is a flag of `experiment.py`, whose `--help` prints the same. One that is given on the command
-line or in a flag file wins over the default. One that means nothing in the mode asked for, or
-without another flag, is refused.
-`tools/write_configuration.py` writes this page from the declarations in
+`experiment.py --help` prints the same list. A flag on the command line or in a flag file wins over
+the default. A flag that means nothing in the mode asked for, or without another flag, is refused.
+`tools/write_configuration.py` writes this page from
 [`settings.py`](../scalable_agent_popart/settings.py).
+
+| Flag | Default | Meaning |
+|---|---|---|
 """
-_HEADER = ["| Flag | Default | Meaning |", "|---|---|---|"]
 
 
 def page() -> str:
-    """The page: a table of flags, defaults and meanings for each group of settings."""
-    lines = [_START]
+    """The page: a table of flags, defaults and meanings, with a row for each group of settings."""
+    lines = []
     for field in settings.FIELDS:
         if title := experiment.GROUPS.get(field.name):
-            lines += ["", f"## {title}", "", *_HEADER]
+            lines.append(f"| **{title}** | | |")
         meaning = experiment.describe(field).replace("|", "\\|")
         lines.append(f"| `--{field.name}` | {config.describe_default(field)} | {meaning} |")
-    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+    return _START + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_help_has_every_setting_in_the_groups_of_the_page(
     assert not end.value.code
     page = (_ROOT / "docs" / "configuration.md").read_text()
     listed = re.findall(r"^(\w+):$|^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
-    expected = re.findall(r"^## (\w+)$|^\| `--(\w+)`", page, re.MULTILINE)
+    expected = re.findall(r"^\| \*\*(\w+)\*\*|^\| `--(\w+)`", page, re.MULTILINE)
     assert listed[: len(expected)] == expected
     assert listed[len(expected)] == ("Others", "")
 
@@ -185,7 +185,7 @@ def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
 def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # Where it is installed, too.
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # It may be installed here.
     (tmp_path / "population.json").touch()
     level = ["--level_name=dmlab30", "--dataset_path=dummy", f"--logdir={tmp_path}"]
     assert "needs the module deepmind_lab" in _refusal(*level)
