@@ -27,7 +27,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns the links of a page in the repository into those of a page on the site."""
+    """Turns the links of a page in the repository into those of a page on the site.
+
+    Drops the comment above the title of a rendered page, below which MkDocs would not look for it.
+    """
+    markdown = re.sub(r"\A<!--.*?-->\s*", "", markdown)
     of_results = page.file.src_uri.startswith("results/")
     folder = (_ROOT if of_results else _ROOT / "docs") / Path(page.file.src_uri).parent
 

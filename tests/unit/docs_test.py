@@ -54,7 +54,7 @@ def test_pages_are_those_that_their_sources_and_the_files_make(source: Path) -> 
     assert render_pages.render(source) == page, "run tools/render_pages.py"
 
 
-@pytest.mark.parametrize("name", ["paper.md", "contributing.md"])
+@pytest.mark.parametrize("name", ["paper.md", "code_tour.md", "contributing.md", "verification.md"])
 def test_names_of_code_exist(name: str) -> None:
     found = _NAME.findall((_ROOT / "docs" / name).read_text())
     assert found
