@@ -14,7 +14,7 @@ from scalable_agent_popart.agent import networks
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.suites import Suite
 
-# Agent steps between the ends of an environment's episodes.
+# So many agent steps lie between the ends of an environment's episodes.
 _EPISODE_STEPS = 1000
 
 

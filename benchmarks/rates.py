@@ -1,10 +1,10 @@
-"""How fast training is, and how fast each of its parts is alone; agent steps/s throughout."""
+"""How fast training is, and how fast each of its parts is alone, in agent steps per second."""
 
 import itertools
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 
-# Enough to use up the rollouts that gather while the learner is being traced.
+# So many updates use up the rollouts that gather while the learner is being traced.
 _WARM_UP_UPDATES = 8
 
 
@@ -29,17 +29,18 @@ class Training:
 
     learner: Learner
     actors: LocalActors
-    steps_per_update: int
+    agent_steps: int  # They are those of a batch.
     lags: list[float] = field(default_factory=list)
     fills: list[float] = field(default_factory=list)
 
-    def update(self) -> None:
-        """Learns from the next batch."""
+    def update(self) -> int:
+        """Learns from the next batch; returns its agent steps."""
         while (batch := self.actors.next_batch()) is None:
             pass
         self.fills.append(self.actors.rollout_queue.fill())
         self.lags.append(float(self.learner.update(batch)["policy_lag"]))
         self.actors.publish(int(self.learner.num_updates))
+        return self.agent_steps
 
     @property
     def num_traces(self) -> int:
@@ -59,15 +60,18 @@ def training(config: Config) -> Iterator[Training]:
         yield running
 
 
-def rate(steps_per_call: int, call: Callable[[], object], seconds: float) -> float:
-    """Measures the rate of a call repeated for so long, after one that does not count."""
-    call()
-    calls = 0
-    start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or not calls:
-        call()
-        calls += 1
-    return steps_per_call * calls / elapsed
+def rate(call: Callable[[], int], seconds: float) -> float:
+    """Measures the rate of a call, which returns its agent steps, repeated for so long."""
+    steps, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not steps:
+        steps += call()
+    return steps / elapsed
+
+
+def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
+    """Measures the rate of several calls at the same time, each in a thread of its own."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return sum(pool.map(lambda call: rate(call, seconds), calls))
 
 
 def measure_training(config: Config, seconds: float) -> dict[str, float]:
@@ -79,7 +83,7 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
         for clock in itertools.chain(*clocks.values()):
             clock.restart()
         frames, processor = int(running.learner.frames), time.process_time()
-        speed = rate(running.steps_per_update, running.update, seconds)
+        speed = rate(running.update, seconds)
         processor = time.process_time() - processor
         steps = (int(running.learner.frames) - frames) / config.num_action_repeats
         spent = {f"{who}_{stage}": t for who, c in clocks.items() for stage, t in shares(c).items()}
@@ -94,18 +98,15 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
 
 def measure_train_step(config: Config, seconds: float) -> float:
     """Measures the update alone, on a batch of noise."""
-    return rate(config.batch_size * config.unroll_length, _train_step(config), seconds)
+    return rate(_make_train_step(config), seconds)
 
 
 def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
-    """Measures how many times as fast the first's update is, both updating in turn one by one.
+    """Measures how many times as fast the first's update is; both update in turn, one by one.
 
-    What the machine does to one update it does to the next, so that this tells apart what
-    differs by less than the machine's moods.
+    A change of the machine's speed meets both, so that small differences can be seen.
     """
-    calls = [_train_step(each) for each in (config, other)]
-    for call in calls:
-        call()  # Traces.
+    calls = [_make_train_step(each) for each in (config, other)]
     ratios: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or not ratios:
@@ -117,8 +118,8 @@ def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
     return statistics.median(ratios)
 
 
-def _train_step(config: Config) -> Callable[[], float]:
-    """Makes an update on the same batch of noise at every call, which returns the loss."""
+def _make_train_step(config: Config) -> Callable[[], int]:
+    """Makes a traced update on the same batch of noise at every call."""
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     generator = np.random.default_rng(0)
@@ -131,7 +132,13 @@ def _train_step(config: Config) -> Callable[[], float]:
     batch = tf.nest.map_structure(noise, rollouts.batch_spec(spec, config.batch_size))
     tasks = generator.integers(len(config.suite.tasks), size=config.batch_size)
     batch = batch._replace(task_id=tf.constant(tasks, tf.int32))
-    return lambda: float(learner.update(batch)["total_loss"])
+
+    def call() -> int:
+        float(learner.update(batch)["total_loss"])  # The conversion waits for the result.
+        return config.batch_size * config.unroll_length
+
+    call()
+    return call
 
 
 def measure_forward(config: Config, seconds: float) -> float:
@@ -194,20 +201,3 @@ def _dealt(config: Config) -> list[np.ndarray]:
     return factory.deal_tasks(
         config.num_actors, len(config.suite.tasks), factory.num_actor_threads(config)
     )
-
-
-def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
-    """Measures the rates of several calls together, each over and over in its own thread."""
-    steps = [0] * len(calls)
-    start = time.perf_counter()
-
-    def work(i: int) -> None:
-        while time.perf_counter() - start < seconds or not steps[i]:
-            steps[i] += calls[i]()
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(steps) / (time.perf_counter() - start)

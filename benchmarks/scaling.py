@@ -1,70 +1,60 @@
-"""How one run grows with its actors: a calculation from measured constants.
+"""Calculates how one run grows with its actors, from measured constants.
 
   python benchmarks/scaling.py
 
-Prints a table in Markdown: for so many environments, the agent steps per second that actors could
-make, what the learner's port and its network then carry, and what stands in the way first. The
-constants are flags; their defaults are what benchmarks/throughput.py and benchmarks/wire.py
-measured for the deep network on Atari, on a machine of two cores.
+Prints a table in Markdown. For so many environments it has the agent steps per second that actors
+could make, what the learner's port and network then carry, and what limits the run first. The
+constants are what benchmarks/throughput.py and benchmarks/wire.py measured for the deep network
+on Atari, on a machine of two cores.
 """
 
 import math
 
-from absl import app, flags
-
-FLAGS = flags.FLAGS
-flags.DEFINE_list("environments", ["150", "500", "1000", "2000", "5000", "10000"], "Of all jobs.")
-flags.DEFINE_integer("environments_per_job", 57, "An actor job's.")
-flags.DEFINE_integer("threads_per_job", 2, "An actor job's.")
-flags.DEFINE_integer("cores_per_job", 2, "An actor job's.")
-flags.DEFINE_float("actor_steps", 416.0, "Agent steps/s that a core acts and emulates.")
-flags.DEFINE_float("learner_steps", 20_000.0, "Agent steps/s that the learner trains.")
-flags.DEFINE_float("ingest_steps", 40_000.0, "Agent steps/s that the learner's port takes in.")
-flags.DEFINE_float("network_bytes", 1.25e9, "Bytes/s of the learner's network, each way.")
-flags.DEFINE_float("step_bytes", 8915.0, "Of an agent step on the wire.")
-flags.DEFINE_float("weight_bytes", 4.4e6, "Of the weights.")
-flags.DEFINE_integer("unroll_length", 20, "Agent steps a rollout.")
-flags.DEFINE_integer("batch_size", 32, "Rollouts a batch.")
+ENVIRONMENTS_PER_JOB = 57
+THREADS_PER_JOB = 2
+CORES_PER_JOB = 2
+ACTOR_STEPS = 416.0  # A core acts and emulates so many agent steps/s.
+LEARNER_STEPS = 20_000.0  # The learner trains so many agent steps/s; this one is an assumption.
+INGEST_STEPS = 40_000.0  # The learner's port takes in so many agent steps/s.
+NETWORK_BYTES = 1.25e9  # The learner's network carries so many bytes/s each way.
+STEP_BYTES = 8915.0  # An agent step takes so many bytes on the wire.
+WEIGHT_BYTES = 4.4e6
+UNROLL_LENGTH = 20
+BATCH_SIZE = 32
 
 
 def row(environments: int) -> list[str]:
-    """Cells of the table for so many environments."""
-    jobs = math.ceil(environments / FLAGS.environments_per_job)
-    makes = jobs * FLAGS.cores_per_job * FLAGS.actor_steps
+    """Returns the cells of the table for so many environments of all jobs."""
+    jobs = math.ceil(environments / ENVIRONMENTS_PER_JOB)
+    makes = jobs * CORES_PER_JOB * ACTOR_STEPS
     limits = {
         "actors": makes,
-        "training": FLAGS.learner_steps,
-        "port": FLAGS.ingest_steps,
-        "network, rollouts": FLAGS.network_bytes / FLAGS.step_bytes,
+        "training": LEARNER_STEPS,
+        "port": INGEST_STEPS,
+        "network, rollouts": NETWORK_BYTES / STEP_BYTES,
     }
     steps = min(limits.values())
     # A job fetches the weights before a rollout of any thread, if there are others by then.
-    rollouts_a_thread = steps / (environments * FLAGS.unroll_length)
-    updates = steps / (FLAGS.batch_size * FLAGS.unroll_length)
-    fetches = jobs * min(FLAGS.threads_per_job * rollouts_a_thread, updates)
-    weights = fetches * FLAGS.weight_bytes
-    if weights > FLAGS.network_bytes:
-        limits["network, weights"] = steps * FLAGS.network_bytes / weights
-        weights, steps = FLAGS.network_bytes, limits["network, weights"]
+    rollouts_per_thread = steps / (environments * UNROLL_LENGTH)
+    updates = steps / (BATCH_SIZE * UNROLL_LENGTH)
+    weights = jobs * min(THREADS_PER_JOB * rollouts_per_thread, updates) * WEIGHT_BYTES
+    if weights > NETWORK_BYTES:
+        steps *= NETWORK_BYTES / weights
+        limits["network, weights"], weights = steps, NETWORK_BYTES
     return [
         f"{environments:,}",
-        f"{jobs:,} ({jobs * FLAGS.cores_per_job:,} cores)",
+        f"{jobs:,} ({jobs * CORES_PER_JOB:,} cores)",
         f"{makes:,.0f}",
         f"{steps:,.0f}",
-        f"{steps * FLAGS.step_bytes / 1e6:,.0f}",
+        f"{steps * STEP_BYTES / 1e6:,.0f}",
         f"{weights / 1e6:,.0f}",
         min(limits, key=lambda name: limits[name]),
     ]
 
 
-def main(argv: list[str]) -> None:
-    del argv
+if __name__ == "__main__":
     heads = ["environments", "actor jobs", "actors could make", "learned from", "MB/s in"]
     heads += ["MB/s of weights out", "limited by"]
-    lines = [heads, ["---:"] * len(heads), *(row(int(count)) for count in FLAGS.environments)]
-    for cells in lines:
+    counts = (150, 500, 1000, 2000, 5000, 10_000)
+    for cells in (heads, ["---:"] * len(heads), *map(row, counts)):
         print(f"| {' | '.join(cells)} |")
-
-
-if __name__ == "__main__":
-    app.run(main)

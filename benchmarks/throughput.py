@@ -7,7 +7,7 @@
   python benchmarks/throughput.py --measure=overhead --num_actors=64
 
 Takes every flag of training; the level is pong if none is given. Without the last three options
-it measures, in one process and in turn, repeated `--repeats` times:
+it measures these rates in turn, in one process, and repeats that `--repeats` times:
 
 * training: agent steps/s that the learner consumes while actors act, as in `--mode=train`,
   with the share of time that actor threads and learner spend in each stage;
@@ -16,17 +16,16 @@ it measures, in one process and in turn, repeated `--repeats` times:
 * emulation: the environments alone, all actor threads stepping random actions.
 
 Every training step needs one of each, so with all cores busy the arithmetic allows
-roofline = 1 / (1 / forward + 1 / train_step + 1 / emulation), and efficiency is training
-divided by that. Reported are medians over the repeats, and the peak memory of training alone.
+roofline = 1 / (1 / forward + 1 / train_step + 1 / emulation). The efficiency is training divided
+by that. The report has medians over the repeats, and the peak memory of training alone.
 
-`--against=FLAG=VALUE[;FLAG=VALUE]` instead trains two agents in turn, one as the flags say and
-one with these flags changed, and reports the ratio of their rates, and that of their updates
-alone, made in turn one by one. `--endurance_minutes` trains once for so long and reports the
-growth of memory and the number of traces.
+`--against` instead trains two agents in turn, one as the flags say and one with these flags
+changed. It reports the ratio of their rates, and that of their updates alone, made one by one.
+`--endurance_minutes` trains once for so long and reports growth of memory and number of traces.
 
-`--measure=overhead` measures the program's own work: training with environments that cost nothing
-and a network of one linear layer behind the conversion of the images, with one actor thread and
-with two in turn. `processor_us` is processor time of all threads an agent step, in microseconds.
+`--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
+Environments cost nothing then, and the network is a linear layer behind the conversion of images.
+`processor_us` is the processor time of all threads per agent step, in microseconds.
 """
 
 import dataclasses
@@ -57,8 +56,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum(
     "measure", "training", ["training", "overhead"], "The whole, or the program's own work."
 )
-flags.DEFINE_integer("repeats", 3, "Times that everything is measured.")
-flags.DEFINE_float("seconds", 30.0, "Seconds each measurement lasts.")
+flags.DEFINE_integer("repeats", 3, "How often everything is measured.")
+flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
 flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
 flags.DEFINE_float("endurance_minutes", None, "Trains once for so long.")
 flags.DEFINE_string("json", None, "File to write the results to.")
@@ -82,14 +81,13 @@ def measure(config: Config) -> dict[str, float]:
 
 def compare(config: Config, other: Config, other_first: bool) -> dict[str, float]:
     """Trains two agents in turn, once."""
-    agents = {"agent_steps_per_second": config, "against": other}
-    speeds = dict.fromkeys(agents, 0.0)
-    for name in reversed(agents) if other_first else agents:
-        training = rates.measure_training(agents[name], FLAGS.seconds)
-        speeds[name] = training["agent_steps_per_second"]
+    order = -1 if other_first else 1
+    trained = [rates.measure_training(agent, FLAGS.seconds) for agent in (config, other)[::order]]
+    own, against = (figures["agent_steps_per_second"] for figures in trained[::order])
     return {
-        **speeds,
-        "ratio": speeds["agent_steps_per_second"] / speeds["against"],
+        "agent_steps_per_second": own,
+        "against": against,
+        "ratio": own / against,
         "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
     }
 
@@ -98,26 +96,21 @@ def endure(config: Config, minutes: float) -> dict[str, float]:
     """Measures memory and traces of one long training; growth is from second quarter to last."""
     memory: list[float] = []
     with rates.training(config) as running:
-        traces = running.num_traces
-        sample_seconds = 60.0 * minutes / _MEMORY_SAMPLES
-        start = time.perf_counter()
+        traces, start = running.num_traces, time.perf_counter()
         for _ in range(_MEMORY_SAMPLES):
-            rates.rate(running.steps_per_update, running.update, sample_seconds)
+            rates.rate(running.update, 60.0 * minutes / _MEMORY_SAMPLES)
             memory.append(hardware.memory()["memory_mib"] / 1024)
-        elapsed = time.perf_counter() - start
-        updates = int(running.learner.num_updates)
-        retraced = running.num_traces - traces
-    quarter = _MEMORY_SAMPLES // 4
-    before = statistics.mean(memory[quarter : 2 * quarter])
-    after = statistics.mean(memory[-quarter:])
-    return {
-        "minutes": elapsed / 60.0,
-        "updates": updates,
-        "memory_gib_early": before,
-        "memory_gib_late": after,
-        "memory_growth": after / before - 1.0,
-        "retraced": retraced,
-    }
+        quarter = _MEMORY_SAMPLES // 4
+        before = statistics.mean(memory[quarter : 2 * quarter])
+        after = statistics.mean(memory[-quarter:])
+        return {
+            "minutes": (time.perf_counter() - start) / 60.0,
+            "updates": int(running.learner.num_updates),
+            "memory_gib_early": before,
+            "memory_gib_late": after,
+            "memory_growth": after / before - 1.0,
+            "retraced": running.num_traces - traces,
+        }
 
 
 def measure_overhead(config: Config) -> dict[str, float]:
@@ -135,7 +128,7 @@ def measure_overhead(config: Config) -> dict[str, float]:
 
 
 def run(config: Config, other: Config | None) -> list[dict[str, float]]:
-    """Makes the measurements asked for, and prints them as they come."""
+    """Makes the measurements that the flags ask for, and prints each when it is made."""
     if FLAGS.endurance_minutes:
         return [endure(config, FLAGS.endurance_minutes)]
     results = []
@@ -165,7 +158,7 @@ def changed(config: Config, changes: str) -> Config:
 def report(config: Config, results: list[dict[str, float]]) -> None:
     """Prints the medians and writes the JSON file."""
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
-    if "peak_memory_gib" in medians:  # Later ones hold what the bare rates took.
+    if "peak_memory_gib" in medians:  # Later peaks include what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
     overhead = FLAGS.measure == "overhead"
     network = "one linear layer" if overhead else f"{config.network} network"
@@ -175,9 +168,8 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:
-        taken = {name: FLAGS[name].value for name in ("measure", "against")}
-        taken["precision"] = config.precision
-        settings = {**experiment.given_flags(), **taken}
+        settings = experiment.given_flags() | {"precision": config.precision}
+        settings |= {name: FLAGS[name].value for name in ("measure", "against")}
         record = {**medians, "settings": settings, "repeats": results}
         Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
 

@@ -1,23 +1,21 @@
 # ruff: noqa: E402 - TensorFlow is imported first, without its messages.
-"""What a learner's port takes in and gives out.
+"""Measures what a learner's port takes in and gives out.
 
   python benchmarks/wire.py
 
-Prints bytes of weights per second to four clients (`--measure=weights`), and agent steps per second
-that arrive from 1, 2, 4 and 8 senders (`--measure=ingest`). Senders are processes that send the
-same rollouts again and again, which cost nothing to make.
+Prints the bytes of weights per second that four clients fetch, and the agent steps per second that
+arrive from 1, 2, 4 and 8 senders. Senders are processes that send the same rollouts again and
+again, which cost nothing to make.
 """
 
 import contextlib
 import json
-import subprocess
-import sys
+import multiprocessing
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import app, flags
@@ -39,18 +37,14 @@ from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.system import hardware
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("level_name", "atari57", "Whose rollouts are sent.")
-flags.DEFINE_string("address", "", "Of the receiver; given to senders.")
-flags.DEFINE_string("keys_dir", "", "Of the receiver; given to senders.")
-flags.DEFINE_float("seconds", 10.0, "How long rates are measured.")
-flags.DEFINE_list("measure", ["weights", "ingest"], "What of it.")
+flags.DEFINE_float("seconds", 10.0, "How long each rate is measured.")
 
 _HANDSHAKE = {"benchmark": "wire"}
-_WEIGHT_BYTES = 4_376_800  # Of the deep network with 18 actions.
+_WEIGHT_BYTES = 4_376_800  # The deep network with 18 actions has so many.
 
 
 def _config() -> Config:
-    return Config.from_flags({"level_name": FLAGS.level_name})
+    return Config.from_flags({"level_name": "atari57"})
 
 
 def _link(address: str, directory: Path) -> LearnerLink:
@@ -59,7 +53,7 @@ def _link(address: str, directory: Path) -> LearnerLink:
 
 @contextlib.contextmanager
 def _port(weights: bytes = b"") -> Iterator[tuple[LearnerPort, RolloutQueue, Path]]:
-    """Opens a port on loopback, in front of a queue of a batch; and makes keys for it."""
+    """Opens a port on loopback in front of a queue of one batch, and makes keys for it."""
     config = _config()
     spec = factory.make_rollout_spec(config)
     queue = RolloutQueue(spec, config.batch_size)
@@ -77,7 +71,8 @@ def _port(weights: bytes = b"") -> Iterator[tuple[LearnerPort, RolloutQueue, Pat
 
 
 def send(address: str, directory: Path) -> None:
-    """Sends for ever, in a process of its own, as many rollouts per call as may be sent."""
+    """Sends as many rollouts per call as may be sent, until its process is killed."""
+    hardware.prepare_process()
     spec = factory.make_rollout_spec(_config())
     count = max_rollouts_per_call(spec)
     zeros = tf.nest.map_structure(
@@ -90,10 +85,7 @@ def send(address: str, directory: Path) -> None:
 
 
 def fetch(num_clients: int) -> float:
-    """Measures the bytes of weights per second that so many clients fetch from one learner.
-
-    The clients are threads of this process with connections of their own.
-    """
+    """Measures the bytes of weights per second that threads, each with a connection, fetch."""
     fetched = [0] * num_clients
     over = threading.Event()
     with _port(bytes(_WEIGHT_BYTES)) as (port, _, directory):
@@ -108,7 +100,7 @@ def fetch(num_clients: int) -> float:
         clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
         for client in clients:
             client.start()
-        while not all(fetched):  # Until all have connected.
+        while not all(fetched):  # Some have yet to connect.
             time.sleep(0.1)
         begin, before = time.monotonic(), sum(fetched)
         time.sleep(FLAGS.seconds)
@@ -123,11 +115,12 @@ def receive(num_senders: int) -> float:
     """Measures the agent steps per second that arrive from so many senders."""
     config = _config()
     with _port() as (port, queue, directory):
-        command = [sys.executable, __file__, f"--level_name={FLAGS.level_name}"]
-        command += [f"--address={port.address}", f"--keys_dir={directory}"]
-        senders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(num_senders)]
+        processes, arguments = multiprocessing.get_context("spawn"), (port.address, directory)
+        senders = [processes.Process(target=send, args=arguments) for _ in range(num_senders)]
+        for sender in senders:
+            sender.start()
         try:
-            for _ in range(20 * num_senders):  # Until all of them are at it.
+            for _ in range(20 * num_senders):  # By the last of these all of them send.
                 queue.get(config.batch_size)
             begin, count = time.monotonic(), 0
             while time.monotonic() - begin < FLAGS.seconds:
@@ -137,24 +130,22 @@ def receive(num_senders: int) -> float:
         finally:
             for sender in senders:
                 sender.kill()
-                sender.wait()
+                sender.join()
 
 
 def main(argv: list[str]) -> None:
     """Measures, and prints the results as JSON."""
     del argv
     hardware.prepare_process()
-    if FLAGS.address:
-        send(FLAGS.address, Path(FLAGS.keys_dir))
     spec = factory.make_rollout_spec(config := _config())
     leaves = tf.nest.flatten(spec)  # The protocol adds a few bytes to theirs.
     size = sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in leaves)
-    steps = config.unroll_length
-    result: dict[str, Any] = {"bytes_per_rollout": size, "bytes_per_agent_step": size / steps}
-    if "weights" in FLAGS.measure:
-        result["weights_bytes_per_second"] = fetch(4)
-    if "ingest" in FLAGS.measure:
-        result["ingest_agent_steps_per_second"] = {n: receive(n) for n in (1, 2, 4, 8)}
+    result = {
+        "bytes_per_rollout": size,
+        "bytes_per_agent_step": size / config.unroll_length,
+        "weights_bytes_per_second": fetch(4),
+        "ingest_agent_steps_per_second": {n: receive(n) for n in (1, 2, 4, 8)},
+    }
     print(json.dumps(result, indent=2))
 
 

@@ -1,13 +1,14 @@
-"""Training throughput beside what one would pick instead.
+"""Measures training throughput next to systems that one would pick instead.
 
   python benchmarks/peers/compare.py --environments=peers --repeats=3 --seconds=60 --json=peers.json
 
 Runs from this project's environment. Each peer has a virtual environment of its own below
 `--environments`, which is made if it is missing. In every repeat all contenders run one after the
-other, and ratios are taken within a repeat. All train IMPALA's deep network on one Atari game: 32
-environments, rollouts of 20 steps, batches of 32 rollouts, each used once, in float32. With
-`--measure=overhead` they train one linear layer in 64 environments that cost nothing, which shows
-what the systems' own work takes.
+other, and ratios are taken within a repeat.
+
+All train IMPALA's deep network on Pong in float32: 32 environments, rollouts of 20 steps, batches
+of 32 rollouts, each used once. With `--measure=overhead` they train one linear layer in 64
+environments that cost nothing, which shows what the systems' own work takes.
 """
 
 import argparse
@@ -20,18 +21,16 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import setting
 
 from scalable_agent_popart.system import supervisor
 
 _HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parent.parent
+_ROOT = _HERE.parents[1]
+_TIMEOUT_SECONDS = 1800.0
 
-# glibc's allocator as it suits a process that frees and asks for large tensors over and over.
+# These suit glibc's allocator to a process that frees and asks for large tensors over and over.
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
@@ -40,98 +39,92 @@ _MALLOC = {
 # Otherwise threads that wait for work take the cores from processes that have some.
 _SLEEPING = {**_MALLOC, "OMP_WAIT_POLICY": "PASSIVE"}
 _ONE_THREAD = {**_MALLOC, "OMP_NUM_THREADS": "1"}
-_TUNING = {*_SLEEPING, *_ONE_THREAD}
 _RATE = "agent_steps_per_second"
-_OUR_PATH = {"PYTHONPATH": str(_ROOT)}
-_OURS = [str(_ROOT / "benchmarks" / "throughput.py"), "--use_popart=false", "--precision=float32"]
-_OURS += ["--repeats=1", "--level_name={game}", "--seconds={seconds}", "--json={json}"]
-_PEER = ["--game={game}", "--seconds={seconds}", "--json={json}"]
-_OURS_OVERHEAD = ["--measure=overhead", f"--num_actors={setting.OVERHEAD_ENVIRONMENTS}"]
-_SAMPLE_FACTORY = [str(_HERE / "sample_factory_appo.py"), *_PEER]
-_COSTLESS = [*_SAMPLE_FACTORY, "--overhead"]
-_RLLIB = [str(_HERE / "rllib_impala.py"), *_PEER]
+_OURS = ["../throughput.py", "--use_popart=false", "--precision=float32", "--repeats=1"]
+_SAMPLE_FACTORY = ["sample_factory_appo.py"]
+_RLLIB = ["rllib_impala.py"]
 
 
 class Contender(NamedTuple):
-    """A system to run: a Python script in one of the environments."""
+    """A system to run: a script of Python with its arguments, in one of the environments."""
 
-    name: str
-    environment: str | None  # Below `--environments`; None: the one that runs this file.
+    environment: str | None  # It lies below `--environments`; None is the one that runs this file.
     command: list[str]
     variables: dict[str, str]
 
 
 # The first is what the others are compared with.
 CONTENDERS = {
-    "training": (
-        Contender("ours", None, _OURS, _OUR_PATH),
-        Contender("Sample Factory, as installed", "sf", _SAMPLE_FACTORY, {}),
-        Contender("Sample Factory, malloc tuned", "sf", _SAMPLE_FACTORY, _MALLOC),
-        Contender("Sample Factory, tuned", "sf", [*_SAMPLE_FACTORY, "--tuned"], _SLEEPING),
-        Contender("RLlib, as installed", "rllib", _RLLIB, {}),
-        Contender("RLlib, malloc tuned", "rllib", _RLLIB, _MALLOC),
-        Contender("RLlib, tuned", "rllib", [*_RLLIB, "--tuned"], _ONE_THREAD),
-    ),
-    "overhead": (
-        Contender("ours", None, [*_OURS, *_OURS_OVERHEAD], _OUR_PATH),
-        Contender("Sample Factory, as installed", "sf", _COSTLESS, {}),
-        Contender("Sample Factory, tuned", "sf", [*_COSTLESS, "--tuned"], _SLEEPING),
-    ),
+    "training": {
+        "ours": Contender(None, _OURS, {"PYTHONPATH": str(_ROOT)}),
+        "Sample Factory, as installed": Contender("sf", _SAMPLE_FACTORY, {}),
+        "Sample Factory, malloc tuned": Contender("sf", _SAMPLE_FACTORY, _MALLOC),
+        "Sample Factory, tuned": Contender("sf", [*_SAMPLE_FACTORY, "--tuned"], _SLEEPING),
+        "RLlib, as installed": Contender("rllib", _RLLIB, {}),
+        "RLlib, malloc tuned": Contender("rllib", _RLLIB, _MALLOC),
+        "RLlib, tuned": Contender("rllib", [*_RLLIB, "--tuned"], _ONE_THREAD),
+    },
+    "overhead": {
+        "ours": Contender(
+            None,
+            [*_OURS, "--measure=overhead", "--num_actors=64"],
+            {"PYTHONPATH": str(_ROOT)},
+        ),
+        "Sample Factory, as installed": Contender("sf", [*_SAMPLE_FACTORY, "--overhead"], {}),
+        "Sample Factory, tuned": Contender(
+            "sf", [*_SAMPLE_FACTORY, "--overhead", "--tuned"], _SLEEPING
+        ),
+    },
 }
 REQUIREMENTS = {"sf": "requirements-sample-factory.txt", "rllib": "requirements-rllib.txt"}
 
 
 def python_of(environments: Path, name: str | None) -> Path:
-    """Returns the interpreter of an environment."""
-    return environments / name / "bin" / "python" if name else Path(sys.executable)
-
-
-def make_environments(environments: Path, contenders: Sequence[Contender]) -> None:
-    """Makes the contenders' virtual environments that are missing."""
-    wanted = {contender.environment for contender in contenders}
-    for name, requirements in REQUIREMENTS.items():
-        python = python_of(environments, name)
-        if name not in wanted or python.exists():
-            continue
-        print(f"Making {python.parent.parent}", flush=True)
+    """Returns the interpreter of an environment, which is made if it is missing."""
+    if name is None:
+        return Path(sys.executable)
+    python = environments / name / "bin" / "python"
+    if not python.exists():
+        print(f"Making {environments / name}", flush=True)
         try:
-            venv.create(python.parent.parent, with_pip=True)
-            arguments = ["-m", "pip", "install", "--quiet", "-r", str(_HERE / requirements)]
+            venv.create(environments / name, with_pip=True)
+            arguments = ["-m", "pip", "install", "--quiet", "-r", str(_HERE / REQUIREMENTS[name])]
             subprocess.run([str(python), *arguments], check=True)
         except BaseException:
             python.unlink(missing_ok=True)  # Half an environment must not be taken for one.
             raise
+    return python
 
 
 def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
     """Measures once; returns the contender's own JSON, or `failed` with the end of its output."""
+    script, *arguments = contender.command
     with tempfile.TemporaryDirectory() as directory:
         result, output = Path(directory) / "result.json", Path(directory) / "output"
-        values = {"game": options.game, "seconds": options.seconds, "json": result}
-        command = [str(python_of(options.environments, contender.environment))]
-        command += [argument.format(**values) for argument in contender.command]
+        command = [str(python_of(options.environments, contender.environment)), str(_HERE / script)]
+        command += [*arguments, f"--seconds={options.seconds}", f"--json={result}"]
         # What is measured as installed must not inherit what tunes the others.
-        clean = {name: value for name, value in os.environ.items() if name not in _TUNING}
+        tuning = {*_SLEEPING, *_ONE_THREAD}
+        clean = {name: value for name, value in os.environ.items() if name not in tuning}
         variables = {**clean, **contender.variables}
-        with supervisor.Group() as group, open(output, "wb") as file:  # Kills what is left of it.
+        with supervisor.Group() as group, open(output, "wb") as file:
             child = group.start(command, output=file, environment=variables)
             try:
-                status = child.wait(options.timeout)
+                status = child.wait(_TIMEOUT_SECONDS)
             finally:
                 child.send_signal(signal.SIGTERM)
                 child.wait(60)
         if status == 0 and result.exists():
             return json.loads(result.read_text())
-        reason = f"no end after {options.timeout:.0f} s" if status is None else status
+        reason = f"no end after {_TIMEOUT_SECONDS:.0f} s" if status is None else status
         return {"failed": reason, "output": supervisor.tail(output, 4000)}
 
 
 def summary(repeats: list[dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Returns every contender's rates, and how many times as fast the first is in each repeat."""
+    """Returns every contender's rates, and how many times as fast ours is in each repeat."""
     rows = []
-    ours = next(iter(repeats[0]))
     for name in repeats[0]:
-        speeds = [(r[ours].get(_RATE), r[name].get(_RATE)) for r in repeats]
+        speeds = [(r["ours"].get(_RATE), r[name].get(_RATE)) for r in repeats]
         rates = [theirs for _, theirs in speeds if theirs]
         ratios = [first / theirs for first, theirs in speeds if first and theirs]
         row: dict[str, Any] = {"name": name, "rates": rates, "ratios": ratios, "runs": len(repeats)}
@@ -149,8 +142,6 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, default=Path("peers"), help="folder")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="each measurement lasts")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for a contender")
-    parser.add_argument("--game", default="pong")
     parser.add_argument("--measure", choices=[*CONTENDERS], default="training")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -159,16 +150,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     contenders = CONTENDERS[options.measure]
-    make_environments(options.environments, contenders)
+    for contender in contenders.values():
+        python_of(options.environments, contender.environment)
     repeats: list[dict[str, dict[str, Any]]] = []
     for number in range(1, options.repeats + 1):
         repeats.append({})
-        for contender in contenders:
-            result = repeats[-1][contender.name] = run(contender, options)
+        for name, contender in contenders.items():
+            result = repeats[-1][name] = run(contender, options)
             if "failed" in result:
-                print(f"{contender.name} FAILED ({result['failed']}):\n{result['output']}")
+                print(f"{name} FAILED ({result['failed']}):\n{result['output']}")
             else:
-                print(f"{number}: {contender.name}: {result[_RATE]:,.1f} agent steps/s", flush=True)
+                print(f"{number}: {name}: {result[_RATE]:,.1f} agent steps/s", flush=True)
     rows = summary(repeats)
     print("\nmedian agent steps/s, how many times as fast ours is, runs that failed:")
     for row in rows:
@@ -176,7 +168,7 @@ def main() -> int:
         failed = row["runs"] - len(row["rates"])
         print(f"{row['name']:<32}{rate:>10,.1f}{ratio:>8.2f}{failed:>4}")
     if options.json:
-        record = {"game": options.game, "seconds": options.seconds, "contenders": rows}
+        record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
         record["repeats"] = repeats
         options.json.write_text(json.dumps(record, indent=2) + "\n")
     return int(any(len(row["rates"]) < row["runs"] for row in rows))

@@ -1,10 +1,10 @@
-"""Training throughput of RLlib's IMPALA.
+"""Measures the training throughput of RLlib's IMPALA.
 
-Measures the agent steps/s that the learner takes gradient steps on, while environment runners
-play, after a warm-up: each step once, without the step that RLlib appends to every rollout to
-bootstrap from, and without rollouts that it drops. A step is four frames.
+  python rllib_impala.py --seconds=60 --json=rllib.json
 
-  python rllib_impala.py --game=pong --seconds=60 --json=rllib.json
+The rate is that of the agent steps, each of four frames, that the learner takes gradient steps on
+while environment runners play. Each counts once, after a warm-up. The step that RLlib appends to
+every rollout to bootstrap from does not count, and nor do rollouts that it drops.
 
 Without `--tuned` the runners, learner and queues are RLlib's defaults, with 32 environments in
 all. The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each, in a
@@ -20,7 +20,6 @@ import gymnasium
 import ray
 import setting
 import torch
-from game import make_game
 from ray.rllib.algorithms.impala import IMPALA, IMPALAConfig
 from ray.rllib.algorithms.impala.torch.impala_torch_learner import IMPALATorchLearner
 from ray.rllib.core.columns import Columns
@@ -39,7 +38,7 @@ TUNED: dict[str, Any] = {"channels_last": True, "num_learners": 0}
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(relu(conv(relu(x))))."""
+    """Computes x + conv(relu(conv(relu(x))))."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -76,7 +75,7 @@ class DeepNetwork(TorchRLModule, ValueFunctionAPI):
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
         with torch.no_grad():
             outputs = self._forward(batch)
-        del outputs[Columns.EMBEDDINGS]  # What is left goes to the learner with the rollouts.
+        del outputs[Columns.EMBEDDINGS]  # The rest goes to the learner with the rollouts.
         return outputs
 
     def compute_values(
@@ -105,20 +104,20 @@ class CountingLearner(IMPALATorchLearner):
 
     def shutdown(self) -> None:
         super().shutdown()
-        # RLlib waits no longer than a slow update takes, and a thread at work aborts the exit.
+        # RLlib does not wait for a slow update, and a thread at work aborts the exit.
         self._learner_thread.join(60)
 
 
 def make_environment(config: dict[str, Any]) -> gymnasium.Env:
-    """One game, with all 18 actions and clipped rewards, as `[4, 84, 84]` bytes."""
+    """Makes a game with clipped rewards, whose observations are `[4, 84, 84]` bytes."""
     environment = gymnasium.wrappers.FrameStackObservation(
-        make_game(config["game"]), setting.STACKED_FRAMES
+        setting.make_game(), setting.STACKED_FRAMES
     )
     return gymnasium.wrappers.ClipReward(environment, -1.0, 1.0)
 
 
-def make_config(game: str, settings: dict[str, Any]) -> IMPALAConfig:
-    """RLlib's settings."""
+def make_config(settings: dict[str, Any]) -> IMPALAConfig:
+    """Makes RLlib's configuration of the common setting and RLlib's own settings."""
     settings = dict(settings)
     network = RLModuleSpec(
         module_class=DeepNetwork,
@@ -126,7 +125,7 @@ def make_config(game: str, settings: dict[str, Any]) -> IMPALAConfig:
     )
     config = (
         IMPALAConfig()
-        .environment("atari", env_config={"game": game})
+        .environment("atari")
         .env_runners(rollout_fragment_length=setting.UNROLL_LENGTH)
         .training(
             train_batch_size_per_learner=setting.STEPS_PER_UPDATE,
@@ -141,7 +140,7 @@ def make_config(game: str, settings: dict[str, Any]) -> IMPALAConfig:
 
 
 def train(algorithm: IMPALA, seconds: float) -> tuple[setting.Updates, int]:
-    """Trains until there are updates enough; also the number of parameters."""
+    """Trains until there are updates enough; returns them and the number of parameters."""
     while True:
         algorithm.train()
         updates = setting.Updates(seconds)
@@ -163,13 +162,13 @@ def main() -> None:
     options = setting.parser(__doc__).parse_args()
     settings = {**DEFAULTS, **(TUNED if options.tuned else {})}
 
-    # More than a machine with two cores has: two runners and a learner ask for one each.
+    # Two runners and a learner ask for a core each, which are more than a small machine has.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     algorithm: IMPALA | None = None
     try:
         setting.heed_signals()  # Ray has set its own.
         register_env("atari", make_environment)
-        algorithm = make_config(options.game, settings).build_algo()
+        algorithm = make_config(settings).build_algo()
         updates, parameters = train(algorithm, options.seconds)
         dropped = algorithm.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
     finally:

@@ -1,14 +1,14 @@
-"""Training throughput of Sample Factory's APPO with V-trace.
+"""Measures the training throughput of Sample Factory's APPO with V-trace.
 
-Measures the agent steps/s that the learner takes gradient steps on, while workers play, after a
-warm-up: each step once, and only steps that the learner holds valid. A step is four frames.
+  python sample_factory_appo.py --seconds=60 --json=sample_factory.json
 
-  python sample_factory_appo.py --game=pong --seconds=60 --json=sample_factory.json
+The rate is that of the agent steps, each of four frames, that the learner takes gradient steps on
+while workers play. Each counts once, after a warm-up, if the learner holds it valid.
 
 Without `--tuned` the workers, threads and queues are Sample Factory's defaults, with 32
-environments on as many workers as there are cores. All further options go to Sample Factory.
-The environments are `gymnasium`'s Atari preprocessing around `ale-py`, one object each; with
-`--overhead` they are 64 that cost nothing, and the network's torso is one linear layer.
+environments on two workers. All further options go to Sample Factory. The environments are
+`gymnasium`'s Atari preprocessing around `ale-py`, one object each. With `--overhead` they are 64
+that cost nothing, and the network's torso is one linear layer.
 """
 
 import multiprocessing
@@ -20,7 +20,6 @@ import gymnasium
 import numpy as np
 import setting
 import torch
-from game import make_game
 from sample_factory.algo.learning import learner_worker
 from sample_factory.algo.learning.learner import Learner
 from sample_factory.algo.utils.context import global_model_factory
@@ -53,18 +52,18 @@ SETTING = {
     "reward_clip": 1.0,
     "exploration_loss_coeff": setting.ENTROPY_COST,
 }
-# With OMP_WAIT_POLICY=PASSIVE: threads that spin while they wait take cores from the workers.
+# OMP_WAIT_POLICY=PASSIVE belongs to it: threads that spin while they wait take the workers' cores.
 TUNED: dict[str, Any] = {"channels_last": True, "torch_threads": 2}
 
 
 class VtraceLearner(Learner):
-    """The learner, with training statistics of every update that do not fail with V-trace."""
+    """The learner, with statistics of every update that work with V-trace."""
 
     def _should_save_summaries(self) -> bool:
         return True
 
     def _record_summaries(self, train_loop_vars: AttrDict) -> AttrDict:
-        """The report of an update after it; the original asks for GAE's advantages."""
+        """Reports on an update; the original asks for GAE's advantages, which V-trace lacks."""
         valid = int(train_loop_vars.mb.valids.sum())
         loss = float(train_loop_vars.loss)
         parameters = sum(weight.numel() for weight in self.actor_critic.parameters())
@@ -74,16 +73,14 @@ class VtraceLearner(Learner):
 def make_environment(
     name: str, cfg: AttrDict, env_config: Any = None, render_mode: str | None = None
 ) -> gymnasium.Env:
-    """One game, with all 18 actions, as `[4, 84, 84]` bytes."""
-    del cfg, env_config
-    environment = gymnasium.wrappers.FrameStack(
-        make_game(name, render_mode), setting.STACKED_FRAMES
-    )
-    return NumpyObsWrapper(environment)
+    """Makes a game whose observations are `[4, 84, 84]` bytes."""
+    del name, cfg, env_config
+    game = setting.make_game(render_mode)
+    return NumpyObsWrapper(gymnasium.wrappers.FrameStack(game, setting.STACKED_FRAMES))
 
 
 class CostlessEnvironment(gymnasium.Env):
-    """The same image `[4, 84, 84]` again and again, in episodes of 1,000 steps."""
+    """Shows the same image `[4, 84, 84]` again and again, in episodes of 1,000 steps."""
 
     observation_space = gymnasium.spaces.Box(
         0, 255, (setting.STACKED_FRAMES, setting.FRAME_SIZE, setting.FRAME_SIZE), np.uint8
@@ -91,7 +88,7 @@ class CostlessEnvironment(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(setting.NUM_ACTIONS)
     render_mode = None
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: Any, **more: Any) -> None:
         self._image = self.observation_space.sample()
         self._steps = 0
 
@@ -102,12 +99,6 @@ class CostlessEnvironment(gymnasium.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._steps += 1
         return self._image, 1.0, self._steps == 1000, False, {}
-
-
-def make_costless_environment(*arguments: Any, **more: Any) -> gymnasium.Env:
-    """An environment whose every step takes no time."""
-    del arguments, more
-    return CostlessEnvironment()
 
 
 class LinearEncoder(Encoder):
@@ -123,26 +114,25 @@ class LinearEncoder(Encoder):
         return torch.relu(self._linear(pixels.flatten(1)))
 
     def get_out_size(self) -> int:
-        """Features an image."""
         return 256
 
 
 def make_actor_critic(cfg: AttrDict, *spaces: gymnasium.Space) -> ActorCritic:
-    """Sample Factory's own network, in the learner's process and in the one that acts."""
+    """Makes Sample Factory's own network, for the learner's process and the one that acts."""
     if cfg.torch_threads:
         torch.set_num_threads(cfg.torch_threads)
     network = default_make_actor_critic_func(cfg, *spaces)
     return network.to(memory_format=torch.channels_last) if cfg.channels_last else network
 
 
-def make_config(game: str, directory: str, settings: dict[str, Any], rest: list[str]) -> AttrDict:
-    """Sample Factory's settings from its defaults, ours, and the command line's rest."""
-    arguments = [f"--env={game}", "--experiment=throughput", f"--train_dir={directory}"]
+def make_config(directory: str, settings: dict[str, Any], rest: list[str]) -> AttrDict:
+    """Makes Sample Factory's settings of its defaults, ours, and the rest of the command line."""
+    arguments = ["--env=pong", "--experiment=throughput", f"--train_dir={directory}"]
     for name, value in settings.items():
         arguments += [f"--{name}", str(value)]
     parser, _ = parse_sf_args(arguments + rest)
     parser.add_argument("--channels_last", type=lambda text: text == "True", default=False)
-    parser.add_argument("--torch_threads", type=int, default=0, help="0: as it is set")
+    parser.add_argument("--torch_threads", type=int, default=0, help="0 leaves it as it is")
     return parse_full_cfg(parser, arguments + rest)
 
 
@@ -170,16 +160,14 @@ def main() -> int:
             runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
 
     if options.overhead:
-        register_env(options.game, make_costless_environment)
+        register_env("pong", CostlessEnvironment)
         global_model_factory().register_encoder_factory(LinearEncoder)
     else:
-        register_env(options.game, make_environment)
+        register_env("pong", make_environment)
     global_model_factory().register_actor_critic_factory(make_actor_critic)
     learner_worker.Learner = VtraceLearner
     with tempfile.TemporaryDirectory() as directory:
-        cfg, runner = make_runner(
-            make_config(options.game, directory, {**SETTING, **settings}, rest)
-        )
+        cfg, runner = make_runner(make_config(directory, {**SETTING, **settings}, rest))
         runner.policy_msg_handlers[TRAIN_STATS] = [on_update]
         status = runner.init()
         if status == ExperimentStatus.SUCCESS:
