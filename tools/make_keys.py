@@ -2,10 +2,10 @@
 
   python tools/make_keys.py keys/NAME
 
-Learner and actor jobs that see no common directory need this: give each `--keys_dir`, the learner
-the files `authority.crt`, `learner.crt` and `learner.key`, and actor jobs `authority.crt`,
-`actor.crt` and `actor.key`. Elsewhere the learner makes them at its first start, in the run
-directory. Whoever has these files can take part in the run.
+Learner and actor jobs that see no common directory need this, each with `--keys_dir`. The learner
+gets the files `authority.crt`, `learner.crt` and `learner.key`, and actor jobs get `authority.crt`,
+`actor.crt` and `actor.key`. Otherwise the learner makes them in the run directory at its first
+start. Whoever has these files can take part in the run.
 """
 
 import sys

@@ -5,10 +5,10 @@
   python tools/record_starts.py --level_name=pong --human_starts_dir=starts --states=recorded
 
 The player is the policy of a run's newest checkpoint (`--logdir`) or samples its actions uniformly
-(`--random`). Starts are sampled uniformly from all steps of the games it plays. `--states` takes
-the emulator's states from elsewhere, such as from people's games, instead: a directory with files
-`<game>/*`, each the bytes of ale-py's `ALEInterface.cloneSystemState().serialize()`, which are
-taken in the order of their names.
+(`--random`). Starts are sampled uniformly from all steps of the games it plays. `--states` instead
+takes the emulator's states from elsewhere, such as from people's games. It is a directory with
+files `<game>/*`, which are taken in the order of their names. Each holds the bytes of ale-py's
+`ALEInterface.cloneSystemState().serialize()`.
 
 Writes `<game>.npz` for each game, in place of an older one; the module
 `scalable_agent_popart.suites.atari.starts` describes the format. Scores from starts of another
@@ -36,7 +36,7 @@ from scalable_agent_popart.system import tensorflow_import
 
 FLAGS = flags.FLAGS
 
-# Maps the output of each step `[1, ...]` to an action.
+# A player maps the output of each step `[1, ...]` to an action.
 _Player = Callable[[StepOutput], int]
 
 _NUM_ACTIONS = atari57.SUITE.action_sets["full"]
@@ -84,19 +84,18 @@ def main(argv: list[str]) -> None:
 
 
 def _make_config() -> Config:
-    """Returns the configuration of the run in --logdir for a test, or else the defaults."""
+    """Returns the configuration of the run in --logdir for a test; without one, the defaults."""
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
-    if not FLAGS.logdir:
+    if FLAGS.logdir:
+        trained = RunDirectory(FLAGS.logdir).read_config()
+        if trained is None:
+            raise UserError(f"there is no run in {FLAGS.logdir}; train first, or give --random")
+        config = trained.for_test({**given, "logdir": FLAGS.logdir})
+    else:
         config = Config.from_flags(given)
-        if config.suite.name != atari57.SUITE.name:
-            raise UserError(f"--level_name={FLAGS.level_name} is not of Atari; give its games")
-        return config
-    trained = RunDirectory(FLAGS.logdir).read_config()
-    if trained is None:
-        raise UserError(f"there is no run in {FLAGS.logdir}; train first, or give --random")
-    if trained.suite.name != atari57.SUITE.name:
-        raise UserError(f"the run in {FLAGS.logdir} plays {trained.suite.name}, not Atari")
-    return trained.for_test({**given, "logdir": FLAGS.logdir})
+    if config.suite.name != atari57.SUITE.name:
+        raise UserError(f"{FLAGS.logdir or FLAGS.level_name} plays {config.suite.name}, not Atari")
+    return config
 
 
 def _write(game: str, states: list[bytes], origin: str) -> None:
@@ -152,19 +151,15 @@ def record_starts(
     seed: int,
     options: EnvironmentOptions,
 ) -> list[bytes]:
-    """Plays whole games, each after 1 to 30 no-ops, and samples starts from them.
+    """Plays whole games, each after 1 to 30 no-ops, and samples starts from them uniformly.
 
-    Args:
-      act: the player, called with outputs `[1, ...]`, which are `done` where a game begins.
-      num_starts: sampled uniformly from all agent steps after which the game goes on; with fewer
-        steps than that, a UserError is raised.
-      seed: of the no-ops and the sample, below 2^31.
-
-    Returns states in random order: the first few are a uniform sample, too.
+    `act` is called with outputs that are `done` where a game begins. Starts are sampled from all
+    agent steps after which the game continues; UserError if these are too few. They are returned
+    in random order, so that the first few are a uniform sample, too.
     """
     generator = np.random.default_rng(seed)
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
-    # The states with the smallest of random keys, in the order of the keys.
+    # Each state gets a random key, and those with the smallest keys stay, in the order of keys.
     chosen: list[tuple[float, bytes]] = []
     noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
     game_environment = atari_starts.Game(emulator, map(emulator.begin, noops))
@@ -180,7 +175,7 @@ def record_starts(
         key = generator.random()
         if len(chosen) < num_starts or key < chosen[-1][0]:
             state = emulator.state
-            # The frame that draws the screen may be the one that ends the game.
+            # The frame that draws the screen may end the game.
             if second.fault(state) is None:
                 bisect.insort(chosen, (key, state))
                 del chosen[num_starts:]

@@ -2,14 +2,14 @@
 
   python tools/run_experiment.py --seeds=1,2,3,4,5 --report_dir=report configs/catch5/catch5-*.flags
 
-Each flag file is an agent, and each of its seeds a run of its own, LOGDIR/NAME-SEED, next to it
-what it printed. `--places` runs train at a time, each on cores of its own if there are as many, and
-are tested at their end.
-The same command goes on where it was stopped; what is finished is not done again. A run that fails,
-because it diverged for instance, is named and left as it is, and the others go on. Then
-`--mode=report` writes its report on all runs. Next to it `runs.json` says what made them: flags,
-seeds, frames, time, memory, newest test, packages, revisions and machines; and `logs.tar.xz` has
-their logs, without checkpoints, to be reported on again with `--notrain`.
+Each flag file is an agent, and each of its seeds a run in LOGDIR/NAME-SEED, with what it printed in
+a file next to it. `--places` runs train at a time, each on cores of its own if there are as many,
+and are tested at their end. The same command resumes what was stopped, and repeats nothing that is
+finished. A run that fails is named and left as it is, and the others continue.
+
+Then `--mode=report` writes its report on all runs. Next to it `runs.json` lists what made them:
+flags, seeds, frames, time, memory, newest test, packages, revisions and machines. `logs.tar.xz` has
+their logs without checkpoints, and `--notrain` reports on these again, or on runs as they are.
 
 With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 With `--search_frames` each agent's hyperparameters are searched before an experiment, in rounds:
@@ -17,18 +17,15 @@ With `--search_frames` each agent's hyperparameters are searched before an exper
   python tools/run_experiment.py --search_frames=1000000,2000000,4000000 --logdir=runs/search \
     --report_dir=searched configs/atari57_raw/search-*.flags
 
-All agents have the same `--search_settings`, and the better half of a round goes on to the next. In
-place of a report, REPORT_DIR gets a flag file of each agent's winner, and `search.csv` with all.
+All agents have the same `--search_settings`, and the better half of a round takes part in the next.
+REPORT_DIR gets a flag file of each agent's winner and `search.csv` with all, but no report.
 
-`--notrain` reports on the runs as they are. Flags after `--` go to every training run. A flag file
-with `--mode=pbt` makes each run a population, which counts by its members' training episodes and is
-not tested. Needs Linux.
+Flags after `--` apply to every training run. A flag file with `--mode=pbt` makes each run a
+population, which is scored by its members' training episodes and not tested. Needs Linux.
 """
 
 import collections
 import contextlib
-import csv
-import io
 import json
 import math
 import os
@@ -40,6 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 import run_records
 import search
 from absl import app, flags
@@ -57,19 +55,19 @@ flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.", low
 flags.DEFINE_float(
     "turn_minutes",
     None,
-    "How long a run trains before it waits; longer if it has not got on. Default: no turns.",
+    "How long a run trains before it waits, if it has made progress by then. Default: no turns.",
     lower_bound=0.01,
 )
-flags.DEFINE_integer("test_num_episodes", None, "Of each level. Default: set by the suite.")
-flags.DEFINE_list(
-    "search_frames", [], "Searches each agent's hyperparameters: the frames of each round."
+flags.DEFINE_integer(
+    "test_num_episodes", None, "Episodes tested of each level. Default: set by the suite."
 )
+flags.DEFINE_list("search_frames", [], "Frames of each round of a search for hyperparameters.")
 flags.DEFINE_integer("search_settings", 16, "Settings of each agent to search.", lower_bound=2)
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Exit codes of a process that was asked to stop.
+# A process that was asked to stop ends with one of these exit codes.
 _STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
 
@@ -87,7 +85,7 @@ class PlannedRun(NamedTuple):
 
     @property
     def output(self) -> Path:
-        """The file of all that its processes printed."""
+        """The file of what its processes print."""
         return self.path.parent / f"{self.path.name}.log"
 
 
@@ -95,7 +93,7 @@ class Process:
     """A process of the experiment that trains a run or tests it, on given cores.
 
     Attributes:
-      turn_ends: when the run is to wait, if it has got on by then, as `time.monotonic` counts.
+      turn_ends: when the run is to wait, if it has made progress, by the clock `time.monotonic`.
     """
 
     def __init__(
@@ -120,15 +118,11 @@ class Process:
 
     @property
     def has_trained(self) -> bool:
-        """Tells whether the run has got on."""
+        """Returns whether the run has made progress since this process began."""
         return run_records.frames(self.run.path) > self._frames
 
     def handle_exit(self) -> int:
-        """Waits for the end and records it; returns the exit code.
-
-        Raises:
-          UserError: if the process has failed.
-        """
+        """Waits for the end and records it; returns the exit code, or raises UserError."""
         code = self.child.wait()
         assert code is not None
         if self.has_trained:
@@ -145,10 +139,9 @@ def _train(
     stops: Sequence[int],
     tests: bool = True,
 ) -> list[str]:
-    """Trains and perhaps tests all runs, until there is a signal to stop.
+    """Trains all runs, those that are behind first, and with `tests` tests each at its end.
 
-    Those that are behind come first. `stops` grows with signals; `tests` says whether each run is
-    tested at its end. Returns a line for each run that failed.
+    Stops once there is a signal in `stops`. Returns a line for each run that failed.
     """
     places = min(FLAGS.places or num_cores(), len(runs))
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
@@ -180,13 +173,10 @@ def _train(
                         continue
                     active.remove(process)
                     try:
+                        untested = tests and process.trains
                         if process.handle_exit():
                             waiting.append(run)
-                        elif (
-                            tests
-                            and process.trains
-                            and not run_records.is_tested(run.path, num_episodes)
-                        ):
+                        elif untested and not run_records.is_tested(run.path, num_episodes):
                             named = _level_name(run.flag_file, more_flags)
                             active.append(Process(run, process.cores, group, [*test, *named]))
                             continue
@@ -204,9 +194,9 @@ def _train(
 
 
 def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[int]) -> list[str]:
-    """Searches each agent's hyperparameters, until there is a signal to stop.
+    """Searches each agent's hyperparameters, until there is a signal in `stops`.
 
-    Returns a line for each run that failed, because it diverged for instance; it is ranked last.
+    Returns a line for each run that failed, which is ranked last.
     """
     folder, failures = Path(FLAGS.report_dir), []
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
@@ -221,7 +211,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
         for flag in more_flags:
             if flag.lstrip("-").partition("=")[0] in settings[agent][0].values:
                 raise UserError(f"{flag} is searched; leave it out")
-    rows = search.read_table(folder / "search.csv")
+    table = folder / "search.csv"  # It keeps the rounds that have been ranked.
+    rows = pd.read_csv(table, dtype=str).to_dict("records") if table.is_file() else []
     for frames in map(int, FLAGS.search_frames):
         runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
         for agent, own in settings.items():
@@ -246,7 +237,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
             if not ranked[agent]:
                 ranked[agent] = search.rank(agent.stem, names[agent], frames, paths)
                 rows += ranked[agent]
-                search.write_table(rows, folder / "search.csv")
+                folder.mkdir(parents=True, exist_ok=True)
+                pd.DataFrame(rows).to_csv(table, index=False)
             best = [int(row["setting"]) for row in ranked[agent]]
             by_number = {setting.number: setting for setting in settings[agent]}
             settings[agent] = [by_number[number] for number in best[: (len(best) + 1) // 2]]
@@ -258,13 +250,13 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
 
 
 def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
-    """The flags that name a run's tasks: its test needs them if they are from a module."""
+    """Lists the flags that name a run's tasks, which its test needs if a module has them."""
     words = FLAGS.read_flags_from_files([f"--flagfile={flag_file}", *more_flags])
     return [word for word in words if word.lstrip("-").startswith("level_name=")]
 
 
 def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
-    """The runs that are asked for, and the flags for all of them."""
+    """Returns the runs that the arguments ask for, and the flags for all of them."""
     flag_files = [Path(name) for name in arguments if not name.startswith("-")]
     more_flags = [flag for flag in arguments if flag.startswith("-")]
     if not flag_files or not FLAGS.seeds:
@@ -294,10 +286,9 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
         raise UserError(f"no run has begun in {FLAGS.logdir}")
-    names = io.StringIO()
     # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
-    csv.writer(names, lineterminator="").writerow(run.path for run in begun)
-    command = ["--mode=report", f"--runs={names.getvalue()}", f"--report_dir={FLAGS.report_dir}"]
+    names = flags.CsvListSerializer(",").serialize([str(run.path) for run in begun])
+    command = ["--mode=report", f"--runs={names}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise UserError("the report could not be written")
     records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
@@ -309,7 +300,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
 
 def main(argv: list[str]) -> None:
     """Runs everything; a failure is one line and exit code 1."""
-    stops: list[int] = []  # Signals. An exception in their place might be lost in a library.
+    stops: list[int] = []  # These are signals, since a library might lose an exception.
     terminal.outlive_terminal()
     for number in _SIGNALS:
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the runs.

@@ -1,9 +1,10 @@
-"""Records what made a run, and how far it is, for the files beside a report."""
+"""Records what made a run, and how far it is, for the files next to a report."""
 
 import io
 import json
 import lzma
 import platform
+import re
 import statistics
 import tarfile
 from collections.abc import Callable, Sequence
@@ -16,34 +17,34 @@ from scalable_agent_popart.runs.directory import POPULATION_FILE
 from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
 from scalable_agent_popart.system.cores import num_cores
 
-# Flags that name places of the machine: folders and addresses.
+# These flags name places of the machine: folders and addresses.
 _PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
 _PLACES |= {"learner_address"}
 # Without these flags others would be refused or mean something else, so they have stand-ins.
 _STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
 _NO_PLACE = ("", "dummy")
-# What reports and records are made of. The rest are checkpoints, films, and TensorBoard's events.
+# Reports and records are made of these; the rest are checkpoints, films and TensorBoard's events.
 _LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
 _LOGS += ["evaluations", "lineage.jsonl"]
-_TAIL = 2**20  # Bytes at the end of a log that are sure to have a whole line.
+_TAIL = 2**20  # So many bytes at the end of a log are sure to have a whole line.
 
 _Row = TypeVar("_Row")
 
 
 def directories(path: Path) -> list[Path]:
-    """Lists the run directories of a population's members, or of a run its own."""
+    """Lists the run directories of a population's members, or a run's own."""
     return sorted(path.glob("member-*")) if _is_population(path) else [path]
 
 
 def has_begun(path: Path) -> bool:
-    """Tells if there is a run, or a member of a population, to report on."""
+    """Returns whether there is a run, or a member of a population, to report on."""
     return any((own / "config.json").is_file() for own in directories(path))
 
 
 def record_process(path: Path, seconds: float, memory: int) -> None:
-    """Adds a process that trained a run to the record of these; its largest memory is in KiB.
+    """Records a process that trained a run, with its largest memory in KiB.
 
-    Runs may be continued by another revision and elsewhere.
+    A run may be resumed by another revision and on another machine.
     """
     process = {
         "seconds": round(seconds, 1),
@@ -56,10 +57,10 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
 
 
 def is_tested(path: Path, num_episodes: int | None) -> bool:
-    """Tells if a run was tested at the end of its log; populations need not be.
+    """Returns whether a run was tested at the end of its log; populations need not be.
 
-    That is from random starts, on all its tasks, with so many episodes of each or more; by default
-    as many as its suite has.
+    The test must be from random starts, on all its tasks, with so many episodes of each or more.
+    By default these are as many as its suite has.
     """
     if _is_population(path):
         return True
@@ -76,7 +77,7 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
 
 
 def frames(path: Path) -> int:
-    """Gives the frames that a run, or all members, have reached by the log; 0 if none has begun."""
+    """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
     ends = (
         _read(own / "metrics.jsonl", lambda line: to_count(line["frames"]), _TAIL)
         for own in directories(path)
@@ -87,8 +88,8 @@ def frames(path: Path) -> int:
 def describe(path: Path) -> dict[str, Any]:
     """Describes a run, with the flags of its training and the packages that trained it last.
 
-    Frames and seconds of a population are those of all members together, rates those of each, flags
-    those that they share, and packages those of the first.
+    A population has the frames and seconds of all members, the flags that they share, and the
+    packages of the first. Its rate is the median over its members' logs.
     """
     config = _config(path)
     speeds = [
@@ -116,17 +117,16 @@ def describe(path: Path) -> dict[str, Any]:
 def pack_logs(paths: Sequence[Path], file: Path) -> None:
     """Writes an archive of runs' logs, each in a folder of the run's name.
 
-    Unpacked, they can be reported on like the runs. Training there is refused, since there are no
-    checkpoints to go on from.
+    Unpacked, they can be reported on like the runs, but not trained, without checkpoints.
     """
     partial = file.with_name(f"{file.name}.partial")
-    # Beside its members' logs a population has some of its own.
+    # A population has some logs of its own next to its members'.
     folders = {own: path.parent for path in paths for own in [path, *directories(path)]}
     with (
         lzma.open(partial, "wb", preset=9 | lzma.PRESET_EXTREME) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as archive,
     ):
-        for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better beside each other.
+        for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better in a row.
             for own, root in folders.items():
                 if (log := own / name).exists():
                     _add(archive, log, str(log.relative_to(root)))
@@ -134,7 +134,7 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
 
 
 def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
-    """Adds a file or folder to an archive; what flags say of the machine's places is left out."""
+    """Adds a file or folder to an archive, but leaves out the machine's places among flags."""
     if log.name not in ("config.json", POPULATION_FILE):
         archive.add(log, name, filter=_content)
         return
@@ -160,10 +160,9 @@ def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def machine() -> dict[str, Any]:
     """Describes this machine: its processor, cores that may be used, memory and system."""
-    about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.split(":")[1].strip() for line in about.splitlines() if "model name" in line]
+    model = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text())
     return {
-        "processor": models[0] if models else platform.processor(),
+        "processor": model[1] if model else platform.processor(),
         "cores": num_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
@@ -171,7 +170,7 @@ def machine() -> dict[str, Any]:
 
 
 def _test(path: Path) -> dict[str, Any] | None:
-    """Gives the starts, frames and episodes of each task of the newest test."""
+    """Returns the starts, frames and episodes of each task of the newest test."""
     if not (path / "evaluation.json").is_file():
         return None
     found = json.loads((path / "evaluation.json").read_text())
@@ -180,14 +179,14 @@ def _test(path: Path) -> dict[str, Any] | None:
 
 
 def _without_places(flags: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the flags that name places of the machine, or puts something in their place."""
+    """Leaves out the flags that name places of the machine, or replaces their values."""
     kept = {name: value for name, value in flags.items() if name not in _PLACES}
     given = (name for name in _STAND_INS if flags.get(name, "") not in _NO_PLACE)
     return {**kept, **{name: _STAND_INS[name] for name in given}}
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
-    """Gives each value that processes have there once; None of those without one."""
+    """Lists each value that processes have once; those without one have None."""
     found = [process.get(name) for process in processes]
     return [value for i, value in enumerate(found) if value not in found[:i]]
 
@@ -197,12 +196,12 @@ def _is_population(path: Path) -> bool:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Reads what the run was last started with; of a population a member's, with common flags."""
+    """Reads what the run was last started with; a population has a member's, and common flags."""
     files = (own / "config.json" for own in directories(path))
     config = json.loads(next(filter(Path.is_file, files)).read_text())
     if _is_population(path):
         shared = json.loads((path / POPULATION_FILE).read_text())["flags"]
-        # The member's number is that of whoever wrote the file.
+        # The member's number is that of the process which wrote the file.
         config["flags"] = {name: v for name, v in shared.items() if name != "pbt_member"}
     return config
 
