@@ -7,9 +7,9 @@ import, to which `tests/unit/architecture_test.py` holds it.
 load("@packages//:requirements.bzl", "all_requirements")
 load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
 
-# Bazel changes into a folder of its own before it starts a program; paths in flags are meant
-# from where the user is, and those of a target's own flags, which begin with `%files%`, from that
-# folder. A program started by its path also has its folder's modules first.
+# Bazel changes into a folder of its own before it starts a program. Paths in flags start where the
+# user is, and those of a target's own flags, which begin with `%files%`, in that folder. A program
+# started by its path also has its folder's modules first.
 _START = """\
 import os, runpy, sys
 
@@ -36,20 +36,20 @@ def folder(name, srcs = None, data = None, **kwargs):
 
     Args:
       name: of the target; the folder's own, unless the folder holds several.
-      srcs: where they are not all the folder's files.
-      data: where it is not the folder's tables and templates; given `srcs`, none by default.
+      srcs: by default all the folder's files.
+      data: by default the folder's tables and templates, or none with `srcs`.
       **kwargs: further attributes of the library, such as `deps`.
     """
     py_library(
         name = name,
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
-        # The root's would be found behind Bazel's own links, too.
+        # The root's glob would also find files behind Bazel's own links.
         data = native.glob(["**/*.csv", "**/*.j2"]) if srcs == None and data == None else data,
         **kwargs
     )
 
 def program(name, library, **kwargs):
-    """A script `NAME.py`, run with what the library of its folder depends on."""
+    """Makes a script `NAME.py` a program, with what the library of its folder depends on."""
     _start(name = name + "_start", script = name + ".py")
     py_binary(
         name = name,
@@ -62,7 +62,7 @@ def program(name, library, **kwargs):
     )
 
 def experiment(name, **kwargs):
-    """The experiment with flags of its own, in `args`."""
+    """Makes the experiment a program with flags of its own, in `args`."""
     py_binary(
         name = name,
         srcs = ["//:experiment_start"],
@@ -73,7 +73,7 @@ def experiment(name, **kwargs):
     )
 
 def pytest_tests(deps, data):
-    """A test for each file of tests in this folder and those below it, run by pytest."""
+    """Makes each file of tests in this folder and those below it a test, run by pytest."""
     for path in native.glob(["**/*_test.py"]):
         slow = path.startswith("slow/")
         py_test(

@@ -1,4 +1,4 @@
-"""Runs one file of tests under pytest, as `bazel test` wants it done."""
+"""Runs one file of tests under pytest for `bazel test`."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 
 def main() -> int:
-    """Hands Bazel's wishes on to pytest; returns its exit code."""
+    """Passes Bazel's options to pytest; returns its exit code."""
     # Bazel's folders hold links: this would be the real `bazel/`, and nothing is imported from it.
     here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [path for path in sys.path if path != here]

@@ -6,29 +6,26 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
-# Names become DNS labels of at most 63 characters once Kubernetes has appended `-learner`, an
-# actor's index and a suffix of its own; a Service's may not start with a digit.
+from scalable_agent_popart.errors import UserError
+
+# Kubernetes appends `-learner`, an actor's index and a suffix of its own to a name, which must stay
+# a DNS label of at most 63 characters; a Service's may not start with a digit.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_CHARACTERS = 40
 _NAMESPACE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _LABEL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _NODE_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}")
 
-# Their numbers have two digits.
-_MAX_MEMBERS = 100
+_MAX_MEMBERS = 100  # Their numbers have two digits.
 
 # A Slurm job needs three minutes to end, and some to begin.
 _MIN_LIMIT_SECONDS = 600
 
-# What the manifests tell each process themselves.
+# The manifests set these flags for each process.
 _SET_BY_MANIFESTS = (
     *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
     *("mode", "population_size", "pbt_member"),
 )
-
-
-class JobError(Exception):
-    """The job cannot be; the message says what to change."""
 
 
 def _option(
@@ -41,10 +38,10 @@ def _option(
     """Declares an option.
 
     Args:
-      text: what `--help` says.
+      text: what `--help` shows.
       default: its value, unless it must be given.
-      allows: whether a value can be; each of the values of an option that may be repeated.
-      wrong: says of a value that it does not allow what is wrong with it.
+      allows: returns whether a value can be, or each value of an option that may be repeated.
+      wrong: what is wrong with a value that it does not allow.
       choices: the possible values, if they are few.
     """
     declared = {"help": text, "allows": allows, "wrong": wrong, "choices": choices}
@@ -61,7 +58,7 @@ def _word(text: str, default: Any = MISSING) -> Any:
 
 
 def _node_label() -> Any:
-    text = "NAME=VALUE, that a Kubernetes node must have for this process"
+    text = "NAME=VALUE, which a Kubernetes node must have for this process"
     wrong = "must be NAME=VALUE of a label"
     return _option(text, (), allows=_NODE_LABEL.fullmatch, wrong=wrong)
 
@@ -81,14 +78,13 @@ class Job:
     tuple's option may be repeated.
 
     Attributes:
-      flags: of the experiment, the same for every process. `--num_actors` among them is the number
-        of environments that each actor job plays.
-      population_size: number of members, each with as many processes and GPUs of its own; None if
-        it is one run.
+      flags: those of the experiment, the same for every process. `--num_actors` among them is the
+        number of environments that each actor job plays.
+      population_size: the number of members; None if it is one run.
       member: the number, from 0, of the one that this is; None if it is all of them, or one run.
     """
 
-    name: str = _option("of the run, a DNS label; what it creates on the cluster begins with it")
+    name: str = _option("a DNS label, with which the names of all that it creates begin")
     actor_jobs: int = _number("processes that play, each with an index from 0")
     image: str = _word("container image whose program is the experiment")
     image_pull_policy: str = _option(
@@ -103,12 +99,12 @@ class Job:
         wrong="is no name of a Secret",
     )
     namespace: str = _option(
-        "that all objects are in, by default the one that kubectl has chosen",
+        "namespace of all objects, by default the one that kubectl has chosen",
         default="",
         allows=_NAMESPACE.fullmatch,
         wrong="is no name of a namespace",
     )
-    executable: str = _word("of a Slurm job, a Python zip or a script", "experiment.zip")
+    executable: str = _word("a Python zip or a script, for Slurm", "experiment.zip")
     volume_claim: str = _option(
         "existing PersistentVolumeClaim that run directories are kept on, ReadWriteMany if shared",
         default="runs",
@@ -116,19 +112,19 @@ class Job:
         wrong="is no name of a claim",
     )
     port: int = _option(
-        "of the learner, where it takes rollouts and gives weights",
+        "the learner's port, where it takes rollouts and offers weights",
         default=8470,
         allows=lambda port: 1024 <= port < 2**16,
         wrong="must lie in [1024, 65535]",
     )
     gpus: int = _option(
-        "of the learner, 0 or 1; nobody else has any",
+        "the learner's GPUs, 0 or 1; nobody else has any",
         default=1,
         allows=lambda gpus: gpus in (0, 1),
         wrong="must be 0 or 1, since a learner uses one",
     )
     evaluator: bool = _option("whether a process follows the run and logs its scores", True)
-    # What each process is promised, and gets no more of.
+    # Each process is promised these cores and this memory, and gets no more.
     learner_cpus: int = _number("cores", 8)
     learner_memory_gib: int = _number("memory", 32)
     learner_node_label: tuple[str, ...] = _node_label()
@@ -144,7 +140,7 @@ class Job:
         allows=lambda limit: _seconds(limit) >= _MIN_LIMIT_SECONDS,
         wrong="must be ten minutes or more",
     )
-    slurm_option: tuple[str, ...] = _sbatch_options("of sbatch, such as --account=lab")
+    slurm_option: tuple[str, ...] = _sbatch_options("an option of sbatch, such as --account=lab")
     slurm_learner_option: tuple[str, ...] = _sbatch_options("the same for the learner only")
     flags: tuple[str, ...]
     population_size: int | None = None
@@ -152,7 +148,7 @@ class Job:
 
     @property
     def processes(self) -> str:
-        """The processes that the job consists of, in words."""
+        """Names the processes that the job consists of."""
         actors = f"{self.actor_jobs} actor job{'s' * (self.actor_jobs > 1)}"
         run = f"a learner, {actors}" + ", an evaluator" * self.evaluator
         size = self.population_size
@@ -160,7 +156,7 @@ class Job:
 
     @property
     def members(self) -> "list[Job]":
-        """The runs that it consists of: a population's members, or itself."""
+        """Lists the runs that it consists of: a population's members, or itself."""
         if self.population_size is None:
             return [self]
         return [replace(self, member=member) for member in range(self.population_size)]
@@ -172,21 +168,21 @@ class Job:
 
     @property
     def run_flags(self) -> tuple[str, ...]:
-        """The flags, with those that make the run a population's member."""
+        """Returns the flags, with those that make the run a population's member."""
         if self.member is None:
             return self.flags
         size = f"--population_size={self.population_size}"
         return (*self.flags, "--mode=pbt", size, f"--pbt_member={self.member}")
 
     def check(self) -> None:
-        """Raises JobError if the job cannot be."""
+        """Raises UserError, which says what to change, if the job cannot be."""
         if self.population_size is not None and not 2 <= self.population_size <= _MAX_MEMBERS:
-            raise JobError(
+            raise UserError(
                 f"--population_size must lie in [2, {_MAX_MEMBERS}], got {self.population_size}"
             )
         max_characters = _MAX_CHARACTERS - len(self.members[0].run_name) + len(self.name)
         if not _NAME.fullmatch(self.name) or len(self.name) > max_characters:
-            raise JobError(
+            raise UserError(
                 f"--name={self.name} is no name for a cluster: give at most {max_characters} "
                 "lower-case letters, digits and hyphens, beginning with a letter and ending with "
                 "no hyphen"
@@ -195,13 +191,13 @@ class Job:
             values = getattr(self, option.name)
             for value in values if isinstance(values, tuple) else (values,):
                 if not option.metadata["allows"](value):
-                    raise JobError(f"--{option.name}={value!r} {option.metadata['wrong']}")
+                    raise UserError(f"--{option.name}={value!r} {option.metadata['wrong']}")
         for flag in self.flags:
             if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
-                raise JobError(f"{flag!r} is not a flag; flags are written --name=value")
+                raise UserError(f"{flag!r} is not a flag; flags are written --name=value")
             name = re.split("=", flag.lstrip("-"), maxsplit=1)[0]
             if name in _SET_BY_MANIFESTS:
-                raise JobError(f"--{name} is set for each process of the job; leave it out")
+                raise UserError(f"--{name} is set for each process of the job; leave it out")
 
 
 OPTIONS = [each for each in fields(Job) if each.metadata]
@@ -216,7 +212,7 @@ def _seconds(limit: str) -> float:
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
     numbers = [days, *parts] if dash else parts
     if not all(number.isdecimal() for number in numbers) or len(parts) > len(units):
-        raise JobError(f"--slurm_time={limit} is no time limit; write DAYS-HOURS:MINUTES:SECONDS")
+        raise UserError(f"--slurm_time={limit} is no time limit; write DAYS-HOURS:MINUTES:SECONDS")
     return 86400 * int(days or 0) + sum(
         unit * int(part) for unit, part in zip(units, parts, strict=False)
     )

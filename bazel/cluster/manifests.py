@@ -3,12 +3,12 @@
   python bazel/cluster/manifests.py --name=pong-popart --actor_jobs=4 --image=popart-impala:latest \
     -- --level_name=pong --use_popart --num_actors=32
 
-writes `pong-popart.kubernetes.yaml` and `pong-popart.slurm.sh` into `--output_dir`. All after `--`
-are flags of `experiment.py`, which follow those in `--flag_file`. `--actor_jobs` counts processes;
-the experiment's `--num_actors` is how many environments each of them plays. With `--mode=pbt
---population_size=8` there are eight of all that: the members of a population.
+writes `pong-popart.kubernetes.yaml` and `pong-popart.slurm.sh` into `--output_dir`. The arguments
+after `--` are flags of `experiment.py`, which follow those in `--flag_file`. `--actor_jobs` counts
+processes, and the experiment's `--num_actors` counts the environments that each of them plays.
+`--mode=pbt --population_size=8` makes a population of eight such runs.
 
-What the experiment itself would refuse is refused here, before anything is written, and without
+Flags that the experiment would refuse are refused here, before anything is written, and without
 loading TensorFlow. A back end is an entry of `_BACK_ENDS` and a template of the same name.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import jinja2
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from job_description import OPTIONS, Job, JobError
+from job_description import OPTIONS, Job
 
 import experiment
 from scalable_agent_popart.config import Config
@@ -34,13 +34,6 @@ from scalable_agent_popart.errors import UserError
 
 # What a back end's file is called after the job's name, and its template before `.j2`.
 _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        _give_up(message)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -60,12 +53,12 @@ def main(arguments: Sequence[str]) -> None:
             path = directory / f"{job.name}.{back_end}"
             path.write_text(_render(back_end, job))
             print(f"written: {path}")
-    except (JobError, UserError, absl_flags.Error, OSError) as error:
+    except (UserError, absl_flags.Error, OSError) as error:
         _give_up(str(error))
 
 
 def _give_up(message: str) -> NoReturn:
-    line = " ".join(message.split()).removeprefix("ERROR:: ")  # As absl begins some of its own.
+    line = " ".join(message.split()).removeprefix("ERROR:: ")  # absl begins some of its own so.
     print(f"error: {line}", file=sys.stderr)
     sys.exit(2)
 
@@ -88,7 +81,8 @@ def _render(back_end: str, job: Job) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.error = _give_up  # type: ignore[method-assign]
     for option in OPTIONS:
         name, text, default = f"--{option.name}", option.metadata["help"], option.default
         if option.type is bool:
@@ -113,7 +107,7 @@ def _job(options: dict[str, Any], flags: Sequence[str]) -> Job:
     population_size = None
     if given.get("mode") == "pbt":
         if "population_size" not in given:
-            raise JobError("--mode=pbt needs --population_size, a number of members")
+            raise UserError("--mode=pbt needs --population_size, a number of members")
         population_size = given["population_size"]
         flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
     values: dict[str, Any] = {
@@ -123,12 +117,12 @@ def _job(options: dict[str, Any], flags: Sequence[str]) -> Job:
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
-    """The values of the experiment's flags that these set, each of its declared type."""
+    """Returns the values of the experiment's flags that these set, each of its declared type."""
     with flagsaver.flagsaver():
         absl_flags.FLAGS.unparse_flags()
         _, *others = absl_flags.FLAGS(["experiment.py", *flags])
         if others:
-            raise JobError(f"{others[0]!r} is not a flag; flags are written --name=value")
+            raise UserError(f"{others[0]!r} is not a flag; flags are written --name=value")
         return experiment.given_flags()
 
 

@@ -1,3 +1,3 @@
-"""No packages: with Bazel 4 they are those of the active Python environment."""
+"""An empty list, since Bazel 4 takes the packages of the active Python environment."""
 
 all_requirements = []
