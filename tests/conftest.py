@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures that tests share, and the order of tests."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process and those that it starts leave their temporary files."""
+    """Makes a folder for the temporary files of this process and those that it starts."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -63,12 +63,12 @@ class Engine(NamedTuple):
     """What is imported as `deepmind_lab`."""
 
     is_real: bool
-    room_frames: int  # Environment frames of the longest episodes of the `rooms_*_train` levels.
+    room_frames: int  # The longest episodes of the `rooms_*_train` levels have so many frames.
 
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, temporary: Path) -> Engine:
-    """The stand-in for `deepmind_lab`, and where it is installed the real one, which is slow."""
+    """Returns the stand-in for `deepmind_lab`, or the real one where it is installed."""
     if request.param == "stand-in":
         request.getfixturevalue("stand_in")(**{"*": {"episode_frames": 40}})
         return Engine(is_real=False, room_frames=40)

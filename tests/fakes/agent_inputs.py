@@ -1,4 +1,4 @@
-"""Inputs for the agent's tests, and how near two ways to the same output must be."""
+"""Inputs for the agent's tests, and a check that two ways lead to the same output."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from scalable_agent_popart.agent.agent import AgentState
 
 NUM_ACTIONS = 3
 SMALL = (10, 5, 3)
-FRAME = ArraySpec((10, 5, 1), np.uint8)  # Of an agent that stacks them.
+FRAME = ArraySpec((10, 5, 1), np.uint8)  # It is that of an agent which stacks frames.
 
 
 def make_inputs(

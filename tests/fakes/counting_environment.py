@@ -6,7 +6,7 @@ import numpy as np
 
 import environments
 
-EPISODE_STEPS = 7  # Coprime to rollout lengths: episodes end at every place in a rollout.
+EPISODE_STEPS = 7  # Coprime to rollout lengths, so that episodes end anywhere in a rollout.
 
 
 class Observed(NamedTuple):

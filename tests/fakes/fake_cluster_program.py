@@ -1,10 +1,10 @@
-"""Stands in for the experiment where it is tested how its processes are started and ended.
+"""Stands in for the experiment in tests of how its processes are started and ended.
 
 Each start adds a line to `FAKE_DIR/<role><task>.jsonl`: arguments, process id, and what matters of
-the environment. Then it does what FAKE_<ROLE>, as `1,wait`, says for this start, the last word for
-all further ones: exits with this code; is killed (`kill`); waits for SIGTERM (`wait`) and saves,
-does so only after a while (`late`), or waits for nothing (`deaf`); or is through (`busy`) once
-there is no `FAKE_DIR/slow_disk`.
+the environment. FAKE_<ROLE>, as in `1,wait`, has a word for each start, and the last one counts for
+all further starts. A number is the exit code, and `kill` has it killed. `wait` waits for SIGTERM
+and saves, `late` heeds it only after a while, and `deaf` never. `busy` ends once there is no
+`FAKE_DIR/slow_disk`.
 """
 
 import json

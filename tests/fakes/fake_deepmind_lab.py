@@ -28,12 +28,12 @@ _READ_IMAGES = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_re
 _OTHER_LEVELS = ("seekavoid_arena_01", "stairway_to_melon", "nav_maze_static_01", "lt_chasm")
 _GENERATED = ("explore_", "rooms_keys_", "skymaze_", "language_", "lasertag_")
 _SETTINGS = {"width", "height", "logLevel", "datasetPath", "allowHoldOutLevels", "mixerSeed"}
-# Sums of these are exact, in any order.
+# Sums of these powers of two are exact in any order.
 ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)
 
 
 class Behaviour(NamedTuple):
-    """Settings of a level by a test."""
+    """How a test has a level behave."""
 
     reset_seconds: float = 0.0  # an eighth of it where the level cache has the map
     episode_frames: int = 300
@@ -101,7 +101,7 @@ class Lab:
         return played * sum(map(operator.mul, action.tolist(), ACTION_WORTH))
 
     def observations(self) -> dict[str, np.ndarray | str]:
-        if self._status != "running":  # So that the last frame of an episode cannot be read.
+        if self._status != "running":  # The last frame of an episode cannot be read.
             raise RuntimeError("Environment in wrong status for call to observations()")
         image = self._picture.copy()
         image[:1] = self._frame % 256
@@ -128,6 +128,6 @@ class Lab:
 
 
 def _end_process(last_line: str) -> NoReturn:
-    """Ends the process at once: nothing is flushed, no folder removed, no exception seen."""
+    """Ends the process at once, so that nothing is flushed, removed or raised."""
     os.write(2, f"{last_line}\n".encode())
     os._exit(1)

@@ -1,11 +1,10 @@
-"""Stands in for `experiment.py` where it is tested in which order runs are trained and tested.
+"""Stands in for `experiment.py` in tests of the order in which runs are trained and tested.
 
 It learns from a hundred frames every hundredth of a second, in which it finishes a game, and saves
-at SIGTERM. A game's return is the learning rate, if there is one. A run whose flags
-have `--fake=fail` fails in the middle; with `--fake=slow` it does not learn before there is a file
-`go` beside the run directory. A test that finds a file `terminate` there removes it and is
-terminated. A population has three members: the first never begins, the second has learned before,
-and the third learns.
+at SIGTERM. A game's return is the learning rate, if there is one. A run with `--fake=fail` fails in
+the middle, and one with `--fake=slow` does not learn before there is a file `go` next to the run
+directory. A test that finds a file `terminate` there removes it and is terminated. A population has
+three members: the first never begins, the second has learned before, and the third learns.
 """
 
 import json
@@ -72,7 +71,7 @@ def main(arguments: list[str]) -> None:
             episode = {"task": "pong", "episode_return": value, "frames": frames}
             with (run / "episodes.jsonl").open("a") as file:
                 file.write(json.dumps(episode) + "\n")
-        with metrics.open("a") as file:  # Left to be closed, it would lose what `save` raises.
+        with metrics.open("a") as file:  # Closing it later would lose what `save` raises.
             file.write(line + "\n")
 
 

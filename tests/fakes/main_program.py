@@ -1,4 +1,4 @@
-"""The main program, run within the tests' own process."""
+"""Runs the main program within the tests' own process."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ import experiment
 
 
 def run(**given: Any) -> None:
-    """Runs it with these flags."""
+    """Runs the main program with these flags."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["experiment.py"])
     with flagsaver.flagsaver(**given):

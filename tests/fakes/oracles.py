@@ -1,4 +1,4 @@
-"""The papers' mathematics in NumPy and float64, written slowly, as the papers put it."""
+"""The papers' mathematics in NumPy and float64, written slowly, as in the papers."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def vtrace(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """V-trace's double sum v_s = V_s + sum_t (prod_{i=s}^{t-1} gamma_i c_i) delta_t, and A_s."""
+    """Computes the sums v_s = V_s + sum_t (prod_{i=s}^{t-1} gamma_i c_i) delta_t, and A_s."""
     rhos = np.exp(np.float64(log_rhos))
     clipped = rhos if clip_rho_threshold is None else np.minimum(clip_rho_threshold, rhos)
     pg_rhos = rhos if clip_pg_rho_threshold is None else np.minimum(clip_pg_rho_threshold, rhos)
@@ -35,13 +35,13 @@ def vtrace(
 
 
 def log_softmax(logits: Any) -> np.ndarray:
-    """Logarithms of the softmax over the last axis."""
+    """Computes logarithms of the softmax over the last axis."""
     shifted = np.float64(logits) - np.max(logits, axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def cell_rewards(images: np.ndarray, ends: np.ndarray, top: int, left: int) -> np.ndarray:
-    """Mean absolute change of each cell, `[T, B, rows, columns]`, of images `[T + 1, B, ...]`."""
+    """Computes each cell's mean change `[T, B, rows, columns]` in images `[T + 1, B, ...]`."""
     steps, batch_size, height, width, _ = images.shape
     rows, columns = (height - 2 * top) // 4, (width - 2 * left) // 4
     rewards = np.zeros((steps - 1, batch_size, rows, columns))
@@ -55,7 +55,7 @@ def cell_rewards(images: np.ndarray, ends: np.ndarray, top: int, left: int) -> n
 
 
 def q_targets(rewards: np.ndarray, discounts: np.ndarray, q_last: np.ndarray) -> np.ndarray:
-    """Returns from each step on, as sums written out: `[T, B, rows, columns]`."""
+    """Computes the return `[T, B, rows, columns]` from each step on as a sum."""
     targets = np.zeros_like(rewards)
     for t in range(len(rewards)):
         weight = np.ones_like(discounts[0])
@@ -78,7 +78,7 @@ def deconvolution(inputs: np.ndarray, module: Any, stride: int, shape: tuple) ->
 
 
 def q_values(head: QHead, features: np.ndarray) -> np.ndarray:
-    """Q-values `[T, B, rows, columns, num_actions]` of features `[T, B, D]`."""
+    """Computes Q-values `[T, B, rows, columns, num_actions]` of features `[T, B, D]`."""
     linear, (rows, columns, channels) = head._linear, head._first_shape
     hidden = np.maximum(np.float64(features) @ np.float64(linear.w) + np.float64(linear.b), 0)
     hidden = hidden.reshape(-1, rows, columns, channels)

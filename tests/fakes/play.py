@@ -15,5 +15,5 @@ def play(environment: BatchedEnvironment, actions: Any) -> StepOutput:
         environment.send(row)
         outputs.append(tree.map_structure(np.copy, environment.receive()))
     environment.close()
-    environment.close()  # As is allowed.
+    environment.close()  # A second call is allowed.
     return tree.map_structure(lambda *arrays: np.stack(arrays), *outputs)

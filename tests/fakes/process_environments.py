@@ -1,4 +1,4 @@
-"""Environments for processes of their own, which work, wait, fail and die as tests want it."""
+"""Environments for processes of their own, which work, wait, fail and die for tests."""
 
 import os
 import time
@@ -39,7 +39,7 @@ class Counting:
 
 
 class Waiting(Counting):
-    """Cannot begin before a file is there."""
+    """Begins once a file is there."""
 
     def __init__(self, file: Path, attempt: int, directory: Path):
         super().__init__(attempt, directory)
@@ -70,7 +70,7 @@ class Dying(Counting):
 
 
 class Refusing(Counting):
-    """Cannot even begin."""
+    """Fails to begin."""
 
     def reset(self) -> Any:
         raise RuntimeError("no such level")

@@ -1,4 +1,4 @@
-"""The launch script in processes of its own: started, waited for, and killed after a test."""
+"""Starts the launch script in processes of its own, waits for them, and kills them after a test."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ DEADLINE_SECONDS = 240  # Only what hangs takes so long.
 
 
 class Programs:
-    """Starts `experiment.py`; kills what is left of it."""
+    """Starts `experiment.py` and kills what is left of it."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -38,14 +38,14 @@ class Programs:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Returns a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> None:
-    """Waits for a condition that the living processes are to bring about."""
+    """Waits for a condition, which the living processes must bring about."""
     end = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         for process in alive:
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool], *alive: subprocess.Popen[str]) -> 
 
 
 def is_alive(process: int) -> bool:
-    """Tells whether there is such a process, and not only its exit code that nobody asked for."""
+    """Returns whether a process runs; one that ended may still keep its exit code."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False
@@ -75,7 +75,13 @@ def left_in(directory: Path) -> list[str]:
 
 
 def metrics(logdir: Path) -> list[dict[str, Any]]:
-    """The complete lines of the learner's log."""
+    """Returns the complete lines of the learner's log."""
     path = logdir / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def logged_frames(logdir: Path) -> int:
+    """Returns the frames of the log's last line; 0 if there is none."""
+    lines = metrics(logdir)
+    return lines[-1]["frames"] if lines else 0

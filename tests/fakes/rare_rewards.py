@@ -1,7 +1,7 @@
 """Tasks whose rewards are hard to normalise, as a suite for `--level_name`.
 
-Each shows a colour of its own and a light on one side. Episodes last twenty steps, but for `once`,
-where one step is all. Only `dense` and `small` pay for choosing the side of the light.
+Each shows a colour of its own and a light on one side. Episodes last twenty steps, and those of
+`once` a single one. Only `dense` and `small` reward choosing the side of the light.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 from scalable_agent_popart.suites.gymnasium_suite import make_suite
 
 _STEPS = 20
-_EPISODES = 200  # One of so many is rewarded in `rare`.
+_EPISODES = 200  # In `rare` one of so many is rewarded.
 _COLOURS = {
     "dense": (255, 0, 0),  # 100 for each right choice
     "small": (0, 255, 0),  # 0.01 for each right choice

@@ -14,11 +14,11 @@ _STEPS_AFTER_END = 20
 def play(
     levels: Sequence[str], config: Mapping[str, str], actions: np.ndarray
 ) -> list[Mapping[str, np.ndarray]]:
-    """Plays each level with actions `[T, 7]`, each for four frames, to some steps after an end.
+    """Plays each level with actions `[T, 7]`, each for four frames, until some steps after an end.
 
-    The level of index i has the seeds of `DmLabLevel` for the seed i. Returns for each `image`,
-    `words`, `reward` and `end` `[1 + T, ...]`. Where an episode ends, the observation is the first
-    of the next; the first of all counts as such an end.
+    The level of index i has the seeds of `DmLabLevel` for the seed i. Returns each level's `image`,
+    `words`, `reward` and `end` `[1 + T, ...]`. At an end of an episode the observation is the first
+    of the next; the very first counts as such an end.
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn) as processes:
@@ -29,7 +29,7 @@ def play(
 def _play(
     level: str, seed: int, config: Mapping[str, str], actions: np.ndarray
 ) -> Mapping[str, np.ndarray]:
-    import deepmind_lab  # noqa: PLC0415 - not in the tests' own process, which it may end.
+    import deepmind_lab  # noqa: PLC0415 - it may end its process.
 
     random = np.random.default_rng([seed, 0])
     steps = []

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: its daemons, with all of their files in one directory.
+"""A real Slurm on this machine, which keeps all files of its daemons in one directory.
 
 Each node is a `slurmd` of its own that claims four cores; nothing binds jobs to them.
 """
@@ -50,7 +50,7 @@ _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 def missing() -> str:
-    """Says which of Slurm's programs cannot be found here; empty if all can."""
+    """Names Slurm's programs that cannot be found here; empty if all can."""
     names = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     return f"{', '.join(names)} not installed (slurm-wlm, munge)" if names else ""
 

@@ -58,7 +58,7 @@ def snapshot(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
 
 
 def restore(variables: Sequence[tf.Variable], values: list[np.ndarray]) -> None:
-    """Undoes what happened since the snapshot."""
+    """Restores the values of a snapshot."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
@@ -134,14 +134,14 @@ def with_rewards(batch: Rollout, rewards: np.ndarray) -> Rollout:
 def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tensor], np.ndarray]:
     """Computes the weighted losses with the gradients they should have, and targets `[T, B]`.
 
-    Written apart from the learner: rewards are not clipped, targets are slow NumPy in float64,
+    It shares no code with the learner: rewards are not clipped, targets are slow NumPy in float64,
     and whatever must have no gradient is NumPy.
     """
     settings, env, acted = learner._settings, batch.env_outputs, batch.agent_outputs
     ids = batch.task_id.numpy() * (learner.head.num_tasks > 1)  # [B]
     unroll = learner.agent.unroll(acted.action, env, batch.agent_state)
     value = learner.head(unroll.features, np.tile(ids, [len(env.reward), 1]))
-    # What step t's action led to stands in row t + 1, as does the action itself.
+    # Row t + 1 has the action of step t and what it led to.
     ends, actions = env.done.numpy()[1:], acted.action.numpy()[1:]
     taken = np.eye(NUM_ACTIONS, dtype=np.float32)[actions]  # [T, B, num_actions]
     log_policy = tf.nn.log_softmax(unroll.policy_logits[:-1])

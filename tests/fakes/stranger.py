@@ -1,6 +1,6 @@
-"""A user without rights who tries to reach a learner: `stranger.py ADDRESS RUN USER_ID`.
+"""A user without rights who tries to reach a learner, and prints each attempt's result as JSON.
 
-Prints what each way in came to, as JSON.
+It is called as `stranger.py ADDRESS RUN USER_ID`.
 """
 
 import json
@@ -27,7 +27,7 @@ def _answer(channel: grpc.Channel, method: str) -> str:
 
 
 def _session(address: str) -> str:
-    """Tries what let anybody in when TensorFlow's own server had the port."""
+    """Tries a session of TensorFlow, whose own server would let anybody in."""
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=5000)
     try:
         with tf.Graph().as_default(), tf.compat.v1.Session(f"grpc://{address}", config=config) as s:
@@ -45,7 +45,7 @@ def main(address: str, run: str, user: str) -> None:
     keys.make(own)
     mine = keys.load(own, keys.ACTOR)
     name = (("grpc.ssl_target_name_override", keys.LEARNER),)
-    # An authority that it does not know, it can learn from the learner: that is no secret.
+    # The authority is no secret, since the learner shows it to anybody.
     authority = json.loads(sys.stdin.read())["authority"].encode()
     anonymous = grpc.ssl_channel_credentials(authority)
     forged = grpc.ssl_channel_credentials(authority, mine.private_key, mine.certificate)

@@ -1,4 +1,4 @@
-"""Run directories as training and testing leave them, made up in an instant."""
+"""Makes up run directories as training and testing leave them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
 
-_UNKNOWN = ReferenceScore(0.0, 10.0)  # Of levels outside of the benchmark.
+_UNKNOWN = ReferenceScore(0.0, 10.0)  # Levels outside of the benchmark get it.
 HYPERPARAMETERS = {"learning_rate": 1e-3, "entropy_cost": 1e-2, "epsilon": 0.1}
 
 
@@ -26,9 +26,9 @@ def make_run(
     tests: Mapping[str, int] = {"noop": 5},
     **flags: Any,
 ) -> RunDirectory:
-    """Writes a run of so many `episodes` a task, whose returns grow from random play.
+    """Writes a run of so many `episodes` per task, whose returns grow from random play.
 
-    They end at about the score `final_percent`, as in the `tests`: episodes a level by starts.
+    They end at about the score `final_percent`, as in the `tests`: episodes per level by starts.
     """
     config = Config.from_flags({"logdir": str(path), **flags})
     tasks, known = config.suite.tasks, config.suite.reference_scores
@@ -59,7 +59,7 @@ def make_run(
             spans = {task: references[task].human - references[task].random for task in tasks}
             record["shift"] = {t: s * i / 100 for t, s in spans.items()}
             record["scale"] = {t: abs(s) * (0.1 + i / 300) for t, s in spans.items()}
-        if config.log_task_gradients and i < 50:  # Not in the last line of a program.
+        if config.log_task_gradients and i < 50:  # A program's last line has none.
             sizes = {task: k * i / 10 for k, task in enumerate(tasks, start=1)}
             record["policy_gradient_norm"] = sizes
             record["total_gradient_norm"] = {task: s**2 for task, s in sizes.items()}
@@ -113,8 +113,8 @@ def begin(number: int) -> Event:
     return make_event(0, 0, hyperparameters=values)
 
 
-# By hand: 3 copies 2 at 900 when that has 700, which had copied 1 at 400 when that was ahead, at
-# 650, which had copied 0 at 300 when that was behind, at 200.
+# Member 3 copies 2 at 900 frames, when that has 700. Member 2 had copied 1 at 400, when that was
+# ahead at 650, and member 1 had copied 0 at 300, when that was behind at 200.
 LINEAGES: dict[int, list[Event]] = {
     0: [START, make_event(1, 200), make_event(2, 420, (1, 310))],
     1: [START, make_event(1, 300, (0, 200)), make_event(2, 500), make_event(3, 650, (2, 390))],
@@ -130,9 +130,9 @@ def write_lineage(directory: MemberDirectory, events: Sequence[Event]) -> None:
 def make_population(
     path: Path, lineages: Mapping[int, Sequence[Event]] = LINEAGES, best: int = 3, **flags: Any
 ) -> PopulationDirectory:
-    """A population of five with these lineages; unless others are given, member 4 has not begun.
+    """Makes a population of five; by default member 4 has not begun.
 
-    Members have an episode, of each task in turn, and metrics every 10 frames up to 1200.
+    Every 10 frames up to 1200 each member has metrics and an episode, of each task in turn.
     """
     given = {"mode": "pbt", "population_size": 5, "seed": 7, "level_name": "catch5", **flags}
     config = Config.from_flags({"logdir": str(path), "use_popart": True, **given})

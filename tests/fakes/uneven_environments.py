@@ -1,4 +1,4 @@
-"""Counting environments that are ready when it suits them, and are lost now and then."""
+"""Counting environments that are ready at random, and are lost now and then."""
 
 import numpy as np
 
@@ -23,9 +23,9 @@ class UnevenEnvironments:
         self.closed = False
         self._lost = lost
         self._random = np.random.default_rng(0)
-        self._chance = np.linspace(0.15, 0.9, size)  # Of being ready when asked.
+        self._chance = np.linspace(0.15, 0.9, size)  # Each is ready so often.
         self._members: dict[int, CountingEnvironments] = {}
-        self._working: dict[int, StepOutput | None] = {}  # And their first step, if it is that.
+        self._working: dict[int, StepOutput | None] = {}  # A first step waits here.
 
     def _begin(self, i: int) -> None:
         number = i + len(self.task_ids) * int(self.restarts[i])
@@ -47,7 +47,7 @@ class UnevenEnvironments:
         outputs = [
             first or self._members[i].receive() for i, first in zip(ready, first_steps, strict=True)
         ]
-        # If none is ready, of the same types, but of no environment.
+        # If none is ready, the output has the same types without any environment.
         nothing = CountingEnvironments(self.task_ids[:0]).reset()
         return Ready(np.array(ready, np.int64), concatenate(outputs or [nothing]), fresh)
 

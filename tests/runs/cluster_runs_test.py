@@ -1,4 +1,4 @@
-"""A whole run of a learner and an actor job, in two threads of one process."""
+"""Whole runs of a learner and actor jobs, in threads of one process and in processes."""
 
 import threading
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
     ended: list[int | None] = []
-    for frames in (2000, 2400):  # What finished the first time goes on with more frames.
+    for frames in (2000, 2400):  # A finished run resumes with more frames.
         where["total_environment_frames"] = frames
         role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
         actor = Config.from_flags({**where, **role})
@@ -57,7 +57,7 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     assert all(line["policy_lag"] < 100 for line in lines)
 
 
-def test_a_learner_starts_actor_jobs_beside_itself_and_ends_them(tmp_path: Path) -> None:
+def test_a_learner_starts_actor_jobs_next_to_it_and_ends_them(tmp_path: Path) -> None:
     programs = Programs()
     flags = ["--level_name=catch5", "--actor_jobs=2", "--num_actors=10", f"--logdir={tmp_path}"]
     flags += ["--total_environment_frames=3000", "--log_seconds=0.1", "--batch_size=4"]

@@ -1,7 +1,7 @@
 """A run whose learner computes on another device than its actors, without a GPU.
 
-The processor is split into two logical devices. The second stands for the GPU: the learner's
-variables and updates are there, and the actors' policies on the first.
+The processor is split into two logical devices. The second stands for the GPU and has the learner's
+variables and updates; the first has the actors' policies.
 """
 
 import json

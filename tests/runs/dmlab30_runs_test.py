@@ -34,7 +34,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     logdir = tmp_path / "run"
     settings = {**SMALL, "level_name": ",".join(levels), "logdir": str(logdir)}
     settings |= {"num_actors": 4, "use_popart": True}
-    for part in (1, 2):  # The second time it goes on.
+    for part in (1, 2):  # The second time it resumes.
         run(**settings, total_environment_frames=part * 5 * engine.room_frames)
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
@@ -67,7 +67,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
         with av.open(str(film)) as container:
             lengths.append(sum(1 for _ in container.decode(video=0)))
     assert min(lengths) > 1
-    # A minute, or the first step and both episodes, each step four frames.
+    # A film lasts a minute, or has the first step and both episodes, with four frames per step.
     assert max(lengths) == min(60 * 15, 1 + 2 * engine.room_frames // 4)
 
 

@@ -64,8 +64,8 @@ def logdir(finished_run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished_run, tmp_path / "run")
 
 
-def go_on(logdir: Path, frames: int = 800, **given: Any) -> None:
-    """Trains the copied run further."""
+def resume(logdir: Path, frames: int = 800, **given: Any) -> None:
+    """Resumes the copied run."""
     more = {"use_popart": True, "total_environment_frames": frames}
     train(logdir, **{**more, **given})
 
@@ -80,9 +80,9 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def fails(logdir: Path, **given: Any) -> str:
-    """Asks for what must be refused, training on by default, and returns the one line."""
+    """Returns the line with which a command, by default to resume, is refused."""
     with pytest.raises(SystemExit, match=r"^error: [^\n]*$") as exit_info:
-        run(logdir=str(logdir), **given) if "mode" in given else go_on(logdir, **given)
+        run(logdir=str(logdir), **given) if "mode" in given else resume(logdir, **given)
     return str(exit_info.value.code)
 
 
@@ -133,7 +133,7 @@ def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[st
     for name in ("metrics.jsonl", "episodes.jsonl"):  # Lines after the checkpoint are cut.
         with open(logdir / name, "a") as log:
             log.write('{"frames": 999999, "task": "catch_1", "episode_return": 1.0}\n{"cut o')
-    go_on(logdir)
+    resume(logdir)
     told = capsys.readouterr().err
     assert f"; logs in {logdir}: loading TensorFlow" in told
     assert re.search(
@@ -149,11 +149,11 @@ def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[st
     frames = [line["frames"] for line in metrics(logdir)]
     assert frames == sorted(set(frames))
     assert frames[-1] == 800
-    # A finished run has nothing left to do, and loses nothing by being asked to: not even what
-    # program it was that trained it.
+    # A finished run has nothing left to do, and loses nothing by the command. It even keeps the
+    # revision that trained it.
     record = {**recorded(logdir), "git_revision": "older"}
     (logdir / "config.json").write_text(json.dumps(record))
-    go_on(logdir)
+    resume(logdir)
     assert end in capsys.readouterr().err
     assert saved(logdir) == 800
     np.testing.assert_array_equal(saved(logdir, SHIFT), shift)
@@ -165,24 +165,24 @@ def test_a_run_keeps_the_type_that_it_has_recorded(logdir: Path) -> None:
     assert record["flags"]["precision"] == "float32"
     assert record["device"] == hardware.device()
     assert {line["precision"] for line in metrics(logdir)} == {"float32"}
-    record["flags"]["precision"] = "bfloat16"  # As an older version chose by itself.
+    record["flags"]["precision"] = "bfloat16"  # An older version chose it by itself.
     (logdir / "config.json").write_text(json.dumps(record))
-    go_on(logdir, 440)
+    resume(logdir, 440)
     assert recorded(logdir)["flags"]["precision"] == metrics(logdir)[-1]["precision"] == "bfloat16"
     assert test(logdir, test_num_episodes=1)["precision"] == "bfloat16"
     assert test(logdir, test_num_episodes=1, precision="float32")["precision"] == "float32"
     assert "--precision was bfloat16 and is float32" in fails(logdir, precision="float32")
 
 
-def test_a_run_from_the_fixed_start_goes_on_as_it_was(tmp_path: Path) -> None:
+def test_a_run_from_the_fixed_start_resumes_as_it_was(tmp_path: Path) -> None:
     older = {"popart_start": "fixed", "popart_step_size": 0.01}
     train(tmp_path, use_popart=True, **older)
     record = recorded(tmp_path)
-    for name in ("popart_start", "padding"):  # The settings did not exist.
+    for name in ("popart_start", "padding"):  # These settings did not exist.
         del record["flags"][name]
     (tmp_path / "config.json").write_text(json.dumps(record))
     assert "popart_start was fixed" in fails(tmp_path, popart_start="average", allow_changes=True)
-    go_on(tmp_path)
+    resume(tmp_path)
     assert saved(tmp_path) == 800
     assert recorded(tmp_path)["flags"].items() >= older.items()
     assert list(recorded(tmp_path)["history"][0]["changed"]) == ["total_environment_frames"]
@@ -204,15 +204,15 @@ def test_a_run_that_had_to_have_a_gpu_is_tested_without_one(logdir: Path) -> Non
     assert test(logdir, test_num_episodes=1, num_actors=5)["frames"] == 400
 
 
-def test_another_run_is_refused_and_other_flags_go_on_only_if_allowed(logdir: Path) -> None:
+def test_another_run_is_refused_and_other_flags_resume_only_if_allowed(logdir: Path) -> None:
     before = snapshot(logdir)
     assert "--network was shallow and is deep" in fails(logdir, network="deep")
     assert "--discounting was 0.99 and is 0.5" in fails(logdir, discounting=0.5)
     assert "--use_lstm was False and is True" in fails(logdir, mode="test", use_lstm=True)
     assert "catch5" in fails(logdir, mode="test", level_name="pong")
     assert snapshot(logdir) == before
-    go_on(logdir, 440, discounting=0.5, allow_changes=True)
-    go_on(logdir, 480, discounting=0.5)
+    resume(logdir, 440, discounting=0.5, allow_changes=True)
+    resume(logdir, 480, discounting=0.5)
     first, second = recorded(logdir)["history"]
     frames = "total_environment_frames"
     assert first["frames"] == 400
@@ -231,25 +231,25 @@ def test_damaged_or_lost_checkpoints_are_refused_until_the_user_has_decided(logd
     assert newest.name in message
     assert "damaged" in fails(logdir, mode="test")
     assert snapshot(logdir) == before
-    data.unlink()  # Doing what the line says helps.
+    data.unlink()  # The line's advice helps.
     Path(f"{newest}.index").unlink()
-    go_on(logdir, 440)
+    resume(logdir, 440)
     assert saved(logdir) == 440
 
     for path in newest.parent.iterdir():  # The writing of the first was cut off.
         if not path.name.startswith("ckpt-1."):
-            path.unlink()  # In particular the file that names the newest.
+            path.unlink()  # Even the file that names the newest is gone.
     before = snapshot(logdir)
     assert "logs but no checkpoints" in fails(logdir)
     assert snapshot(logdir) == before
     lines = (logdir / "metrics.jsonl").read_text().splitlines(keepends=True)
     (logdir / "metrics.jsonl").write_text(lines[0])
-    go_on(logdir, 40)
+    resume(logdir, 40)
     assert saved(logdir) == 40
 
 
 def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
-    train(tmp_path, seed=7, total_environment_frames=40, learning_rate=1e-30)  # One batch.
+    train(tmp_path, seed=7, total_environment_frames=40, learning_rate=1e-30)  # This is one batch.
     config = RunDirectory(str(tmp_path)).read_config()
     for seed in (7, 8):
         tf.random.set_seed(seed)
@@ -278,7 +278,7 @@ def test_all_is_saved_while_signals_are_held_back_and_before_actors_are_closed(
     monkeypatch.setattr(catch.CatchEnvironments, "close", broken)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ZeroDivisionError, match="while closing"):
-        go_on(logdir)  # Not the user's to mend: it keeps its traceback.
+        resume(logdir)  # No user can fix it, so it keeps its traceback.
     assert saved(logdir) == 800
     assert len(handlers) >= 2
     assert before not in handlers
@@ -292,7 +292,7 @@ def test_divergence_and_a_full_disk_end_the_run_with_one_line(
     with monkeypatch.context() as patched:
         patched.setattr(trainer.RunLog, "record_batch", mock.Mock(side_effect=full))
         assert "no space left" in fails(logdir, frames=10**6)
-    # Noticed when it is logged, or before, if an actor can choose no action any more.
+    # It is noticed when it is logged, or earlier, if an actor can choose no action any more.
     for log_seconds in (1000, 1e-9):
         every = {"log_seconds": log_seconds, "checkpoint_seconds": log_seconds}
         diverges = {"learning_rate": 1e30, "frames": 10**6, "allow_changes": True}
@@ -317,7 +317,7 @@ def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(
 
 
 def test_real_atari_trains_and_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 80)  # Games of 20 agent steps.
+    monkeypatch.setattr(atari_emulator, "MAX_FRAMES_PER_GAME", 80)  # Games have 20 agent steps.
     tasks = "pong,crazy_climber"
     train(tmp_path, level_name=tasks, network="shallow", num_actors=4, use_popart=True)
     assert metrics(tmp_path)[-1]["frames"] == 480

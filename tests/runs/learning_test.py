@@ -1,4 +1,4 @@
-"""The system learns: a short run on the real training path masters a game of Catch."""
+"""A short run on the real training path masters a game of Catch."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The suite of docs/own_suite.md, as somebody would write it: trained, tested and reported on."""
+"""The suite of docs/own_suite.md is trained, tested and reported on."""
 
 import json
 import re

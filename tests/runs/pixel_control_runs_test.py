@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -13,6 +12,7 @@ import tensorflow as tf
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.main_program import run
+from tests.fakes.programs import metrics
 
 _TINY = {
     "level_name": "cluttered_catch",
@@ -36,10 +36,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _metrics(logdir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
-
-
 def _last_deconvolution(logdir: Path) -> dict[str, np.ndarray]:
     """Reads what the newest checkpoint holds of the head's last kernel, by name."""
     reader = tf.train.load_checkpoint(str(logdir / "checkpoints"))
@@ -49,17 +45,17 @@ def _last_deconvolution(logdir: Path) -> dict[str, np.ndarray]:
 
 def test_an_agent_trains_and_resumes(trained: Path, tmp_path: Path) -> None:
     assert json.loads((trained / "config.json").read_text())["agent"] == "Pixel-PopArt-IMPALA"
-    assert all(line["pixel_control_loss"] > 0 for line in _metrics(trained))
+    assert all(line["pixel_control_loss"] > 0 for line in metrics(trained))
     for name in ("policy_gradient_norm", "total_gradient_norm"):
-        assert min(_metrics(trained)[0][name].values()) > 0
+        assert min(metrics(trained)[0][name].values()) > 0
     before = _last_deconvolution(trained)
-    assert len(before) == 3  # Itself, and the optimiser's two variables for it.
+    assert len(before) == 3  # The optimiser has two variables for the kernel.
 
     longer = Path(shutil.copytree(trained, tmp_path / "longer"))
     more = {"total_environment_frames": 440, "learning_rate": 1e-9, "allow_changes": True}
     run(**_TINY | more, logdir=str(longer))
-    assert _metrics(longer)[-1]["frames"] == 440
-    assert np.isfinite(_metrics(longer)[-1]["total_loss"])
+    assert metrics(longer)[-1]["frames"] == 440
+    assert np.isfinite(metrics(longer)[-1]["total_loss"])
     for variable, kernel in _last_deconvolution(longer).items():
         if "_optimiser" not in variable:  # It hardly moves in such small steps.
             np.testing.assert_allclose(kernel, before[variable], rtol=0, atol=1e-6)
@@ -74,7 +70,7 @@ def test_impossible_settings_are_refused_before_anything_is_written(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_films_show_maps_of_the_checkpoints_head_beside_the_picture(trained: Path) -> None:
+def test_films_show_maps_of_the_checkpoints_head_next_to_the_picture(trained: Path) -> None:
     run(mode="test", logdir=str(trained), test_num_episodes=3, record_video=True)
     with av.open(str(trained / "videos" / "cluttered_catch.mp4")) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]

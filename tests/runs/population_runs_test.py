@@ -20,7 +20,7 @@ from scalable_agent_popart.population.directory import Event, PopulationDirector
 from scalable_agent_popart.system import hardware
 from tests.fakes.main_program import run
 
-_TINY = {
+TINY = {
     "mode": "pbt",
     "population_size": 2,
     "level_name": "catch5",
@@ -35,11 +35,11 @@ _TINY = {
 
 
 def _config(root: Path, **given: Any) -> Config:
-    return Config.from_flags({**_TINY, "logdir": str(root), **given})
+    return Config.from_flags({**TINY, "logdir": str(root), **given})
 
 
 def _train(root: Path, **given: Any) -> None:
-    run(**{**_TINY, "logdir": str(root), **given})
+    run(**{**TINY, "logdir": str(root), **given})
 
 
 def _refusal(**given: Any) -> str:
@@ -88,7 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> _Trained:
 
 @pytest.fixture
 def population(trained: _Trained, tmp_path: Path) -> Path:
-    """The directory of a copy."""
+    """Returns the directory of a copy."""
     return Path(shutil.copytree(trained.root, tmp_path / "population"))
 
 
@@ -98,13 +98,13 @@ def test_members_are_ordinary_runs_that_were_compared(trained: _Trained) -> None
         values = _saved(trained.root, number)
         assert [event.comparison for event in events] == list(range(len(events)))
         assert values["num_comparisons"] == len(events) - 1
-        assert values["learner/frames"] >= _TINY["total_environment_frames"]
+        assert values["learner/frames"] >= TINY["total_environment_frames"]
         assert len(events) > 1
         # Each is the other's only partner.
         assert {event.partner for event in events[1:]} <= {1 - number, None}
         path = _member(trained.root, number)
         last = json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])
-        assert last["frames"] >= _TINY["total_environment_frames"]
+        assert last["frames"] >= TINY["total_environment_frames"]
         tuned = events[-1].hyperparameters
         assert {name: last[name] for name in tuned} == pytest.approx(tuned)
 
@@ -115,7 +115,7 @@ def test_members_that_take_turns_share_what_is_traced(trained: _Trained) -> None
     assert trained.num_steps_traced == factory.num_actor_threads(trained.config)
 
 
-def test_a_finished_population_is_left_as_it_is_and_a_longer_member_goes_on(
+def test_a_finished_population_is_left_as_it_is_and_a_longer_member_resumes(
     population: Path,
 ) -> None:
     before = [_saved(population, number) for number in range(2)]
@@ -139,7 +139,7 @@ def test_other_flags_and_ordinary_runs_are_refused_before_anything_is_written(
     trained: _Trained, tmp_path: Path
 ) -> None:
     before = sorted(trained.root.rglob("*"))
-    given = {**_TINY, "logdir": str(trained.root), "network": "deep"}
+    given = {**TINY, "logdir": str(trained.root), "network": "deep"}
     assert "--network was shallow and is deep" in _refusal(**given)
     alone = {"level_name": "catch5", "num_actors": 10}
     own = str(_member(trained.root, 0))
@@ -147,12 +147,12 @@ def test_other_flags_and_ordinary_runs_are_refused_before_anything_is_written(
     assert "holds a population" in _refusal(**alone, logdir=str(trained.root))
     assert sorted(trained.root.rglob("*")) == before
     (tmp_path / "config.json").write_text("{}")
-    assert "holds a run, not a population" in _refusal(**_TINY, logdir=str(tmp_path))
+    assert "holds a run, not a population" in _refusal(**TINY, logdir=str(tmp_path))
 
 
 @pytest.mark.skipif(hardware.has_gpu(), reason="there is one")
 def test_workers_refuse_to_train_without_the_gpu_that_is_asked_for(tmp_path: Path) -> None:
-    assert "--gpus=1: there is no GPU" in _refusal(**_TINY, gpus=1, logdir=str(tmp_path))
+    assert "--gpus=1: there is no GPU" in _refusal(**TINY, gpus=1, logdir=str(tmp_path))
 
 
 def test_a_given_hyperparameter_is_where_the_member_starts(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
     assert events[1].started_over
     assert events[1].hyperparameters["learning_rate"] <= 5e-3
     # Whatever the hyperparameters, the loss is not finite.
-    always = {**_TINY, "logdir": str(tmp_path / "always"), "baseline_cost": 1e38}
+    always = {**TINY, "logdir": str(tmp_path / "always"), "baseline_cost": 1e38}
     assert "2 times without a comparison" in _refusal(**always | given)
     started_over = [event.started_over for event in _lineage(tmp_path / "always", 0)]
     assert started_over == [False, True, True]
@@ -192,6 +192,6 @@ def test_a_reused_learner_is_as_good_as_new() -> None:
     for variable, value in zip(learner.variables, fresh.variables, strict=True):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
     assert learner.hyperparameters.values() == fresh.hyperparameters.values()
-    # What the graph does not read from variables needs another one.
+    # A setting that the graph does not read from variables needs another learner.
     clipping = dataclasses.replace(second, max_grad_norm=0.0 if second.max_grad_norm else 40.0)
     assert parts.make_learner(clipping, spec) is not learner

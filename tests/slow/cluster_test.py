@@ -1,4 +1,4 @@
-"""Actor jobs and learners of one run are killed at random: it ends and loses little."""
+"""Actor jobs and learners of one run are killed at random, and it still ends and loses little."""
 
 import random
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, logged_frames, metrics, wait_until
 
 _ACTOR_JOBS = 4
 _FRAMES, _FRAMES_BETWEEN_KILLS = 250_000, 4000
@@ -36,9 +36,7 @@ class Jobs(Programs):
         return self.run("--job_name=actor", *self._settings, f"--task={task}")
 
     def frames(self) -> int:
-        """Returns the environment frames of the log's last line."""
-        lines = metrics(self.logdir)
-        return lines[-1]["frames"] if lines else 0
+        return logged_frames(self.logdir)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ _SETTINGS |= {"checkpoint_seconds": 0.5, "log_seconds": 0.1}
 _KILLS = 5
 
 
-def test_killed_levels_come_back_and_a_killed_run_goes_on(
+def test_killed_levels_come_back_and_a_killed_run_resumes(
     engine: Engine, temporary: Path, tmp_path: Path
 ) -> None:
     logdir, chance = tmp_path / "run", random.Random(0)

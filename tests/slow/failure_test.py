@@ -45,7 +45,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 
 
 def saved(logdir: Path) -> tuple[int, np.ndarray]:
-    """Frames and shift in the newest checkpoint; (0, zeros) if there is none."""
+    """Returns frames and shift of the newest checkpoint; (0, zeros) if there is none."""
     newest = tf.train.latest_checkpoint(str(logdir / "checkpoints"))
     if newest is None:
         return 0, np.zeros(5)
@@ -56,11 +56,11 @@ def saved(logdir: Path) -> tuple[int, np.ndarray]:
     )
 
 
-def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
-    """Checkpoints are written all the time, so that some kills fall into the writing."""
+def test_killed_runs_resume_from_the_last_checkpoint(runs: Runs) -> None:
     chance = random.Random(0)
     frames_before = 0
     for _ in range(3):
+        # Checkpoints are written all the time, so that some kills fall into the writing.
         process = runs.start(checkpoint_seconds=1e-9, log_seconds=1e-9)
         goal = frames_before + chance.randrange(1000, 3000)
         wait_until(lambda goal=goal: saved(runs.logdir)[0] >= goal, process)
@@ -79,7 +79,7 @@ def test_killed_runs_go_on_from_the_last_checkpoint(runs: Runs) -> None:
     process = runs.start(total_environment_frames=frames_before + 200)
     assert process.wait(DEADLINE_SECONDS) == 0
     recorded = [line["frames"] for line in metrics(runs.logdir)]
-    assert recorded == sorted(set(recorded))  # Never backwards, none twice.
+    assert recorded == sorted(set(recorded))  # They never go backwards, and none comes twice.
     first_after = next(frame for frame in recorded if frame > frames_before)
     assert first_after == frames_before + 40  # One batch further.
     for line in (runs.logdir / "episodes.jsonl").read_text().splitlines():
@@ -109,7 +109,7 @@ def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path
     assert test.wait(DEADLINE_SECONDS) == 0
     result = json.loads((runs.logdir / "evaluation.json").read_text())
     assert before <= result["frames"] <= saved(runs.logdir)[0]
-    wait_until(lambda: saved(runs.logdir)[0] > result["frames"], training)  # It trains on.
+    wait_until(lambda: saved(runs.logdir)[0] > result["frames"], training)  # It still trains.
     report = runs.run(mode="report", runs=runs.logdir, report_dir=tmp_path / "out")
     assert report.wait(DEADLINE_SECONDS) == 0
     assert training.poll() is None

@@ -1,6 +1,6 @@
-"""Shows that the tests notice small mistakes: makes those of `mutants.toml`, one after the other.
+"""Shows that the tests notice small mistakes, by making those of `mutants.toml` one by one.
 
-Each is made in a copy of the checkout, in which the tests named beside it must then fail:
+Each is made in a copy of the checkout, in which the tests named with it must then fail:
 
   python tests/slow/mutants.py --jobs=2 --only=vtrace
 """
@@ -24,7 +24,7 @@ from typing import NamedTuple
 _LIMIT_SECONDS = 300
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
-# Starts each process of tests as a fork of one that has imported what takes long.
+# Each process of tests is a fork of one that has imported what takes long.
 _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED_ONCE = ["pytest", "sonnet", "tensorflow_probability.python.distributions"]
 
@@ -33,17 +33,17 @@ class Mutant(NamedTuple):
     """A mistake, and the tests that notice it."""
 
     name: str
-    file: str  # Below the root.
-    before: str  # Occurs in the file once,
-    after: str  # and is replaced by this.
-    tests: list[str]  # Below `tests`.
+    file: str  # Its path begins at the root.
+    before: str  # This text occurs in the file once, and `after` replaces it.
+    after: str
+    tests: list[str]  # Their paths begin at `tests`.
 
 
 def copy_checkout(target: Path) -> Path:
     """Copies the files that git tracks, or would if they were added; returns the target."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in filter(None, subprocess.check_output(command, cwd=_ROOT, text=True).split("\0")):
-        if (_ROOT / name).is_file():  # Not deleted.
+        if (_ROOT / name).is_file():  # It may have been deleted.
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(_ROOT / name, target / name)
     return target
@@ -58,7 +58,7 @@ def run_pytest(tests: list[str], checkout: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.chdir(checkout)
-    # What tests start is of this copy, too; bytecode may be another mutant's of that second.
+    # Programs that tests start are this copy's, too. Bytecode may be another mutant's.
     sys.path.insert(0, str(checkout))
     sys.dont_write_bytecode = True
     os.environ |= {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -96,7 +96,7 @@ def main() -> int:
             sys.exit(f"{name}: the text occurs {count} times in {file}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _FORKS.set_forkserver_preload(_IMPORTED_ONCE)
-    checkouts: queue.SimpleQueue[Path] = queue.SimpleQueue()  # That nobody uses now.
+    checkouts: queue.SimpleQueue[Path] = queue.SimpleQueue()  # Nobody uses these now.
 
     def catches(mutant: Mutant) -> bool:
         checkout, start = checkouts.get(), time.monotonic()

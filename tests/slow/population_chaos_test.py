@@ -1,4 +1,4 @@
-"""Members of a population are killed at random: all they leave is whole, and all reach the end."""
+"""Members of a population are killed at random, leave whole files, and all reach the end."""
 
 import contextlib
 import json
@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
-from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, logged_frames, wait_until
 
 _MEMBERS, _KILLS, _FRAMES = 4, 14, 200_000
-_MAX_WAIT_SECONDS = 4.0  # From a member's first progress to its death.
+_MAX_WAIT_SECONDS = 4.0  # A member dies so soon after its first progress.
 _COMPARISON_SECONDS = 0.3
 
 
@@ -34,9 +34,10 @@ def test_members_that_are_killed_leave_nothing_half_made(tmp_path: Path) -> None
             victim = generator.choice(alive)
             folder, process = folders[victim], members[victim]
             # The log is cut back to the checkpoint when the member resumes, and grows again.
-            _wait(process, lambda own=folder, known=reached[victim]: _frames(own) > known)
+            known = reached[victim]
+            _wait(process, lambda own=folder, past=known: logged_frames(own.path) > past)
             time.sleep(generator.uniform(0, _MAX_WAIT_SECONDS))
-            if kill % 2:  # Soon after the fitness is published, so that many are in a comparison.
+            if kill % 2:  # Many are in a comparison soon after the fitness is published.
                 published = _inode(folder)
                 _wait(process, lambda own=folder, known=published: _inode(own) != known)
                 time.sleep(generator.uniform(0, _COMPARISON_SECONDS))
@@ -48,7 +49,7 @@ def test_members_that_are_killed_leave_nothing_half_made(tmp_path: Path) -> None
             members[victim] = programs.run(*settings, f"--pbt_member={victim}")
         for folder, process in zip(folders, members, strict=True):
             assert process.wait(DEADLINE_SECONDS) == 0
-            assert _frames(folder) >= _FRAMES
+            assert logged_frames(folder.path) >= _FRAMES
             _examine(folder)
     assert any(in_comparison), "no kill fell into a comparison"
 
@@ -57,18 +58,13 @@ def _wait(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None
     wait_until(lambda: condition() or process.poll() is not None)
 
 
-def _frames(member: MemberDirectory) -> int:
-    lines = metrics(member.path)
-    return lines[-1]["frames"] if lines else 0
-
-
 def _inode(member: MemberDirectory) -> int | None:
     path = member.path / "fitness.json"
     return path.stat().st_ino if path.exists() else None
 
 
 def _read(checkpoint: str) -> dict[str, Any]:
-    """Reads every value in a checkpoint, which raises if it is damaged."""
+    """Reads every value in a checkpoint; raises an error if it is damaged."""
     reader = tf.train.load_checkpoint(checkpoint)
     names = reader.get_variable_to_shape_map()
     return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
@@ -81,7 +77,7 @@ def _examine(own: MemberDirectory) -> bool:
     """
     newest = tf.train.latest_checkpoint(str(own.checkpoints))
     if newest is None:
-        return False  # It died before the first.
+        return False  # It died before its first checkpoint.
     values = _read(newest)
     lines = own.lineage.read_bytes()[: int(values["lineage_length"])].splitlines()
     events = [Event(**json.loads(line)) for line in lines]

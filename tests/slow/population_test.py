@@ -15,23 +15,12 @@ from tests.fakes.programs import (
     Programs,
     children,
     is_alive,
-    metrics,
+    logged_frames,
     wait_until,
 )
+from tests.runs.population_runs_test import TINY
 
-_TINY = {
-    "mode": "pbt",
-    "population_size": 2,
-    "level_name": "catch5",
-    "use_popart": True,
-    "num_actors": 10,
-    "batch_size": 4,
-    "unroll_length": 10,
-    "pbt_burn_in_frames": 200,
-    "pbt_episodes": 20,
-    "total_environment_frames": 600,
-    "log_seconds": 0.01,
-}
+_TINY = {**TINY, "log_seconds": 0.01}
 
 
 class _Population(Programs):
@@ -43,8 +32,7 @@ class _Population(Programs):
         self._members = [PopulationDirectory(str(root)).member(number) for number in range(2)]
 
     def frames(self, number: int) -> int:
-        lines = metrics(self._members[number].path)
-        return lines[-1]["frames"] if lines else 0
+        return logged_frames(self._members[number].path)
 
     def saved_frames(self, number: int) -> int:
         return saved_frames(self._members[number].checkpoints) or 0

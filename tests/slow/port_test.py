@@ -25,7 +25,7 @@ from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutR
 from scalable_agent_popart.distributed.learner_pb2_grpc import LearnerStub
 from scalable_agent_popart.distributed.link import open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, logged_frames, wait_until
 
 _NOBODY = 65534
 _NUM_MESSAGES, _MESSAGES_PER_CONNECTION = 10_000, 10
@@ -61,8 +61,7 @@ class Run:
         )
 
     def frames(self) -> int:
-        lines = metrics(self.directory)
-        return lines[-1]["frames"] if lines else 0
+        return logged_frames(self.directory)
 
     def actor_keys(self) -> keys.Keys:
         return keys.load(self.directory / "keys", keys.ACTOR)
@@ -94,7 +93,7 @@ def test_another_user_without_keys_gets_no_answer(run: Run) -> None:
     run.start("--job_name=actor", "--task=0")
     wait_until(lambda: run.frames() > 0)
     for path in (run.directory.parent, *run.directory.parent.parents[:2]):
-        path.chmod(0o755)  # So that it is the keys' own rights that keep the stranger out.
+        path.chmod(0o755)  # Only the keys' own rights keep the stranger out.
     command = [sys.executable, "-m", "tests.fakes.stranger", run.address, str(run.directory)]
     told = json.dumps({"authority": run.actor_keys().authority.decode()})
     result = subprocess.run(
@@ -134,7 +133,7 @@ class Fuzzer:
         before = b""
         if kind == "noise":
             method = self._random.choice(("Status", "Put", "Weights", "Handshake"))
-            # A field of a number that no field has, so that it is never a message by chance.
+            # No field has the number 0, so that it is never a message by chance.
             return method, b"", b"\0" + self._random.randbytes(self._random.randrange(10_000))
         if kind == "unreadable":
             return "Put", b"", put.SerializeToString()[:-1]
@@ -144,7 +143,7 @@ class Fuzzer:
             put.leaves.append(b"x")
         elif kind == "count":
             put.count = self._random.choice((0, 2, 9, 2**32 - 1))
-        elif kind == "field":  # The task.
+        elif kind == "field":  # The first leaf is the task.
             task = self._random.choice((5, -1, 2**31 - 1))
             put.leaves[0] = task.to_bytes(4, "little", signed=True)
         elif kind == "replay":
@@ -156,7 +155,7 @@ class Fuzzer:
         return "Put", before, put.SerializeToString()
 
 
-def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
+def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
     learner = run.start_learner()
     run.start("--job_name=actor", "--task=0")
     wait_until(lambda: run.frames() > 0)
@@ -182,7 +181,7 @@ def test_rubbish_with_keys_costs_a_line_a_client(run: Run) -> None:
             memory.append(memory_mib(learner.pid))
     channel.close()
     frames, tenth = run.frames(), len(memory) // 10
-    # Training takes and returns some memory all the time: what stays is the least of a while.
+    # Training takes and returns some memory all the time, so the least of a while is compared.
     warm = min(memory[tenth : 2 * tenth])
     grown = min(memory[-tenth:]) - warm
     print(f"{codes}, {num_dropped} clients dropped, memory {warm:.0f} MiB and {grown:+.1f}")
@@ -203,7 +202,7 @@ class Light:
             own.authority, own.private_key, own.certificate
         )
         self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
-        self.sent: list[float] = []  # When a rollout was taken.
+        self.sent: list[float] = []  # The times at which a rollout was taken.
 
     async def play(self, leaves: list[bytes], handshake: HandshakeRequest) -> None:
         await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))

@@ -1,4 +1,4 @@
-"""The promises of the Slurm script, on a real Slurm; stand-ins play most of the experiments."""
+"""The Slurm script keeps its promises on a real Slurm; stand-ins play most of the experiments."""
 
 import fcntl
 import json
@@ -30,7 +30,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 class Submission:
-    """A job, a part of which fills a node; `behaviour` says what each part's stand-in does."""
+    """A job whose every part fills a node; `behaviour` is what each part's stand-in does."""
 
     def __init__(self, slurm: SlurmCluster, directory: Path):
         self.slurm = slurm
@@ -71,7 +71,7 @@ class Submission:
 
     @property
     def jobs(self) -> list[str]:
-        """Learner, actors and evaluator, as the run directory has them."""
+        """Returns the numbers of learner, actors and evaluator, as the run directory has them."""
         lines = (self.logdir / "slurm_jobs").read_text().splitlines()
         return lines[0].split()
 
@@ -84,11 +84,11 @@ class Submission:
         return self.show("JobState")
 
     def show(self, field: str) -> list[str]:
-        """What Slurm knows of each part."""
+        """Returns what Slurm knows of each part."""
         return [self._show(task, field) for task in self.tasks]
 
     def _show(self, job: str, field: str) -> str:
-        # Tasks that were cancelled before they ran are known by their array's number alone.
+        # Slurm knows tasks that were cancelled before they ran by their array's number alone.
         for known in (job, job.partition("_")[0]):
             shown = self.slurm.run("scontrol", "show", "job", "-o", known, check=False)
             if shown.startswith("JobId="):
@@ -100,7 +100,7 @@ class Submission:
         self.slurm.run("scancel", "--batch", "--signal=USR1", task)
 
     def has_its_logs(self) -> bool:
-        """Tells whether each part has one, named by the learner's job, and there are no others."""
+        """Returns whether there is a log of each part, named by the learner's job, and no other."""
         parts = ("learner", "actor-0", "actor-1", "evaluator")
         names = {f"duel-{self.jobs[0]}-{part}.log" for part in parts}
         return {path.name for path in self.directory.glob("*.log")} == names
@@ -109,12 +109,12 @@ class Submission:
         return [len(starts(self.directory, part)) for part in _PARTS]
 
     def hurry(self) -> None:
-        """Spares what was queued again its two minutes, but not the second that Slurm needs."""
+        """Starts jobs that were queued again at once, without their two minutes of waiting."""
         parts = zip(self.tasks, self.states(), self.show("Restarts"), strict=True)
         for task, state, restarts in parts:
             if state == "PENDING" and restarts != "0" and (task, restarts) not in self._hurried:
                 self._hurried.add((task, restarts))
-                time.sleep(2)
+                time.sleep(2)  # Slurm needs a second.
                 self.slurm.run("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
     def wait_for(self, *num_starts: int) -> None:
@@ -157,7 +157,7 @@ def test_time_limit_saves_and_queues_again(job: Submission) -> None:
     assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in told)
     assert [each["devices"] for each in told][1:] == ["-1"] * 3
     assert "--learner_address=127.0.0.1:0" in told[0]["arguments"]
-    # Where the launcher of a zip looks for Python.
+    # The launcher of a zip looks for Python there.
     assert all(each["path"].startswith(f"{Path(sys.executable).parent}:") for each in told)
 
 
@@ -187,7 +187,7 @@ def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
 def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None:
     assert job.submit().returncode == 0
     job.wait_for(1, 1, 1, 1)
-    with (job.logdir / "lock").open("w") as lock:  # As that one would hold it.
+    with (job.logdir / "lock").open("w") as lock:  # The lost learner would hold it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         job.slurm.run("scontrol", "requeue", job.jobs[0])
         log = job.directory / f"duel-{job.jobs[0]}-learner.log"
@@ -285,7 +285,7 @@ def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
     time.sleep(2)
     (job.directory / "slow_disk").unlink()
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
-    assert (job.directory / "learner.saving").read_text() == "TERM\n"  # Once.
+    assert (job.directory / "learner.saving").read_text() == "TERM\n"  # It came once.
     assert job.states() == ["CANCELLED"] * 4
     assert (job.directory / "learner.saved").exists()
     assert job.num_starts() == [1, 1, 1, 1]
@@ -299,7 +299,7 @@ def test_errors_are_one_line(job: Submission) -> None:
     assert not (job.directory / "runs").exists()
 
 
-def test_the_program_itself_goes_on_after_its_time_limit_to_the_end(job: Submission) -> None:
+def test_the_program_itself_resumes_after_its_time_limit(job: Submission) -> None:
     assert job.submit(program="experiment.py").returncode == 0
     wait_until(lambda: bool(metrics(job.logdir)))
     address = (job.logdir / "learner.json").read_text()

@@ -7,10 +7,10 @@ import numpy as np
 from tests.fakes.process_environments import Counting, Dying
 from tests.unit.suites.process_pool_test import MakePool, make_pool, play, steps_of
 
-__all__ = ["make_pool"]  # A fixture.
+__all__ = ["make_pool"]  # It is a fixture.
 
 
-def test_a_pool_goes_on_through_a_hundred_deaths(make_pool: MakePool) -> None:
+def test_a_pool_survives_a_hundred_deaths(make_pool: MakePool) -> None:
     pool = make_pool(*[functools.partial(Dying, 12, 7)] * 4, Counting)
     received = play(pool, lambda ready: pool.restarts.sum() == 100)
     for i in range(4):

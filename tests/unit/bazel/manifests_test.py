@@ -53,7 +53,7 @@ def _labels(objects: _Objects, name: str) -> dict[str, str]:
 
 
 def _connects(objects: _Objects, sender: dict[str, str], receiver: dict[str, str]) -> bool:
-    """Plays the cluster: a pod that any policy selects is open only where a policy says so."""
+    """Returns whether policies let a pod connect; one that any selects is otherwise closed."""
     policies = [each["spec"] for (kind, _), each in objects.items() if kind == "NetworkPolicy"]
     over = [p for p in policies if p["podSelector"]["matchLabels"].items() <= receiver.items()]
     assert over, "a pod that no policy selects is open to all"
@@ -81,7 +81,7 @@ def test_processes_are_told_who_they_are_and_start_again(
         assert container["args"] == [*_FLAGS, f"--job_name={role}", *own[role]]
         spec = objects["Job", role]["spec"]
         assert ("podFailurePolicy" in spec) == (role != "actor")
-        # Kubernetes refuses other combinations.
+        # Kubernetes refuses other combinations of these.
         never = _pod(objects, role)["restartPolicy"] == "Never"
         assert never == (spec["podReplacementPolicy"] == "Failed") == ("podFailurePolicy" in spec)
         limit = "backoffLimitPerIndex" if role == "actor" else "backoffLimit"

@@ -17,7 +17,7 @@ from tests.fakes.programs import ROOT
 _FLAGS = ("--level_name=dmlab30", "--dataset_path=it's a $folder")
 _POPULATION = ("--mode=pbt", "--population_size=24")
 
-# Numbers jobs 1, 2, ... and writes down what is asked for them.
+# It numbers jobs 1, 2, ... and writes down their options.
 _SBATCH = """\
 #!/usr/bin/env bash
 printf '%s\\n' "$*" >>submitted

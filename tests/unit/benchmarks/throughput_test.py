@@ -1,4 +1,4 @@
-"""The benchmark writes what it promises; how fast anything is, no test judges."""
+"""The benchmark writes what it promises; no test judges how fast anything is."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ _BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 _TINY = "--level_name=catch5 --num_actors=5 --batch_size=2 --unroll_length=5 --precision=float32"
 
 
-def test_training_is_reported_beside_the_bare_rates(
+def test_training_is_reported_next_to_the_bare_rates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(_BENCHMARKS))

@@ -1,4 +1,4 @@
-"""tools/record_starts.py: the starts that it samples from played games, and its files."""
+"""The starts that tools/record_starts.py samples from played games, and its files."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ OPTIONS = EnvironmentOptions(4, 2, 2, "full", training=False)
 
 
 class _Counting:
-    """Plays games of 3, 1 and 8 steps; a state is its place in all, and the seventh has a fault."""
+    """Plays games of 3, 1 and 8 steps; a state is its index, and the seventh has a fault."""
 
     def __init__(self, *_: Any):
         self._steps = enumerate([False, False, True, True, *[False] * 7, True])
@@ -76,7 +76,7 @@ def test_every_step_is_as_likely_a_start_as_any_other(monkeypatch: pytest.Monkey
         chosen = [state[0] for state in states]
         counts[chosen] += 1
         firsts[chosen[0]] += 1
-    eligible = [0, 1, 4, 5, 7, 8, 9, 10]  # Not the last of a game, nor the seventh.
+    eligible = [0, 1, 4, 5, 7, 8, 9, 10]  # The last of a game and the seventh are not.
     assert counts.sum() == counts[eligible].sum() == 3 * repetitions
     for found, probability in ((counts, 3 / 8), (firsts, 1 / 8)):
         deviation = np.sqrt(repetitions * probability * (1 - probability))

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from absl import flags
 
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, metrics, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, logged_frames, metrics, wait_until
 
 _ENDLESS = 10**9
 _FIRST_SEED = 1_000_000  # It is the first of those that are a search's alone.
@@ -42,8 +42,7 @@ class Experiment:
         return self.folder / "runs" / f"{name}-1"
 
     def frames(self, name: str) -> int:
-        lines = metrics(self.run_path(name))
-        return lines[-1]["frames"] if lines else 0
+        return logged_frames(self.run_path(name))
 
     def processes(self, name: str) -> list[dict[str, Any]]:
         lines = (self.run_path(name) / "processes.jsonl").read_text().splitlines()
@@ -54,7 +53,7 @@ class Experiment:
 
     @contextlib.contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Starts the tool; whatever becomes of the test, nothing of it is left."""
+        """Starts the tool, and kills it after the test."""
         command = [sys.executable, str(self.folder / "tools" / "run_experiment.py")]
         command += [f"--logdir={self.folder / 'runs'}", f"--report_dir={self.folder / 'report'}"]
         process = subprocess.Popen(
@@ -185,12 +184,12 @@ def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experi
     assert (found["seconds"], found["largest_memory_mib"]) == (2, 2)
 
 
-def test_a_run_waits_after_its_turn_if_it_has_got_on(experiment: Experiment) -> None:
+def test_a_run_waits_after_its_turn_if_it_made_progress(experiment: Experiment) -> None:
     slow = experiment.flag_file("slow", _ENDLESS, "--fake=slow")
     fast = experiment.flag_file("fast", _ENDLESS)
     with experiment.running("--places=1", "--turn_minutes=0.01", slow, fast) as process:
         wait_until((experiment.run_path("slow") / "config.json").exists, process)
-        time.sleep(0.8)  # More than a turn.
+        time.sleep(0.8)  # It is more than a turn.
         assert experiment.frames("fast") == 0
         (experiment.folder / "runs" / "go").touch()
         wait_until(lambda: experiment.frames("fast") > 0, process)
@@ -217,7 +216,7 @@ def test_a_signal_saves_what_trains_and_leaves_nothing(experiment: Experiment, n
         assert len(experiment.processes(name)) == 1
 
 
-def test_a_run_that_fails_is_named_and_the_others_go_on(experiment: Experiment) -> None:
+def test_a_run_that_fails_is_named_and_the_others_continue(experiment: Experiment) -> None:
     bad, good = experiment.flag_file("bad", 300, "--fake=fail"), experiment.flag_file("good")
     code, error = experiment.run("--places=1", bad, good)
     assert code == 1

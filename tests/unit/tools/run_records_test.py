@@ -1,4 +1,4 @@
-"""What is kept of runs beside a report, with real records."""
+"""What is kept of runs next to a report, with real records."""
 
 import dataclasses
 import json
