@@ -8,9 +8,9 @@ FROM $BASE AS program
 ARG CUDA
 # The path of a wheel of DeepMind Lab in this folder, as wheels/deepmind_lab-1.0-[...].whl.
 ARG LAB_WHEEL
-# More packages of Debian.
+# Names of more packages of Debian.
 ARG PACKAGES
-# Where packages come from is pip's to know: by these, or by its configuration as the secret "pip".
+# These, or pip's configuration as the secret "pip", say where packages come from.
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 
@@ -41,7 +41,7 @@ COPY tools tools
 COPY scalable_agent_popart scalable_agent_popart
 RUN chmod -R a+rX . && python -m compileall -q .
 
-# With --target=test: the tests, and what they need.
+# --target=test makes this stage, with the tests and what they need.
 FROM program AS test
 ARG PIP_INDEX_URL
 ARG PIP_CERT
@@ -55,7 +55,7 @@ ENTRYPOINT ["python", "-m", "pytest", "-p", "no:cacheprovider"]
 CMD ["-n", "2", "--dist", "worksteal"]
 
 FROM program
-# The commit that this folder holds, which runs record.
+# Runs record the commit that this folder holds.
 ARG REVISION
 LABEL org.opencontainers.image.revision=$REVISION
 ENV GIT_REVISION=$REVISION

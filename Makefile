@@ -1,5 +1,4 @@
-# Everything is installed into $(VENV) on first use.
-# The first of these that runs and can make a virtual environment.
+# Everything is installed into $(VENV) on first use, which the first of these Pythons makes.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do \
   $$python -c 'import ensurepip, venv' 2> /dev/null && echo $$python && break; done)
 VENV ?= .venv
@@ -7,8 +6,8 @@ PY = $(VENV)/bin/python
 
 .PHONY: demo test test-slow docs lint lock install
 
-# Trains on a game of Atari, then IMPALA beside PopArt-IMPALA on five tasks whose rewards differ by
-# a factor of 10,000, and reports on both, in some minutes.
+# Trains on a game of Atari, then IMPALA and PopArt-IMPALA on five tasks whose rewards differ by a
+# factor of 10,000, and reports on both, in some minutes.
 demo: install
 	$(PY) experiment.py --flagfile=configs/demo/krull-popart.flags --logdir=runs/demo/krull
 	$(PY) experiment.py --mode=test --test_num_episodes=10 --logdir=runs/demo/krull
@@ -21,7 +20,7 @@ demo: install
 test: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20
 
-# What kills processes again and again, or takes minutes; and DmLab's tests with the real engine.
+# These tests kill processes again and again, take minutes, or need DmLab's real engine.
 test-slow: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20 -m slow
 
@@ -53,7 +52,7 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml $(wildcard requirements/*.txt)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python 3.11, 3.12 or 3.13 here that makes environments; try PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)  # Remove it to have it made of another Python.
+	$(PYTHON) -m venv $(VENV)  # Remove it to change to another Python.
 	$(PY) -m pip install --quiet --no-deps --require-hashes --requirement \
 	  requirements/python$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
