@@ -141,9 +141,8 @@ def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
     record = json.loads(log.read_text())
     record["flags"] = _without_places(record["flags"])
     for change in record.get("history", ()):
-        befores, afters = zip(*change["changed"].values(), strict=True)
-        parts = (dict(zip(change["changed"], values, strict=True)) for values in (befores, afters))
-        before, after = map(_without_places, parts)
+        pairs = change["changed"].items()
+        before, after = (_without_places({n: pair[i] for n, pair in pairs}) for i in (0, 1))
         change["changed"] = {name: (before[name], after[name]) for name in before.keys() & after}
     text = (json.dumps(record, indent=2) + "\n").encode()
     member = tarfile.TarInfo(name)

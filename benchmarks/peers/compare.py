@@ -13,15 +13,14 @@ environments that cost nothing, which shows what the systems' own work takes.
 
 import argparse
 import json
-import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from scalable_agent_popart.system import supervisor
@@ -97,7 +96,7 @@ def python_of(environments: Path, name: str | None) -> Path:
 
 
 def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
-    """Measures once; returns the contender's own JSON, or `failed` with the end of its output."""
+    """Measures once and returns the contender's own JSON; a failure ends the comparison."""
     script, *arguments = contender.command
     with tempfile.TemporaryDirectory() as directory:
         result, output = Path(directory) / "result.json", Path(directory) / "output"
@@ -114,27 +113,12 @@ def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
             finally:
                 child.send_signal(signal.SIGTERM)
                 child.wait(60)
-        if status == 0 and result.exists():
-            return json.loads(result.read_text())
-        reason = f"no end after {_TIMEOUT_SECONDS:.0f} s" if status is None else status
-        return {"failed": reason, "output": supervisor.tail(output, 4000)}
+        if status != 0:
+            sys.exit(f"{script} ended with {status}:\n{supervisor.tail(output, 4000)}")
+        return json.loads(result.read_text())
 
 
-def summary(repeats: list[dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Returns every contender's rates, and how many times as fast ours is in each repeat."""
-    rows = []
-    for name in repeats[0]:
-        speeds = [(r["ours"].get(_RATE), r[name].get(_RATE)) for r in repeats]
-        rates = [theirs for _, theirs in speeds if theirs]
-        ratios = [first / theirs for first, theirs in speeds if first and theirs]
-        row: dict[str, Any] = {"name": name, "rates": rates, "ratios": ratios, "runs": len(repeats)}
-        row["median_rate"] = statistics.median(rates) if rates else None
-        row["median_ratio"] = statistics.median(ratios) if ratios else None
-        rows.append(row)
-    return rows
-
-
-def main() -> int:
+def main() -> None:
     """Measures everything, prints the medians and writes the JSON file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -156,23 +140,20 @@ def main() -> int:
     for number in range(1, options.repeats + 1):
         repeats.append({})
         for name, contender in contenders.items():
-            result = repeats[-1][name] = run(contender, options)
-            if "failed" in result:
-                print(f"{name} FAILED ({result['failed']}):\n{result['output']}")
-            else:
-                print(f"{number}: {name}: {result[_RATE]:,.1f} agent steps/s", flush=True)
-    rows = summary(repeats)
-    print("\nmedian agent steps/s, how many times as fast ours is, runs that failed:")
-    for row in rows:
-        rate, ratio = row["median_rate"] or math.nan, row["median_ratio"] or math.nan
-        failed = row["runs"] - len(row["rates"])
-        print(f"{row['name']:<32}{rate:>10,.1f}{ratio:>8.2f}{failed:>4}")
+            repeats[-1][name] = run(contender, options)
+            print(f"{number}: {name}: {repeats[-1][name][_RATE]:,.1f} agent steps/s", flush=True)
+    rows = []
+    print("\nmedian agent steps/s, and how many times as fast ours is:")
+    for name in contenders:
+        rates = [repeat[name][_RATE] for repeat in repeats]
+        ratios = [repeat["ours"][_RATE] / repeat[name][_RATE] for repeat in repeats]
+        medians = {"median_rate": median(rates), "median_ratio": median(ratios)}
+        rows.append({"name": name, "rates": rates, "ratios": ratios, "runs": len(rates), **medians})
+        print(f"{name:<32}{medians['median_rate']:>10,.1f}{medians['median_ratio']:>8.2f}")
     if options.json:
         record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
-        record["repeats"] = repeats
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
-    return int(any(len(row["rates"]) < row["runs"] for row in rows))
+        options.json.write_text(json.dumps({**record, "repeats": repeats}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
