@@ -25,7 +25,6 @@ population, which is scored by its members' training episodes and not tested. Ne
 """
 
 import collections
-import contextlib
 import json
 import math
 import os
@@ -33,7 +32,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +69,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A process that was asked to stop ends with one of these exit codes.
 _STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
+_IDLE = object()
 
 
 class PlannedRun(NamedTuple):
@@ -89,48 +89,46 @@ class PlannedRun(NamedTuple):
         return self.path.parent / f"{self.path.name}.log"
 
 
-class Process:
-    """A process of the experiment that trains a run or tests it, on given cores.
+def _process(
+    run: PlannedRun,
+    arguments: Sequence[str],
+    cores: Sequence[int],
+    group: Group,
+    stops: Sequence[int],
+    turn_seconds: float = math.inf,
+) -> Generator[None, None, int]:
+    """Trains or tests a run on given cores; yields until its process has ended.
 
-    Attributes:
-      turn_ends: when the run is to wait, if it has made progress, by the clock `time.monotonic`.
+    The process is asked to end by a signal in `stops`, and at the end of a turn in which it made
+    progress. Returns its exit code, or raises UserError if it failed.
     """
-
-    def __init__(
-        self,
-        run: PlannedRun,
-        cores: list[int],
-        group: Group,
-        arguments: Sequence[str],
-        turn_seconds: float = math.inf,
-    ):
-        self.run = run
-        self.cores = cores
-        self.trains = "--mode=test" not in arguments
-        self._frames = run_records.frames(run.path)  # When it began.
-        command = [*arguments, f"--logdir={run.path}"]
-        print(f"{run.path}: {' '.join(command)}", flush=True)
-        run.output.parent.mkdir(parents=True, exist_ok=True)
-        with open(run.output, "ab") as output:
-            self.child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
-        os.sched_setaffinity(self.child.pid, cores)  # Threads that it starts inherit them.
-        self.turn_ends = self.child.began + turn_seconds
-
-    @property
-    def has_trained(self) -> bool:
-        """Returns whether the run has made progress since this process began."""
-        return run_records.frames(self.run.path) > self._frames
-
-    def handle_exit(self) -> int:
-        """Waits for the end and records it; returns the exit code, or raises UserError."""
-        code = self.child.wait()
-        assert code is not None
-        if self.has_trained:
-            seconds = time.monotonic() - self.child.began
-            run_records.record_process(self.run.path, seconds, self.child.max_memory_kib)
-        if code not in (0, *_STOPPED):
-            raise UserError(f"{self.run.path} failed (exit code {code}); see {self.run.output}")
-        return code
+    before = run_records.frames(run.path)
+    command = [*arguments, f"--logdir={run.path}"]
+    print(f"{run.path}: {' '.join(command)}", flush=True)
+    run.output.parent.mkdir(parents=True, exist_ok=True)
+    with open(run.output, "ab") as output:
+        child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
+    os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
+    turn_ends, is_over, asked = child.began + turn_seconds, False, False
+    try:
+        while child.wait(0) is None:
+            yield
+            if time.monotonic() > turn_ends:
+                turn_ends += turn_seconds
+                is_over = run_records.frames(run.path) > before
+            if (stops or is_over) and not asked:
+                child.send_signal(signal.SIGTERM)
+                asked = True
+    finally:
+        child.send_signal(signal.SIGTERM)  # An error elsewhere ends it as well.
+        code = child.wait()
+        if run_records.frames(run.path) > before:
+            seconds = time.monotonic() - child.began
+            run_records.record_process(run.path, seconds, child.max_memory_kib)
+    assert code is not None
+    if code not in (0, *_STOPPED):
+        raise UserError(f"{run.path} failed (exit code {code}); see {run.output}")
+    return code
 
 
 def _train(
@@ -143,53 +141,40 @@ def _train(
 
     Stops once there is a signal in `stops`. Returns a line for each run that failed.
     """
-    places = min(FLAGS.places or num_cores(), len(runs))
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
-    cores = sorted(os.sched_getaffinity(0))
-    enough = places <= len(cores)
-    free = [cores[i::places] if enough else cores for i in range(places)]
-    active: list[Process] = []
     failures: list[str] = []
     turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
     test = ["--mode=test"]
     if (num_episodes := FLAGS.test_num_episodes) is not None:
         test.append(f"--test_num_episodes={num_episodes}")
+
+    def work(group: Group, cores: Sequence[int]) -> Generator[None, None, None]:
+        """Takes one run after the other; yields while a process is at work."""
+        while waiting and not stops:
+            run = waiting.popleft()
+            train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
+            try:
+                code = yield from _process(run, train, cores, group, stops, turn_seconds)
+                if tests and not (code or stops or run_records.is_tested(run.path, num_episodes)):
+                    named = _level_name(run.flag_file, more_flags)
+                    code = yield from _process(run, [*test, *named], cores, group, stops)
+                if code:
+                    waiting.append(run)
+            except UserError as error:
+                print(error, flush=True)
+                failures.append(str(error))
+
+    places = min(FLAGS.places or num_cores(), len(runs))
+    cores = sorted(os.sched_getaffinity(0))
     with Group() as group:
+        shares = [cores[i::places] if places <= len(cores) else cores for i in range(places)]
+        active = [work(group, share) for share in shares]
         try:
-            while (waiting or active) and not stops:
-                while waiting and free:
-                    run = waiting.popleft()
-                    train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-                    active.append(Process(run, free.pop(0), group, train, turn_seconds))
+            while active := [place for place in active if next(place, _IDLE) is not _IDLE]:
                 time.sleep(_POLL_SECONDS)
-                for process in list(active):
-                    run = process.run
-                    if process.child.wait(0) is None:
-                        if time.monotonic() > process.turn_ends:
-                            process.turn_ends += turn_seconds
-                            if process.has_trained:
-                                process.child.send_signal(signal.SIGTERM)
-                                process.turn_ends = math.inf
-                        continue
-                    active.remove(process)
-                    try:
-                        untested = tests and process.trains
-                        if process.handle_exit():
-                            waiting.append(run)
-                        elif untested and not run_records.is_tested(run.path, num_episodes):
-                            named = _level_name(run.flag_file, more_flags)
-                            active.append(Process(run, process.cores, group, [*test, *named]))
-                            continue
-                    except UserError as error:
-                        print(error, flush=True)
-                        failures.append(str(error))
-                    free.append(process.cores)
         finally:
-            for process in active:
-                process.child.send_signal(signal.SIGTERM)
-            for process in active:
-                with contextlib.suppress(UserError):
-                    process.handle_exit()
+            for place in active:
+                place.close()
     return failures
 
 
