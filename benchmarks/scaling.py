@@ -2,8 +2,8 @@
 
   python benchmarks/scaling.py
 
-Prints a table in Markdown. For so many environments it has the agent steps per second that actors
-could make, what the learner's port and network then carry, and what limits the run first. The
+Prints a table in Markdown. Each row has the agent steps per second that the actors of so many
+environments could make, what the learner's port and network carry, and what limits the run. The
 constants are what benchmarks/throughput.py and benchmarks/wire.py measured for the deep network
 on Atari, on a machine of two cores.
 """

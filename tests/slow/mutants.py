@@ -53,7 +53,7 @@ def run_pytest(tests: list[str], checkout: Path, log: Path) -> None:
     """Runs tests in this process up to the first failure, and exits with pytest's code."""
     import pytest  # noqa: PLC0415 - imported in the server.
 
-    os.setsid()  # So that what the tests have started can be killed with them.
+    os.setsid()  # Programs that the tests have started can be killed with them.
     with open(log, "w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)

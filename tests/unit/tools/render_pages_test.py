@@ -47,7 +47,7 @@ def _render(folder: Path, text: str) -> str:
         ),
         ('{{ summary | lead("", "C", "A", "median_member") | interval }}', "2.0 [1.0, 3.0]"),
         ('{{ speed.rates | span(".1f") }}, {{ speed.rates | median }}', "1.0 to 4.0, 2.5"),
-        # Of 1 and 3 the mean is 2, its standard error 1, and the quantile of Student's t 12.7.
+        # The mean of 1 and 3 is 2, its standard error 1, and the quantile of Student's t 12.7.
         ('{{ speed.repeats | map(attribute="of.a") | mean_interval(".1f") }}', "2.0 [-10.7, 14.7]"),
         ('{{ (speed.peers | named("that, tuned")).rate | number(",.1f") }}', "20.0"),
         (

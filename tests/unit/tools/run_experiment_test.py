@@ -307,7 +307,7 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     search = importlib.import_module("search")
     runs = []
-    # Of three runs only one has finished Pong. The first has learned Boxing, and forgets it later.
+    # Only one of three runs has finished Pong. The first has learned Boxing, and forgets it later.
     games = ({"boxing": 12.0, "pong": 21.0}, {"boxing": 5.0}, {"boxing": 0.1})
     for number, returns in enumerate(games):
         path = tmp_path / str(number)
