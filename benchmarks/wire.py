@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -86,29 +87,24 @@ def send(address: str, directory: Path) -> None:
 
 def fetch(num_clients: int) -> float:
     """Measures the bytes of weights per second that threads, each with a connection, fetch."""
-    fetched = [0] * num_clients
-    over = threading.Event()
-    with _port(bytes(_WEIGHT_BYTES)) as (port, _, directory):
+    connected = threading.Barrier(num_clients)
+    with (
+        _port(bytes(_WEIGHT_BYTES)) as (port, _, directory),
+        ThreadPoolExecutor(num_clients) as clients,
+    ):
 
-        def ask(i: int) -> None:
-            link = _link(port.address, directory)
-            while not over.is_set():
+        def ask(_: int) -> int:
+            link, fetched = _link(port.address, directory), 0
+            link.weights()
+            connected.wait()
+            end = time.monotonic() + FLAGS.seconds
+            while time.monotonic() < end:
                 found = link.weights()
-                fetched[i] += len(found.variables[0]) if found else 0
+                fetched += len(found.variables[0]) if found else 0
             link.close()
+            return fetched
 
-        clients = [threading.Thread(target=ask, args=(i,)) for i in range(num_clients)]
-        for client in clients:
-            client.start()
-        while not all(fetched):  # Some have yet to connect.
-            time.sleep(0.1)
-        begin, before = time.monotonic(), sum(fetched)
-        time.sleep(FLAGS.seconds)
-        speed = (sum(fetched) - before) / (time.monotonic() - begin)
-        over.set()
-        for client in clients:
-            client.join()
-    return speed
+        return sum(clients.map(ask, range(num_clients))) / FLAGS.seconds
 
 
 def receive(num_senders: int) -> float:
