@@ -50,7 +50,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
-flags.DEFINE_integer("places", None, "Runs at a time. Default: one a core.", lower_bound=1)
+flags.DEFINE_integer("places", None, "Runs at a time. Default: one per core.", lower_bound=1)
 flags.DEFINE_float(
     "turn_minutes",
     None,

@@ -7,6 +7,7 @@ human-normalised score.
 """
 
 import collections
+import functools
 import math
 import multiprocessing
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,9 @@ class Setting(NamedTuple):
         file.write_text("\n".join(lines) + "\n")
 
 
+@functools.cache
 def sample(level_name: str, number: int) -> list[Setting]:
-    """Samples settings from the suite's search space; they are the same at every call."""
+    """Samples settings from the suite's search space, the same ones for all agents."""
     space = suites.resolve(level_name).search_space
     # Another process does it, since TensorFlow would hold the GPU that the runs need.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -126,13 +126,13 @@ class Job:
     evaluator: bool = _option("whether a process follows the run and logs its scores", True)
     # Each process is promised these cores and this memory, and gets no more.
     learner_cpus: int = _number("cores", 8)
-    learner_memory_gib: int = _number("memory", 32)
+    learner_memory_gib: int = _number("memory in GiB", 32)
     learner_node_label: tuple[str, ...] = _node_label()
     actor_cpus: int = _number("cores", 16)
-    actor_memory_gib: int = _number("memory", 16)
+    actor_memory_gib: int = _number("memory in GiB", 16)
     actor_node_label: tuple[str, ...] = _node_label()
     evaluator_cpus: int = _number("cores", 8)
-    evaluator_memory_gib: int = _number("memory", 16)
+    evaluator_memory_gib: int = _number("memory in GiB", 16)
     evaluator_node_label: tuple[str, ...] = _node_label()
     slurm_time: str = _option(
         "limit after which a Slurm job is queued again",
