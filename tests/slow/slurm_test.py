@@ -210,7 +210,7 @@ def test_one_actor_job_is_queued_again_alone(job: Submission) -> None:
     assert job.show("Restarts") == ["0", "0", "1", "0"]
 
 
-def test_notice_is_heard_by_what_has_just_begun(job: Submission) -> None:
+def test_notice_reaches_a_program_that_has_just_begun(job: Submission) -> None:
     assert job.submit(learner="late,wait").returncode == 0
     job.wait_for(1, 1, 1, 1)
     job.give_notice(job.tasks[0])

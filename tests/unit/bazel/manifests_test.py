@@ -65,7 +65,7 @@ def _connects(objects: _Objects, sender: dict[str, str], receiver: dict[str, str
     return False
 
 
-def test_processes_are_told_who_they_are_and_start_again(
+def test_processes_know_who_they_are_and_start_again(
     make: _Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     objects = make(*_FLAGS)
@@ -113,7 +113,7 @@ def test_each_role_is_given_its_own_keys(make: _Make) -> None:
         assert names == ["authority.crt", f"{role}.crt", f"{role}.key"]
 
 
-def test_clusters_are_told_where_pods_and_images_are(make: _Make) -> None:
+def test_clusters_know_where_pods_and_images_are(make: _Make) -> None:
     options = {"namespace": "lab", "image_pull_secret": "registry", "image_pull_policy": "Never"}
     nodes = {"learner_node_label": "gpu=h100", "actor_node_label": "example.org/kind=cpu"}
     objects = make(*_FLAGS, **options, **nodes)

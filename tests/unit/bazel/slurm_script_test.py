@@ -103,7 +103,7 @@ def test_member_has_jobs_of_its_own(tmp_path: Path) -> None:
     assert _lines(tmp_path / "runs/duel/slurm_jobs-m10") == ["4 5 6"]
 
 
-def test_parts_are_told_the_flags_as_they_are(tmp_path: Path) -> None:
+def test_parts_get_the_flags_as_they_are(tmp_path: Path) -> None:
     script = _write(tmp_path, population=True)
     assert _submit(tmp_path, script, "7").returncode == 0
     program = tmp_path / "program.py"
