@@ -15,7 +15,7 @@ import psutil
 
 from scalable_agent_popart.runs.directory import POPULATION_FILE
 from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
-from scalable_agent_popart.system.cores import num_cores
+from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name places of the machine: folders and addresses.
 _PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
@@ -159,9 +159,8 @@ def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def machine() -> dict[str, Any]:
     """Describes this machine: its processor, cores that may be used, memory and system."""
-    model = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text())
     return {
-        "processor": model[1] if model else platform.processor(),
+        "processor": processor(),
         "cores": num_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",

@@ -80,7 +80,7 @@ class ProcessPool:
         self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
         self._policies = [
-            Restarts(_FIRST_PAUSE_SECONDS, max_in_a_row=_MAX_RESTARTS_IN_A_ROW) for _ in range(size)
+            Restarts(_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS) for _ in range(size)
         ]
         self._steps = np.zeros(size, np.int64)  # Of the present processes, from -1.
         self._due = np.full(size, np.inf)  # When each is started again.

@@ -1,5 +1,6 @@
 """Work with TensorFlow in a child process: its owner's side, and its main function."""
 
+import functools
 import math
 import os
 import signal
@@ -14,13 +15,12 @@ from scalable_agent_popart.system import supervisor, tensorflow_import
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.system.child_program import run; run()"
-_MAX_PAUSE_SECONDS = 60.0
 _MAX_RESTARTS_IN_A_ROW = 7
 _HEALTHY_SECONDS = 60.0  # The death of a process that lived longer may begin a new row.
 
 
 class Program:
-    """Work that a child process does for this one, which starts it again where it dies."""
+    """Work in a child process that this process can start again when it dies."""
 
     def __init__(
         self,
@@ -31,18 +31,15 @@ class Program:
     ):
         """Starts the process, with these variables of the environment besides this one's.
 
-        `work` takes the payload and yields numbers of signals that asked it to stop, or None. To
-        import its module must not import TensorFlow.
+        `work` takes the payload and yields None, or numbers of signals that asked it to stop. Its
+        module must not import TensorFlow.
         """
-        self._task = (work, payload)
-        self._restarts = Restarts(first_pause, _MAX_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW)
-        self._environment = supervisor.python_environment() | environment
-        self._due = math.inf  # When the process is to be started again.
+        self._restarts = Restarts(_MAX_RESTARTS_IN_A_ROW, first_pause)
+        command, full = [sys.executable, "-c", _COMMAND], supervisor.python_environment()
+        full |= environment
+        self._start = functools.partial(Child, command, (work, payload), environment=full)
+        self._due = math.inf  # The time to start the process again.
         self.child = self._start()
-
-    def _start(self) -> Child:
-        command = [sys.executable, "-c", _COMMAND]
-        return Child(command, self._task, environment=self._environment)
 
     def attend(self) -> int | None:
         """Returns the process's exit code at its end; after `restart` it starts the next one."""
@@ -53,16 +50,16 @@ class Program:
         return self.child.wait(0)
 
     def restart(self, what: str, setting: str, healthy: bool = True) -> None:
-        """Starts the process again, which has ended, or after a pause lets `attend` do so.
+        """Starts a process again that has ended, or lets `attend` do so after a pause.
 
-        Raises UserError if it has died too often in a row, which says `what` it did and blames the
-        setting. If it was `healthy` and has lived for long, it begins a new row.
+        A death begins a new row if the process was `healthy` and old. After too many in a row it
+        raises UserError, which says `what` the process did and blames the setting.
         """
         age = time.monotonic() - self.child.began
         pause = self._restarts.pause(healthy and age >= _HEALTHY_SECONDS)
         if pause is None:
-            often = f"{self._restarts.deaths} times in a row"
-            raise UserError(f"{what} {often}: is there too little memory for {setting}?")
+            what += f" {self._restarts.deaths} times in a row"
+            raise UserError(f"{what}: is there too little memory for {setting}?")
         self._due = time.monotonic() + pause
         self.attend()
 
@@ -70,7 +67,7 @@ class Program:
 def run() -> None:
     """Does the work of a `Program` in its process, until it ends or the parent is gone.
 
-    A user's error goes to the parent as a message, and decides on the exit code.
+    A user's error becomes the message to the parent and decides on the exit code.
     """
     connection, (work, payload) = supervisor.begin()
 
@@ -78,7 +75,7 @@ def run() -> None:
         connection.recv(1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    tensorflow_import.import_quietly()  # It forks, which threads would not survive.
+    tensorflow_import.import_quietly()  # This forks, so that threads may only start later.
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         for signal_number in work(payload):

@@ -1,18 +1,26 @@
-"""The number of cores that this process may use; imports no TensorFlow."""
+"""The processor and the number of cores that this process may use, without TensorFlow."""
 
 import contextlib
 import math
 import os
+import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Linux's lists of the cgroups that a process is in, and of what they allow.
-_OWN_CGROUPS = Path("/proc/self/cgroup")
-_CGROUPS = Path("/sys/fs/cgroup")
+# Linux lists here which cgroups a process is in, and what they allow.
+_OWN_CGROUPS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def processor() -> str:
+    """Returns the name of the processor's model."""
+    cpuinfo = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*:\s*(.*\S)", cpuinfo.read_text() if cpuinfo.exists() else "")
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def num_cores() -> int:
-    """Counts the cores that this process may use: by affinity and cgroups, rounded up."""
+    """Counts the cores that affinity and cgroups allow this process, rounded up."""
     return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, _cgroup_quotas())]))
 
 
@@ -23,11 +31,11 @@ def _cgroup_quotas() -> Iterator[float]:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        # Version 2 names no controllers, and has both numbers in one file.
+        # Version 2 names no controllers and has both numbers in one file.
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         root = _CGROUPS / controllers
-        # Limits of the groups above hold as well. In a container the path may be the host's, and
-        # the container's own group the root.
+        # Limits of the groups above hold as well. A container may see the host's path here, and
+        # then its own group is the root.
         for group in (own := root / path.lstrip("/"), *own.parents):
             with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max".
                 quota, period = " ".join((group / name).read_text() for name in names).split()

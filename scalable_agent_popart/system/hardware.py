@@ -1,13 +1,10 @@
-"""The machine's cores, memory and devices, and their use by TensorFlow and the allocator."""
+"""The machine's memory and devices, and their use by TensorFlow and the allocator."""
 
 import contextlib
 import ctypes
 import gc
 import os
-import platform
-import re
 import resource
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,20 +18,18 @@ from scalable_agent_popart.system.tensorflow_import import NVIDIA_DRIVER
 # Names of glibc's `mallopt` parameters, from its malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MMAP_THRESHOLDS = (2**31 - 1, 2**25)  # glibc before 2.35 takes only the second.
-
 _MAX_OPEN_FILES = 2**16
 
 
 def prepare_process(gpus: int = -1) -> None:
-    """Sets TensorFlow's GPU and threads, the allocator, the collector of garbage and open files.
+    """Sets TensorFlow's GPU and threads, the allocator, the garbage collector and open files.
 
-    To be called once all modules are imported, and before TensorFlow first computes. `gpus` is 1
-    for the first GPU, 0 for none and -1 for the first if there is one. Raises UserError if there is
-    none and it is 1.
+    Call it after all imports and before TensorFlow first computes. `gpus` is 0 for none, -1 for the
+    first if there is one, and 1 for the first; without a GPU 1 raises UserError.
     """
     keep_freed_memory()
     allow_open_files()
-    # Looking through the modules' many objects again and again would take a tenth of all work.
+    # Without this, looking through the modules' many objects would take a tenth of all work.
     gc.collect()
     gc.freeze()
     why = missing_gpu()
@@ -48,16 +43,16 @@ def prepare_process(gpus: int = -1) -> None:
             for gpu in tf.config.get_visible_devices("GPU"):
                 tf.config.experimental.set_memory_growth(gpu, True)
             return
-        # Actors and the parts of a batch give every core work of its own.
+        # Actors and the parts of a batch already keep every core busy.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(cores.num_cores())
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc's allocator reuse memory that it would return to the system.
+    """Makes glibc, if that is the allocator, keep memory that it would return to the system.
 
-    The activations of large batches would otherwise be mapped and faulted in at every step. It
-    gets a single arena, as those of threads hold no block of 64 MiB. Without glibc nothing happens.
+    Otherwise the activations of large batches would be mapped and faulted in at every step. It gets
+    a single arena, because those of threads hold no block of 64 MiB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Setting anything ends glibc's own adaptation, so the threshold for mapping comes first.
@@ -67,10 +62,7 @@ def keep_freed_memory() -> None:
 
 
 def allow_open_files() -> int:
-    """Raises this process's limit of open files; returns how many it may open, or a great number.
-
-    A connection is one. Each environment in a process of its own takes two.
-    """
+    """Raises the limit of open files, such as connections, and returns at most what it allows."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
     if now != resource.RLIM_INFINITY and now < limit:
@@ -79,10 +71,7 @@ def allow_open_files() -> int:
 
 
 def memory() -> dict[str, float]:
-    """Measures `memory_mib`, resident now of this process and its descendants.
-
-    Pages that descendants share count in parts.
-    """
+    """Measures `memory_mib`: what this process and its descendants, in shares, have resident."""
     own = psutil.Process()
     total = own.memory_info().rss
     for process in own.children(recursive=True):
@@ -101,7 +90,7 @@ def learner_device() -> str:
 
 
 def missing_gpu() -> str:
-    """Says why there is no GPU where the environment promises one; empty where it does not."""
+    """Returns why a GPU that the environment promises is missing; empty if it promises none."""
     if tf.config.list_physical_devices("GPU"):
         return ""
     promised = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if NVIDIA_DRIVER.exists() else "")
@@ -115,15 +104,10 @@ def missing_gpu() -> str:
 
 def device() -> dict[str, Any]:
     """Describes processor, usable cores and GPUs, for records."""
-    cpuinfo = Path("/proc/cpuinfo")  # Of Linux.
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    model = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
+    gpus = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
     return {
-        "processor": model[1] if model else platform.processor() or platform.machine(),
+        "processor": cores.processor(),
         "cores": cores.num_cores(),
-        "gpus": [
-            tf.config.experimental.get_device_details(gpu).get("device_name", "unnamed")
-            for gpu in tf.config.get_visible_devices("GPU")
-        ],
+        "gpus": [details.get("device_name", "unnamed") for details in gpus],
         **({"missing_gpu": why} if (why := missing_gpu()) else {}),
     }

@@ -7,17 +7,16 @@ from types import FrameType
 class StopOnSignal:
     """While entered, keeps the first of these signals; a SIGINT after that acts as usual.
 
-    SIGHUP, which a terminal sends as it closes, stays ignored under `nohup`. A second SIGTERM, as a
-    group's processes may send each other, does not cut the saving short.
+    SIGHUP, sent by a terminal that closes, stays ignored under `nohup`. Processes of a group may
+    send each other a second SIGTERM, which does not cut the saving short.
     """
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None  # The signal received.
+        self.signal_number: int | None = None  # The one received.
 
     def __enter__(self) -> "StopOnSignal":
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
+        hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        numbers = [signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * hangs_up]
         self._previous = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
@@ -25,7 +24,6 @@ class StopOnSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _handle(self, number: int, _: FrameType | None) -> None:
         self.signal_number = number
         signal.signal(signal.SIGINT, self._previous[signal.SIGINT])

@@ -1,8 +1,9 @@
 """Measures where the time of threads goes."""
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 
 class StageClock:
@@ -12,7 +13,7 @@ class StageClock:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets what was counted, and counts from now on."""
+        """Forgets what was counted and counts from now on."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
 
@@ -25,9 +26,8 @@ class StageClock:
 
 def shares(clocks: Iterable[StageClock]) -> dict[str, float]:
     """Returns each stage's share, in [0, 1], of the time of all clocks."""
-    seconds: defaultdict[str, float] = defaultdict(float)
+    seconds: Any = Counter()
     for clock in clocks:
-        for stage, value in clock.seconds.copy().items():  # Its thread may be adding a stage.
-            seconds[stage] += value
-    total = sum(seconds.values())
+        seconds.update(clock.seconds.copy())  # Its thread may be adding a stage.
+    total = seconds.total()
     return {stage: value / total for stage, value in seconds.items()} if total else {}

@@ -1,13 +1,12 @@
-"""Owner of child processes: how they are started, watched, ended and started again.
+"""Child processes: how their owner starts, watches, ends and restarts them.
 
-`Restarts` says when a `Child` that died is started again, and `Group` holds those that must not
-outlive this process, however it ends. Processes of environments and the tools of clusters import
-this, so only the standard library is used.
+`Restarts` decides when a `Child` that died is started again. `Group` holds children that must not
+outlive this process, however it ends. Only the standard library is used, because processes of
+environments and the tools of clusters import this.
 """
 
 import contextlib
 import errno
-import math
 import os
 import pickle
 import re
@@ -25,7 +24,7 @@ from typing import IO, Any
 
 _MAX_MESSAGE_BYTES = 2**16
 _MAX_LINES, _MAX_REASONS = 5, 3
-# Stack traces of Python, Lua and abseil: the message stands above Lua's and below Python's.
+# These are stack traces of Python, Lua and abseil. Python's message follows, Lua's comes before.
 _STACK_TRACE = re.compile(
     r"^\s*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
     r".*\n(?:[ \t]+.*(?:\n|$))*",
@@ -33,14 +32,14 @@ _STACK_TRACE = re.compile(
 )
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Exit)\b")
-# A line that says why, among others. Warnings of map compilers do not.
+# Such a line says why, but warnings of map compilers do not.
 _REASON = re.compile(
     r"(?!WARNING).*(\bfatal\b|\berror\b|fail|\bcannot\b|could ?n[o']t|unable to|no space"
     r"|no such file|out of memory|permission denied|(command|:) not found)",
     re.IGNORECASE,
 )
 
-# Leads a group of processes. It stops at nothing but the end of its parent, and then kills all.
+# This leads a group of processes, ends only after its parent, and then kills them all.
 _GUARD = """\
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -53,9 +52,9 @@ os.killpg(0, signal.SIGKILL)
 class Child:
     """A process that this one has started.
 
-    It leads a process group, so that Ctrl-C reaches only the parent; what is left of the group at
-    its end is killed. Its `connection` is the socket to its standard input, whose end tells it that
-    the parent is gone; `ends` can be read from once it has ended, while `exit_code` is None.
+    It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group at
+    its end is killed. `connection` is a socket to its standard input, by whose end it notices that
+    the parent is gone. Before `exit_code` is set, `ends` becomes readable once it has ended.
     """
 
     def __init__(
@@ -70,15 +69,15 @@ class Child:
         """Starts the process; raises OSError if the command cannot be executed.
 
         Args:
-          payload: is pickled and sent over the connection, for `begin`.
+          payload: pickled and sent over the connection, for `begin`.
           files: descriptors that it inherits.
-          output: file for all that it prints, or `subprocess.PIPE`; by default this process's.
-          group: the process group that it joins instead of leading one of its own.
+          output: a file for all that it prints, or `subprocess.PIPE`; by default this process's.
+          group: the process group that it joins instead of leading its own.
         """
         owner = os.getpid()
 
         def leave_if_orphaned() -> None:
-            # A parent that dies later is noticed by the guard, in whose group this is by now.
+            # This process is in the group of the guard, which notices if the parent dies later.
             if os.getppid() != owner:
                 os._exit(1)
 
@@ -98,10 +97,10 @@ class Child:
         self.pid = self._process.pid
         self.ends = _open_end(self.pid)
         self.began = time.monotonic()
-        self.output = self._process.stdout  # If it is a pipe.
-        # As shells count, 128 and more for signals. This and the rest is known after `wait`.
+        self.output = self._process.stdout  # None unless it is a pipe.
+        # `wait` sets the following. Signals count from 128 on, as in shells.
         self.exit_code: int | None = None
-        self.message = ""  # All that it has written to the connection.
+        self.message = ""  # All that the child has written to the connection.
         self.max_memory_kib = 0
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -120,15 +119,15 @@ class Child:
         """Sends a signal to this process alone, unless it has ended."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)  # Which is nobody else's before it is waited for.
+                os.kill(self.pid, number)  # The number is nobody else's before the wait.
 
     def kill(self) -> None:
-        """Ends it at once, with all of its group, if it leads one."""
+        """Ends it at once, with all of the group that it leads."""
         self.send_signal(signal.SIGKILL)
         self.wait()
 
     def _handle_exit(self) -> None:
-        if self._leads:  # Nor is the group's number.
+        if self._leads:  # The group's number is nobody else's yet, either.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
@@ -146,9 +145,9 @@ def _open_end(pid: int) -> int:
     """Returns a descriptor that can be read from once a child of this process has ended."""
     try:
         return os.pidfd_open(pid)
-    except AttributeError:  # Python was built for Linux before 5.3, as conda's and uv's may be.
+    except AttributeError:  # Python, such as conda's or uv's, was built for Linux before 5.3.
         pass
-    except OSError as error:  # It runs on such a Linux, or in a container that knows no later one.
+    except OSError as error:  # The kernel or the container knows only such a Linux.
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
     end, open_until_then = os.pipe()
@@ -162,7 +161,7 @@ def _open_end(pid: int) -> int:
 
 
 def begin() -> tuple[socket.socket, Any]:
-    """Returns, in a `Child`, its connection and payload; programs that it starts read nothing."""
+    """Returns this `Child`'s connection and payload; programs that it starts read nothing."""
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -171,12 +170,12 @@ def begin() -> tuple[socket.socket, Any]:
 
 
 def end(children: Iterable[Child], seconds: float) -> None:
-    """Waits for children that were asked to end, at most so long, and kills those that do not."""
+    """Waits at most so long for children that were asked to end, and kills the rest."""
     deadline = time.monotonic() + seconds
     try:
         for child in children:
             child.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # Also at a second Ctrl-C, which does not wait.
+    finally:  # A second Ctrl-C does not wait.
         for child in children:
             child.kill()
 
@@ -184,14 +183,14 @@ def end(children: Iterable[Child], seconds: float) -> None:
 class Group:
     """A process group that is killed as soon as this process is gone; use as a context manager.
 
-    A process that does nothing else leads it, and reads from a connection that only this process
-    holds. So even programs that a launcher has started end with their owner. Processes that leave
-    the group, as those of environments, have to care for themselves.
+    Its leader only reads from a connection that this process holds. So even programs that a
+    launcher has started end with their owner. Processes that leave the group, such as those of
+    environments, must care for themselves.
     """
 
     def __enter__(self) -> "Group":
         self._guard = Child([sys.executable, "-S", "-c", _GUARD])
-        self._guard.connection.recv(1)  # From now on it outlives SIGTERM.
+        self._guard.connection.recv(1)  # It outlives SIGTERM from now on.
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -207,32 +206,31 @@ class Group:
 
 @dataclass
 class Restarts:
-    """Says when a process that died is started again: later with each death in a row."""
+    """Decides when a process that died is started again: later with each death in a row."""
 
+    max_in_a_row: int  # Restarts; the next death is the last.
     first_pause: float = 0.0  # Seconds before the first restart; doubles with each further one.
-    max_pause: float = math.inf
-    max_in_a_row: float = math.inf  # Restarts; the next death is the last.
+    max_pause: float = 60.0
     deaths: int = 0  # In a row up to now.
 
     def pause(self, healthy: bool) -> float | None:
-        """Counts a death; returns the seconds up to the restart, or None to give up.
+        """Counts a death, which begins a new row if the process was `healthy`.
 
-        A process that was `healthy`, having worked, begins a new row.
+        Returns the seconds up to the restart, or None to give up.
         """
         self.deaths = 1 if healthy else self.deaths + 1
         if self.deaths > self.max_in_a_row:
             return None
-        doublings = min(self.deaths - 1, 100)  # Higher powers of two are no floats.
-        return min(self.first_pause * 2.0**doublings, self.max_pause)
+        return min(self.first_pause * 2 ** (self.deaths - 1), self.max_pause)
 
 
 def python_environment() -> dict[str, str]:
-    """Returns environment variables with which Python finds the modules that this process does."""
+    """Returns environment variables with which Python finds the modules of this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def describe_exit(code: int) -> str:
-    """Says in words what a child's exit code means."""
+    """Returns in words what a child's exit code means."""
     if 128 < code <= 128 + signal.NSIG:
         return f"was ended by signal {code - 128}"
     return f"ended with exit code {code}"
@@ -250,20 +248,20 @@ def tail(path: Path, max_bytes: int) -> str:
 
 def where_raised(output: str) -> str:
     """Returns file and line of the last frame in a traceback of Python; nothing without one."""
-    return ", line ".join(_FRAME.findall(output)[-1]) if _FRAME.search(output) else ""
+    return ", line ".join((_FRAME.findall(output) or [""])[-1])
 
 
 def last_words(output: str) -> str:
-    """Tells in one line why a process ended, given what it printed last.
+    """Returns in one line why a process ended, given what it printed last.
 
-    That is the exception that ended it, or else its last lines, after earlier lines that name a
-    cause, as a missing library; all without stack traces.
+    Earlier lines that name a cause, such as a missing library, come first. Then comes the exception
+    that ended it, or otherwise its last lines. Stack traces are left out.
     """
     lines = [line.strip() for line in _STACK_TRACE.sub("", output).splitlines() if line.strip()]
     raised = [i for i, line in enumerate(lines) if _EXCEPTION.match(line)]
     end = raised[-1] if raised else max(0, len(lines) - _MAX_LINES)
     reasons = list(dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line)))
-    if len(reasons) > _MAX_REASONS:  # A cause stands above what came of it.
+    if len(reasons) > _MAX_REASONS:  # A cause stands above its consequences.
         reasons = [reasons[0], *reasons[1 - _MAX_REASONS :]]
     told = [*reasons, " ".join(lines[end:][:_MAX_LINES])]
     return "; ".join(filter(None, told))[:1000] or "(none)"

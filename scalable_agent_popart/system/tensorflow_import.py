@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its libraries' messages, some of which no setting suppresses."""
+"""Imports TensorFlow without its libraries' messages, not all of which a setting suppresses."""
 
 import os
 import signal
@@ -11,21 +11,20 @@ _SUCCESS = b"\0"
 
 
 def import_quietly() -> None:
-    """Imports TensorFlow, hides its messages meanwhile, and sets which messages it writes later.
+    """Imports TensorFlow, and hides its messages unless the import fails.
 
-    Messages of an import that fails are shown. Later ones are only those before the process ends,
-    and with an NVIDIA driver those of errors, as exceptions from GPUs often name no cause. Nothing
-    is hidden from users who set TF_CPP_MIN_LOG_LEVEL to show more.
+    Later it writes only fatal messages, and with an NVIDIA driver also errors, because exceptions
+    from GPUs often name no cause. Users who set TF_CPP_MIN_LOG_LEVEL to show more see everything.
     """
-    if os.environ.get(_LEVEL, _FATAL) not in (_ERRORS, _FATAL):  # Which a parent may have set.
+    if os.environ.get(_LEVEL, _FATAL) not in (_ERRORS, _FATAL):  # A parent may have set these two.
         return
     os.environ[_LEVEL] = _ERRORS if NVIDIA_DRIVER.exists() else _FATAL
-    # What is written to standard error is kept in a process that outlives a crash of this one.
+    # A process that outlives a crash of this one keeps what is written to standard error.
     reader, writer = os.pipe()
     keeper = os.fork()
     if keeper == 0:
         os.close(writer)
-        for number in (signal.SIGINT, signal.SIGTERM):  # They are for the process that imports.
+        for number in (signal.SIGINT, signal.SIGTERM):  # These mean the process that imports.
             signal.signal(number, signal.SIG_IGN)
         text = b""
         while not text.endswith(_SUCCESS) and (part := os.read(reader, 2**16)):

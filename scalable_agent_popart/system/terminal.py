@@ -12,7 +12,7 @@ from absl import logging
 
 
 class _LossyStream(io.TextIOWrapper):
-    """A stream that drops what cannot be written: its disk may be full, or its reader gone."""
+    """A stream that drops what cannot be written, as on a full disk or without a reader."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -25,9 +25,9 @@ class _LossyStream(io.TextIOWrapper):
 
 
 def outlive_terminal() -> None:
-    """Lets no failure of standard output or error raise, nor change the program's exit code.
+    """Keeps failures of standard output and error from raising or changing the exit code.
 
-    It is for the main function of a program, before that opens files.
+    A program calls it before it opens files.
     """
     for descriptor in range(3):
         try:
@@ -39,28 +39,20 @@ def outlive_terminal() -> None:
         file = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - held until the end.
         stream = _LossyStream(file, encoding, errors="backslashreplace", line_buffering=True)
         setattr(sys, name, stream)
-    # The handler keeps the stream that it found when it was imported.
+    # The handler still has the stream that it found at its import.
     logging.get_absl_handler().python_handler.setStream(sys.stderr)
 
 
 def progress_bar(total: int, unit: str, **settings: Any) -> tqdm.tqdm:
-    """Starts a progress bar; where no terminal shows it, it is written every ten seconds at most.
-
-    `settings` are tqdm's other arguments.
-    """
+    """Starts tqdm's bar with these settings; a log file gets it every ten seconds at most."""
     shown = sys.stderr.isatty()
-    return tqdm.tqdm(
-        total=total,
-        unit=unit,
-        mininterval=0.5 if shown else 10.0,
-        dynamic_ncols=shown,
-        **settings,
-    )
+    settings |= {"mininterval": 0.5 if shown else 10.0, "dynamic_ncols": shown}
+    return tqdm.tqdm(total=total, unit=unit, **settings)
 
 
 def show_saved(frames: int, where: Path) -> None:
-    """Says on the terminal that `frames`, all that were learned from, are saved in a directory."""
+    """Prints that all that was learned, from so many frames, is saved in a directory."""
     text = "stopped before the first update: there was nothing to save"
     if frames:
-        text = f"saved at {frames:,} frames in {where}; the same command goes on"
+        text = f"saved at {frames:,} frames in {where}; the same command resumes"
     print(text, file=sys.stderr)

@@ -42,7 +42,7 @@ class Threads(abc.ABC):
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # The owner must see it, whatever it is.
+        except BaseException as error:  # The owner must see any exception.
             failure = error
             if isinstance(error, SystemExit):  # It would end the owner as if all were done.
                 failure = RuntimeError(f"{threading.current_thread().name} called sys.exit")

@@ -97,7 +97,7 @@ def test_a_signal_saves_before_the_process_leaves(runs: Runs, number: signal.Sig
     assert "Traceback" not in output
     frames = saved(runs.logdir)[0]
     assert frames == metrics(runs.logdir)[-1]["frames"] >= before
-    told = f"saved at {frames:,} frames in {runs.logdir}/checkpoints; the same command goes on"
+    told = f"saved at {frames:,} frames in {runs.logdir}/checkpoints; the same command resumes"
     assert output.splitlines()[-1] == told
 
 

@@ -110,7 +110,7 @@ def test_group_ends_with_its_owner_launchers_programs_included(own_end: int) -> 
 
 
 def test_restarts_come_later_and_later_up_to_a_limit() -> None:
-    restarts = Restarts(0.5, max_pause=3.0, max_in_a_row=4)
+    restarts = Restarts(4, first_pause=0.5, max_pause=3.0)
     healthy = [False, False, False, True, False, False, False, False]
     pauses = [restarts.pause(each) for each in healthy]
     assert pauses == [0.5, 1.0, 2.0, 0.5, 1.0, 2.0, 3.0, None]
