@@ -32,8 +32,7 @@ from scalable_agent_popart import errors, settings, suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
-from scalable_agent_popart.runs.directory import RunDirectory, git_revision
-from scalable_agent_popart.runs.find import find_runs
+from scalable_agent_popart.runs.directory import RunDirectory, find_runs, git_revision
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import terminal
 

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a killed run needs to go on as if nothing had happened."""
+"""Checkpoints: all that a killed run needs to resume as if nothing had happened."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from scalable_agent_popart.errors import PassingError, UnsavedError, UserError
 from scalable_agent_popart.runs.directory import explained
 
 _KEPT = 3
-# TensorFlow's message ends with one of these if a file could not be read; the number is lost. Any
-# other error of its readers is of a checkpoint's content, or of a file that is not there.
+# TensorFlow loses the number of a file system's error, and its message ends with one of these. Its
+# readers' other errors mean that a checkpoint's content is damaged or a file is missing.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
 _FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -21,8 +21,8 @@ _FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
 class Checkpoints:
     """The newest checkpoints of one run.
 
-    TensorFlow writes data, then index, then the file that names the newest checkpoint, each
-    under another name first: a write that is cut off leaves the one before it in force.
+    A write that is cut off leaves the checkpoint before it in force, because TensorFlow writes the
+    file that names the newest checkpoint last, and each file under another name first.
     """
 
     def __init__(self, directory: Path, **objects: Any):
@@ -40,18 +40,16 @@ class Checkpoints:
         if not checkpoints:
             return False
         newest, *older = checkpoints
-        advice = (
-            f"delete {newest}.* to go on from {Path(older[0]).name}"
-            if older
-            else "give another --logdir"
-        )
+        advice = "give another --logdir"
+        if older:
+            advice = f"delete {newest}.* to resume from {Path(older[0]).name}"
         _restore(self._checkpoint, newest, advice)
         return True
 
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path.
 
-        Raises UnsavedError if it cannot be written; the one before it is still in force.
+        Raises UnsavedError if it cannot be written.
         """
         try:
             if self._manager is None:
@@ -61,8 +59,8 @@ class Checkpoints:
             return self._manager.save()
         except (OSError, tf.errors.OpError) as error:
             raise UnsavedError(
-                f"no checkpoint could be written to {self._directory} ({_first_line(error)}); "
-                "make room, and the same command goes on from the last one"
+                f"no checkpoint could be written to {self._directory} ({_message(error)[:300]}); "
+                "make room, and the same command resumes from the last one"
             ) from error
 
     def _newest_first(self) -> list[str]:
@@ -70,7 +68,7 @@ class Checkpoints:
         names_newest = _read_state(self._directory)
         state = tf.train.get_checkpoint_state(str(self._directory))
         if state is None:
-            # If only the first is on disk, its writing was cut off before it was named.
+            # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
                 raise UserError(
                     f"{names_newest}, which names the newest checkpoint, is damaged or missing; "
@@ -81,19 +79,16 @@ class Checkpoints:
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
             raise UserError(
-                f"the checkpoints that {names_newest} names are gone; bring them back or give "
-                "another --logdir"
+                f"the checkpoints that {names_newest} names are gone; bring them back or "
+                "give another --logdir"
             )
         return left
 
 
 def _read_state(directory: Path) -> Path:
-    """Returns the file that names the newest checkpoint; raises UserError if it cannot be read.
-
-    TensorFlow takes a file that cannot be read for one that is not there.
-    """
+    """Returns the file that names the newest checkpoint; raises UserError if it cannot be read."""
     path = directory / "checkpoint"
-    with explained(path, ""):
+    with explained(path, ""):  # TensorFlow would take an unreadable file for a missing one.
         path.read_bytes()
     return path
 
@@ -104,15 +99,12 @@ def load(checkpoint: str, **objects: Any) -> None:
 
 
 def saved_frames(directory: Path) -> int | None:
-    """Returns a run's environment frames at its newest checkpoint; None if there is none.
-
-    Raises UserError if the file that names it cannot be read; it may be readable again soon.
-    """
+    """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
     _read_state(directory)
     newest = tf.train.latest_checkpoint(str(directory))
     try:
         return int(tf.train.load_checkpoint(newest).get_tensor(_FRAMES)) if newest else None
-    except (tf.errors.OpError, ValueError):  # It was removed since.
+    except (tf.errors.OpError, ValueError):  # It has just been removed.
         return None
 
 
@@ -120,27 +112,18 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
     try:
         objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        raise UserError(
-            f"checkpoint {checkpoint} is of another program or version ({_first_line(error)}); "
-            "give another --logdir"
-        ) from error
+        told = f"is of another program or version ({_message(error)[:300]}); give another --logdir"
+        raise UserError(f"checkpoint {checkpoint} {told}") from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
-        if _message(error).rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
-            raise PassingError(
-                f"checkpoint {checkpoint} cannot be read ({_first_line(error)}); fix that and "
-                "repeat"
-            ) from error
-        raise UserError(
-            f"checkpoint {checkpoint} is damaged ({_first_line(error)}); {advice}"
-        ) from error
+        text = _message(error)
+        if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
+            told = f"cannot be read ({text[:300]}); fix that and repeat"
+            raise PassingError(f"checkpoint {checkpoint} {told}") from error
+        told = f"is damaged ({text[:300]}); {advice}"
+        raise UserError(f"checkpoint {checkpoint} {told}") from error
 
 
 def _message(error: Exception) -> str:
     """Returns an error's first line, without TensorFlow's names of graph nodes."""
     text = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", str(error)).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _first_line(error: Exception) -> str:
-    """Returns the message, cut to a length that fits a line of the terminal."""
-    return _message(error)[:300]

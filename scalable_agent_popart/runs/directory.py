@@ -1,10 +1,11 @@
-"""A run's directory: its files, the record of its configuration, and its lock."""
+"""A run's directory: its files, the record of its configuration, its lock, and how it is found."""
 
 import contextlib
 import csv
 import dataclasses
 import errno
 import fcntl
+import glob
 import importlib.metadata
 import io
 import itertools
@@ -13,7 +14,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,8 +25,7 @@ from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import Suite
 
-# Marks the directory of a population, whose runs are in directories below it.
-POPULATION_FILE = "population.json"
+POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -40,11 +40,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Record:
-    """The contents of a `config.json`."""
+    """The contents of a `config.json`, as of the run's last start."""
 
-    config: Config  # with which the run was last started
+    config: Config
     history: tuple[Change, ...] = ()  # oldest first
-    device: str = ""  # that the run was last trained on, in words; empty if that is not known
+    device: str = ""  # in words; empty if it is not known
 
 
 class RunDirectory:
@@ -53,42 +53,38 @@ class RunDirectory:
     def __init__(self, path: str):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"  # The learner's log.
-        self.episodes = self.path / "episodes.jsonl"  # A line for each finished game.
+        self.episodes = self.path / "episodes.jsonl"  # It has a line for each finished game.
         self.checkpoints = self.path / "checkpoints"
         self.evaluation = self.path / "evaluation.json"  # The newest result of `--mode=test`.
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
-        self.evaluations_log = self.path / "evaluations.jsonl"  # Those by an evaluator job.
+        self.evaluations_log = self.path / "evaluations.jsonl"  # The results of an evaluator job.
         self.videos = self.path / "videos"
-        self.keys = self.path / "keys"  # Of the learner and its actor jobs; see `distributed.keys`.
-        self.learner = self.path / "learner.json"  # Where actor jobs find the learner.
+        self.keys = self.path / "keys"  # See `distributed.keys`.
+        self.learner = self.path / "learner.json"  # Actor jobs find the learner by it.
         self._config_path = self.path / "config.json"
         self._lock: IO[str] | None = None
 
     def read_config(self, suite: Suite | None = None) -> Config | None:
-        """Returns the configuration that the run was last started with, as `read_record`."""
+        """Returns the configuration of the run's last start, as `read_record`."""
         record = self.read_record(suite)
-        return None if record is None else record.config
+        return record.config if record else None
 
     def read_record(self, suite: Suite | None = None) -> Record | None:
         """Reads `config.json`; returns None if there is no run, raises UserError if unreadable.
 
-        Nothing is imported for it. The record of an older version needs the suite that the command
-        itself names, if that is from outside of the package: see `suites.record`.
+        Only the record of an older version needs the suite that the command names: see
+        `suites.record`.
         """
         with explained(self._config_path, "give another --logdir"):
             if self._config_path.exists() and not self._config_path.is_file():
-                raise ValueError("it is no file")  # A pipe would be waited for.
+                raise ValueError("it is no file")  # Reading a pipe would not end.
             record = json.loads(self._config_path.read_text())
-            config = Config.from_record(record, suite)
-            history = tuple(
-                Change(
-                    int(entry["frames"]),
-                    {name: (then, now) for name, (then, now) in entry["changed"].items()},
-                    entry["git_revision"],
-                )
-                for entry in record.get("history", ())
-            )
-            return Record(config, history, describe_device(record.get("device")))
+            history = []
+            for entry in record.get("history", ()):
+                changed = {name: (then, now) for name, (then, now) in entry["changed"].items()}
+                history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
+            device = describe_device(record.get("device"))
+            return Record(Config.from_record(record, suite), tuple(history), device)
         return None
 
     def check(self, config: Config) -> None:
@@ -103,20 +99,18 @@ class RunDirectory:
                     f"give the same {same} or another --logdir"
                 )
             changes = config.refused_changes(previous)
-            # Before its first checkpoint a run has learned nothing that would be mixed.
+            # A run has learned nothing before its first checkpoint.
             if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
                 raise UserError(
                     f"the run in {self.path} was last trained with other flags: "
                     f"{'; '.join(changes)}; give the same flags, another --logdir, or "
-                    "--allow_changes to go on with these"
+                    "--allow_changes to resume with these"
                 )
         events = self.path.glob("events.out.tfevents.*")
         for path in (self.metrics, self.episodes, self.checkpoints, *events):
             if previous is None and path.exists():
-                raise UserError(
-                    f"{self.path} holds {path.name} but no config.json, so it is not known what "
-                    "made it; give another --logdir"
-                )
+                told = f"{self.path} holds {path.name} but no config.json, so its origin is unknown"
+                raise UserError(f"{told}; give another --logdir")
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; give another one")
@@ -150,26 +144,26 @@ class RunDirectory:
         if not self.metrics.is_file():
             return
         with open(self.metrics, "rb") as lines:
-            # A run with two lines has saved a checkpoint, which is gone or was never here.
+            # The run has saved a checkpoint before the second line.
             if lines.readline() and lines.readline().endswith(b"\n"):
                 raise UserError(
-                    f"{self.path} holds logs but no checkpoints, so training would begin anew and "
+                    f"{self.path} holds logs but no checkpoints, so training would begin again and "
                     "overwrite them; bring the checkpoints back or give another --logdir"
                 )
 
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
-        """Writes `config.json`, with what the run is trained with and on after `frames`.
+        """Writes `config.json`: the configuration and the device from `frames` on.
 
-        Flags that shape learning and have changed go to its history.
+        Changes of flags that shape learning go to its history.
         """
         before, revision = self.read_record(config.suite), git_revision()
         history: list[Change] = []
         if before is not None:
             then = before.config
             for change in reversed(before.history):
-                if change.frames >= frames:  # Nothing was learned with flags of lost frames.
+                if change.frames >= frames:  # Its frames are lost, and nothing was learned in them.
                     old = {name: values[0] for name, values in change.changed.items()}
                     then = dataclasses.replace(then, **old)
                 else:
@@ -177,13 +171,11 @@ class RunDirectory:
             changed = config.changes(then)
             if changed and frames:
                 history.append(Change(frames, changed, revision))
+        versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
         record = {
             "agent": config.agent_name,
             **config.record,
-            "versions": {
-                "python": platform.python_version(),
-                **{name: importlib.metadata.version(name) for name in _PACKAGES},
-            },
+            "versions": {"python": platform.python_version(), **versions},
             "git_revision": revision,
             "device": device,
             "history": [dataclasses.asdict(change) for change in history],
@@ -191,7 +183,7 @@ class RunDirectory:
         write_atomically(self._config_path, record)
 
     def record_learner(self, address: str, finished_frames: int = 0) -> None:
-        """Writes where actor jobs find the learner, and the frames of a run that it finished."""
+        """Writes the learner's address for actor jobs, and the frames of a run that it finished."""
         write_atomically(self.learner, {"address": address, "finished_frames": finished_frames})
 
     def read_learner(self) -> tuple[str, int]:
@@ -213,35 +205,31 @@ class RunDirectory:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            raise UserError(
-                f"{self.path} cannot be written to ({error.strerror}: {error.filename}); a test "
-                "writes its results there"
-            ) from error
+            told = f"{self.path} cannot be written to ({error.strerror}: {error.filename})"
+            raise UserError(f"{told}; a test writes its results there") from error
 
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
         """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
         self.evaluations.mkdir(exist_ok=True)
-        stem = f"{summary['starts']}-{summary['frames']}"
+        starts, frames = summary["starts"], summary["frames"]
         for number in itertools.count(1):
             with contextlib.suppress(FileExistsError):
-                # Reserves the name, before another evaluation does.
-                kept = self.evaluations / f"{stem}-{number}.json"
+                # An empty file keeps other evaluations from the name.
+                kept = self.evaluations / f"{starts}-{frames}-{number}.json"
                 kept.touch(exist_ok=False)
                 break
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
-        test = (summary["starts"], summary["frames"])
-        table = io.StringIO()
-        writer = csv.writer(table)
+        writer = csv.writer(table := io.StringIO())
         writer.writerow(("starts", "frames", "level", "episode", "episode_return"))
         for level, result in tasks.items():
             returns = enumerate(result["returns"], start=1)
-            writer.writerows((*test, level, i, value) for i, value in returns)
+            writer.writerows((starts, frames, level, i, value) for i, value in returns)
         for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
             try:
                 _write_text_atomically(path.with_suffix(".csv"), table.getvalue())
                 write_atomically(path, summary)
             except BaseException:
-                if not kept.stat().st_size:  # It is still the reserved name alone.
+                if not kept.stat().st_size:
                     kept.unlink()
                 raise
 
@@ -254,10 +242,9 @@ class RunDirectory:
 
 @contextlib.contextmanager
 def explained(path: Path, advice: str) -> Iterator[None]:
-    """Ends a block that reads a file where there is none, and explains why one cannot be read.
+    """Ends a block that reads a missing file, and raises UserError if one cannot be read.
 
-    Raises UserError: with the file system's error, by which `errors.exit_code` knows whether that
-    may pass, or with the advice if the content is damaged.
+    By the cause, `errors.exit_code` knows whether that may pass. The advice is for damaged content.
     """
     try:
         yield
@@ -275,7 +262,7 @@ def explained(path: Path, advice: str) -> Iterator[None]:
 def flock(file: IO[str], operation: int) -> None:
     """Locks a file until it is closed or the process ends, however it ends.
 
-    Raises BlockingIOError if another process holds the lock and the operation is not to wait.
+    Raises BlockingIOError if another process holds a lock for which it should not wait.
     """
     try:
         fcntl.flock(file, operation)
@@ -317,13 +304,28 @@ def describe_device(device: Mapping[str, Any] | None) -> str:
 def git_revision() -> str | None:
     """Describes the checkout that this is part of, whoever owns it; None if it is installed."""
     checkout = Path(__file__).resolve().parents[2]
-    command = ["git", "-C", str(checkout), "-c", "safe.directory=*", "describe"]
+    # Without the option, git would describe a checkout around the installation.
+    command = ["git", f"--git-dir={checkout / '.git'}", f"--work-tree={checkout}", "describe"]
     command += ["--always", "--dirty"]
-    try:
-        if not (checkout / ".git").exists():  # Git would go on to what the installation is in.
-            raise FileNotFoundError
-        return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, text=True, timeout=10
-        ).strip()
-    except (OSError, subprocess.SubprocessError):
-        return os.environ.get("GIT_REVISION") or None  # An image was told what it was built from.
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        quiet = subprocess.DEVNULL
+        return subprocess.check_output(command, stderr=quiet, text=True, timeout=10).strip()
+    return os.environ.get("GIT_REVISION") or None  # An image knows what it was built from.
+
+
+def find_runs(names: Iterable[str]) -> Iterator[str]:
+    """Yields directories of runs and populations for their names, folders of them, and patterns.
+
+    A path that exists is taken literally, whatever characters it has. A name without any run is
+    yielded unchanged, so that the reader complains about it.
+    """
+    for name in names:
+        runs: list[str] = []
+        for path in [name] if os.path.exists(name) else sorted(glob.glob(name)):
+            inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
+            runs += [path] if _is_run(path) else filter(_is_run, inside)
+        yield from runs or [name]
+
+
+def _is_run(path: str) -> bool:
+    return any(os.path.exists(f"{path}/{file}") for file in ("config.json", POPULATION_FILE))

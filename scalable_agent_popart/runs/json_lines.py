@@ -1,7 +1,7 @@
 """Logs of one JSON record per line, and what a number in a run's files may be.
 
-Logs outgrow memory, and crashes and people damage single lines: they are read line by line, and
-lines that are not of the log are counted and passed over.
+Logs outgrow memory, so they are read line by line. Crashes and people damage single lines, which
+are counted and left out.
 """
 
 import json
@@ -13,22 +13,22 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-# Errors that reading a file of unexpected content raises.
+# Reading a file of unexpected content raises one of these.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _MAX_COUNT = 1e15  # No count of frames comes near.
 _WHOLE = 2**24  # Bytes up to which a log is read as a whole to choose lines of it.
-_BLOCK = 2**16  # Bytes that are looked at together for the end of a line.
+_BLOCK = 2**16  # Bytes that are searched at once for the end of a line.
 
 _Row = TypeVar("_Row")
 
 
 def to_json(record: Any, indent: int | None = None) -> str:
-    """Writes a record as JSON, which knows no NaN and no infinity: these become null."""
+    """Writes a record as JSON, in which NaN and infinities become null."""
     return json.dumps(_finite(record), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, np.generic):  # Suites of other people may have numbers of NumPy.
+    if isinstance(value, np.generic):  # Suites from outside may have numbers of NumPy.
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -41,7 +41,7 @@ def _finite(value: Any) -> Any:
 
 def to_number(value: Any) -> float:
     """Returns a finite number that was read from a file; raises one of DAMAGE if it is none."""
-    # `isinstance` would let true and false pass, since Python's bool is a kind of int.
+    # `isinstance` would accept true and false, because Python's bool is a kind of int.
     if type(value) not in (float, int) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return float(value)
@@ -56,10 +56,7 @@ def to_count(value: Any) -> int:
 
 
 def to_episode(record: Any, tasks: Collection[str]) -> tuple[str, float, int]:
-    """Returns the task, the raw return and the run's frames of a line of `episodes.jsonl`.
-
-    Raises one of DAMAGE if the record is none, or of another task.
-    """
+    """Returns the task, raw return and run's frames of an episode; raises one of DAMAGE."""
     if (task := record["task"]) not in tasks:
         raise ValueError(f"unknown task {task!r}")
     return task, to_number(record["episode_return"]), to_count(record["frames"])
@@ -72,21 +69,19 @@ def read_lines(
     tail: int | None = None,
     at_most: int | None = None,
 ) -> Iterator[_Row]:
-    """Yields what `convert` makes of each record of a log; OSError if it cannot be read.
+    """Yields what `convert` makes of each record of a log; raises OSError if it cannot be read.
 
-    With `tail`, these are the lines that begin within so many bytes at the end; with `at_most`, so
-    many lines spread over the log, the first and the last included. Lines of which `convert` raises
-    one of DAMAGE are left out. At the end, `problems` gets a line that counts them, and one if the
-    log ends within a line.
+    `tail` takes only lines that begin within so many bytes at the end. `at_most` takes so many
+    lines, spread from the first to the last. If `convert` raises one of DAMAGE, the line is left
+    out. In the end `problems` gets a line that counts these, and one if the log ends within a line.
     """
     num_lines = num_damaged = 0
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         end = end_of_lines(file, size)
         if end < size:
-            problems.append(
-                f"{path}: its last line is cut off (or still being written) and left out"
-            )
+            told = "its last line is cut off (or still being written) and left out"
+            problems.append(f"{path}: {told}")
         begin = max(0, size - tail) if tail else 0
         for line in _spread(file, end, at_most) if at_most else _lines(file, begin, end):
             num_lines += 1
@@ -97,9 +92,8 @@ def read_lines(
             else:
                 yield row
     if num_damaged:
-        problems.append(
-            f"{path}: {num_damaged:,} of {num_lines:,} lines read skipped, not of this run's log"
-        )
+        told = f"{num_damaged:,} of {num_lines:,} lines read skipped, not of this run's log"
+        problems.append(f"{path}: {told}")
 
 
 def end_of_lines(file: BinaryIO, limit: int) -> int:
@@ -127,17 +121,16 @@ def _lines(file: BinaryIO, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _spread(file: BinaryIO, end: int, at_most: int) -> Iterator[bytes]:
-    """Yields so many lines up to `end`, or all, at equal distances; of a large file, in bytes."""
+    """Yields so many lines up to `end`, or all, at equal distances (in bytes if it is large)."""
     if end <= _WHOLE:
         lines = list(_lines(file, 0, end))
         few = min(at_most, len(lines))
         yield from (lines[i] for i in np.linspace(0, len(lines) - 1, few).astype(int))
         return
     position = 0
-    last = end_of_lines(file, end - 1)
-    for begin in np.linspace(0, last, at_most).astype(int):
+    for begin in np.linspace(0, end_of_lines(file, end - 1), at_most).astype(int):
         line = next(_lines(file, int(begin), end), b"")  # The file may have been cut off meanwhile.
-        # Several positions may lie within one long line, which is to be read once only.
+        # Several positions may lie within one long line, which is read only once.
         if line and file.tell() - len(line) >= position:
             position = file.tell()
             yield line

@@ -1,16 +1,17 @@
 """Records of a training run: JSON lines, TensorBoard and the terminal.
 
 `episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
-learning. When a run resumes, both and TensorBoard's files are cut back to their state at the
-checkpoint, so that their frames never go backwards.
+learning. When a run resumes, both and TensorBoard's files return to their state at the checkpoint,
+so that their frames never go backwards.
 """
 
-import collections
 import contextlib
+import functools
 import itertools
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,38 +33,32 @@ from scalable_agent_popart.system.terminal import progress_bar
 
 _RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
 # TensorBoard shows these in the group `speed`, losses in `losses` and the rest in `learning`.
-_SPEED = (
-    "frames_per_second",
-    "memory_mib",
-    "policy_lag",
-    "learner_wait",
-    "queue_fill",
-    "environment_restarts",
-)
-# Values by task are groups of their own, these under a name that says more.
+_SPEED = {"frames_per_second", "memory_mib", "policy_lag", "learner_wait", "queue_fill"}
+_SPEED |= {"environment_restarts"}
+# Values by task are groups of their own, two of them under a clearer name.
 _TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
 
 
 class JsonLines:
-    """A file of one JSON object a line; its `length` in bytes is part of the checkpoint."""
+    """A file of one JSON object per line; its `length` in bytes is part of the checkpoint."""
 
     def __init__(self, path: Path):
-        self._path = path
-        self._file: Any = None  # Until `open`.
+        self.path = path
+        self._file: Any = None
         self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def open(self) -> None:
-        """Cuts the file back to `length`, and to whole lines, and opens it to go on."""
-        self._path.touch()
-        with open(self._path, "rb+") as file:
+        """Cuts the file back to `length`, and to whole lines, and opens it to write more."""
+        self.path.touch()
+        with open(self.path, "rb+") as file:
             file.truncate(json_lines.end_of_lines(file, int(self.length)))
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._file.write(json_lines.to_json(record) + "\n")
 
     def flush(self) -> None:
-        """Gives everything written to the operating system and stores the length."""
+        """Passes everything written to the operating system and stores the length."""
         self._file.flush()
         self.length.assign(self._file.tell())
 
@@ -83,23 +78,20 @@ class RunLog:
         on_episode: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
         constants: Mapping[str, str] | None = None,
     ):
-        """Opens nothing yet.
+        """Opens nothing yet; every line of metrics will have the `constants`.
 
-        `on_episode` is called with the task, the raw return and the run's frames at the end of each
-        finished game, those in the log included once that is opened; `constants` are in every line
-        of metrics.
+        Each finished game is passed to `on_episode`, also those in the log that is opened: its
+        task, its raw return and the run's frames at its end.
         """
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
         self._constants = constants or {}
-        self._directory = directory
+        self._path = directory.path
         self._suite = suite
-        self._progress: Any = None  # Until `open`.
+        self._progress: Any = None
         self._num_action_repeats = num_action_repeats
         self._on_episode = on_episode
-        self._returns: dict[str, collections.deque[float]] = {
-            task: collections.deque(maxlen=_RECENT_EPISODES) for task in suite.tasks
-        }
+        self._returns = {task: deque[float](maxlen=_RECENT_EPISODES) for task in suite.tasks}
         self._rollouts = np.zeros(len(suite.tasks), np.int64)  # By task, since the last record.
 
     def open(self, frames: int, total_frames: int, show_progress: bool = True) -> None:
@@ -107,31 +99,21 @@ class RunLog:
         self.metrics.open()
         self.episodes.open()
         problems: list[str] = []
-        episodes = json_lines.read_lines(
-            self._directory.episodes,
-            lambda record: json_lines.to_episode(record, self._returns),
-            problems,
-        )
-        for episode in episodes:
+        read = functools.partial(json_lines.to_episode, tasks=self._returns)
+        for episode in json_lines.read_lines(self.episodes.path, read, problems):
             self._count_episode(*episode)
         for problem in problems:
             logging.warning("%s", problem)
-        _cut_events(self._directory.path, frames)
-        self._tensorboard = tf.summary.create_file_writer(str(self._directory.path))
-        self._progress = progress_bar(
-            total_frames,
-            " frames",
-            initial=frames,
-            unit_scale=True,
-            smoothing=0.05,
-            disable=not show_progress,
-        )
-        self._since = (time.monotonic(), frames)  # Of the last record.
+        _cut_events(self._path, frames)
+        self._tensorboard = tf.summary.create_file_writer(str(self._path))
+        how = {"initial": frames, "unit_scale": True, "smoothing": 0.05}
+        self._progress = progress_bar(total_frames, " frames", disable=not show_progress, **how)
+        self._since = (time.monotonic(), frames)  # Time and frames of the last record.
 
     def show_start(self, text: str) -> None:
         """Shows a text in the progress bar until the first batch is recorded."""
         self._progress.set_description(text, refresh=sys.stderr.isatty())
-        self._progress.update(0)  # Elsewhere than on a terminal it is shown now and then.
+        self._progress.update(0)  # A log file gets it now and then.
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
         """Counts a batch of tasks `[B]`, writes its games that ended, and shows the progress.
@@ -140,14 +122,11 @@ class RunLog:
         """
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):
-            episode = {
-                "task": self._suite.tasks[task_ids[b]],
-                "episode_return": float(info.episode_return[step + 1, b]),
-                "episode_frames": int(info.episode_step[step + 1, b]) * self._num_action_repeats,
-                "frames": frames,
-            }
-            self._count_episode(episode["task"], episode["episode_return"], frames)
-            self.episodes.write(episode)
+            task, own_return = self._suite.tasks[task_ids[b]], info.episode_return[step + 1, b]
+            length = int(info.episode_step[step + 1, b]) * self._num_action_repeats
+            self._count_episode(task, float(own_return), frames)
+            episode = {"task": task, "episode_return": own_return, "episode_frames": length}
+            self.episodes.write({**episode, "frames": frames})
         self._progress.set_description(refresh=False)
         self._progress.update(frames - self._progress.n)
 
@@ -159,21 +138,17 @@ class RunLog:
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
-        Adds speed, scores, memory, and each task's share of the rollouts since the last line to the
-        learner's metrics and to those `by_task`, such as `shift` and `restarts`.
+        The learner's metrics, also those `by_task` such as `shift`, are joined by speed, scores,
+        memory and each task's share of the rollouts since the last line.
         """
-        if frames == self._since[1]:
-            return  # Already recorded.
+        if frames == self._since[1]:  # They are recorded already.
+            return
         since, self._since = self._since, (time.monotonic(), frames)
         aggregate, num_played = self._aggregate()
         score = {"tasks_scored": num_played, **(aggregate._asdict() if aggregate else {})}
-        record = {
-            "frames": frames,
-            "frames_per_second": (frames - since[1]) / max(self._since[0] - since[0], 1e-9),
-            **learner_metrics,
-            **score,
-            **hardware.memory(),
-        }
+        speed = (frames - since[1]) / max(self._since[0] - since[0], 1e-9)
+        record = {"frames": frames, "frames_per_second": speed, **learner_metrics, **score}
+        record |= hardware.memory()
         shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
         self._rollouts[:] = 0
         mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}
@@ -188,17 +163,16 @@ class RunLog:
                     group = "speed" if name in _SPEED else "learning"
                     group = "losses" if name.endswith("_loss") else group
                     group = "scores" if name in score else group
-                    if name != "frames":  # The axis.
+                    if name != "frames":  # They are the axis.
                         tf.summary.scalar(f"{group}/{name}", value)
                 for name, values in by_task.items():
                     for task, value in values.items():
                         tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
             self._tensorboard.flush()
         except tf.errors.OpError as error:
-            raise UnsavedError(
-                f"TensorBoard's file in {self._directory.path} cannot be written "
-                f"({error.message}); make room, or mend this, and the same command goes on"
-            ) from error
+            told = f"TensorBoard's file in {self._path} cannot be written ({error.message})"
+            advice = "make room, or fix this, and the same command resumes"
+            raise UnsavedError(f"{told}; {advice}") from error
         shown = filter(None, [self.score, f"loss {record['total_loss']:.4g}"])
         self._progress.set_postfix_str(", ".join(shown), refresh=False)
 
@@ -213,7 +187,7 @@ class RunLog:
         return f"{headline} {value} of {num_played}/{tasks} tasks"
 
     def _aggregate(self) -> tuple[scores.Aggregate | None, int]:
-        """Aggregates the recent returns, and counts the tasks that they are of."""
+        """Aggregates the recent returns, and counts their tasks."""
         references = self._suite.reference_scores
         played = {t: returns for t, returns in self._returns.items() if returns and t in references}
         return scores.aggregate_returns(played, references), len(played)
@@ -237,16 +211,15 @@ def _cut_events(directory: Path, frames: int) -> None:
     Each life of a run has a file of its own, with the time of its start in the name, and began when
     those of earlier lives had been cut. The first that keeps a measurement is thus the last to cut.
     """
-    paths = sorted(directory.glob("events.out.tfevents.*"), key=_second, reverse=True)
-    for _, together in itertools.groupby(paths, _second):
+
+    def second(path: Path) -> str:
+        return path.name.split(".")[3]  # It has ten digits up to the year 2286.
+
+    paths = sorted(directory.glob("events.out.tfevents.*"), key=second, reverse=True)
+    for _, together in itertools.groupby(paths, second):
         left = [_cut_events_of_a_life(path, frames) for path in together]
         if any(left):
             break
-
-
-def _second(path: Path) -> str:
-    """Returns the second in which a file of TensorBoard was begun: ten digits until 2286."""
-    return path.name.split(".")[3]
 
 
 def _cut_events_of_a_life(path: Path, frames: int) -> bool:
@@ -256,7 +229,7 @@ def _cut_events_of_a_life(path: Path, frames: int) -> bool:
     TensorFlow's own reader would take minutes for each day of training.
     """
     end, size, step = 0, path.stat().st_size, 0  # Only the file's version is at step 0.
-    with open(path, "rb") as file, contextlib.suppress(DecodeError):  # At a damaged record.
+    with open(path, "rb") as file, contextlib.suppress(DecodeError):  # A damaged record is the end.
         while 0 < (length := int.from_bytes(file.read(12)[:8], "little")) <= size - end - 16:
             event = Event.FromString(file.read(length))
             if event.step > frames:

@@ -145,5 +145,5 @@ def test_only_a_damaged_checkpoint_that_has_another_before_it_may_be_deleted(
     (tmp_path / "ckpt-1.index").unlink()
     checkpoints.save()
     (tmp_path / "ckpt-2.index").write_bytes(b"")
-    with pytest.raises(UserError, match=r"damaged.*delete .*ckpt-2.* to go on from ckpt-1"):
+    with pytest.raises(UserError, match=r"damaged.*delete .*ckpt-2.* to resume from ckpt-1"):
         checkpoints.restore()

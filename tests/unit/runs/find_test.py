@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scalable_agent_popart.runs.find import find_runs
+from scalable_agent_popart.runs.directory import find_runs
 
 
 def test_folders_and_patterns_stand_for_the_runs_in_them_and_paths_for_themselves(
