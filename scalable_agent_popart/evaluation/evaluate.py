@@ -1,4 +1,4 @@
-"""Tests of a run: a frozen policy plays every task, once or again and again as others train it."""
+"""Tests of a run: a frozen policy plays every task, once or repeatedly while others train it."""
 
 import contextlib
 import sys
@@ -25,11 +25,11 @@ from scalable_agent_popart.runs.json_lines import to_json
 from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
-_MAX_RESTARTS = 8  # How often an environment may be lost within an episode and begin again.
+_MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an episode.
 
 
 def follow(config: Config) -> None:
-    """Tests the newest checkpoint again and again, up to the end of `total_environment_frames`.
+    """Tests each newest checkpoint, up to the end of `total_environment_frames`.
 
     Each is also a line of `evaluations.jsonl`, and a point of TensorBoard's curves.
     """
@@ -38,19 +38,18 @@ def follow(config: Config) -> None:
     with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
         while frames < config.total_environment_frames:
             saved = None
-            with contextlib.suppress(UserError):  # It looks again.
+            with contextlib.suppress(UserError):  # The file may be readable again soon.
                 saved = saved_frames(directory.checkpoints)
             if saved in (None, frames):
                 time.sleep(_POLL_SECONDS)
                 continue
             summary = tester.test()
-            frames = summary["frames"]
+            frames, scores = summary["frames"], summary["aggregate"]
             means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
-            record = {"time": time.time(), "frames": frames, "starts": summary["starts"]}
-            record |= summary["aggregate"] | {"mean_return": means}
+            record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
             with open(directory.evaluations_log, "a", encoding="utf-8") as file:
-                file.write(to_json(record) + "\n")
-            points = {f"evaluation/{name}": score for name, score in summary["aggregate"].items()}
+                file.write(to_json({**record, "mean_return": means}) + "\n")
+            points = {f"evaluation/{name}": score for name, score in scores.items()}
             points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
             for name, value in points.items():
                 if value is not None:
@@ -60,7 +59,7 @@ def follow(config: Config) -> None:
 class Tester:
     """Plays `test_num_episodes` of each task with a run's newest checkpoint, as often as asked.
 
-    Versions held out from training are played too. TensorFlow's graph is made only once.
+    It also plays versions held out from training. TensorFlow's graph is made only once.
     """
 
     def __init__(self, config: Config):
@@ -80,9 +79,9 @@ class Tester:
         self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
 
     def test(self) -> dict[str, Any]:
-        """Plays; returns, writes to the run directory and prints what `summarise` does.
+        """Plays, then returns, prints and writes what `summarise` makes of it.
 
-        Films are completed after that, so that no scores are lost if one cannot be.
+        Films are completed last, so that none that fails costs the scores.
         """
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
         frames = self._saved.restore()
@@ -97,12 +96,12 @@ class Tester:
             for task_id, own in zip(ids, returns, strict=True):
                 by_task[tasks[task_id]] += own
             summary = evaluation_summary.summarise(config, frames, by_task)
-            # Shown even if the disk is full for the files of scores or films.
+            # A disk that is too full for the files of scores or films does not prevent this.
             last.callback(evaluation_summary.show, summary, self._played)
             self._directory.write_evaluation(summary)
         written = f"{self._directory.evaluation} and evaluation.csv"
-        films_too = f"; films in {self._directory.videos}" if config.record_video else ""
-        print(f"written: {written}{films_too}", file=sys.stderr)
+        written += f"; films in {self._directory.videos}" * config.record_video
+        print(f"written: {written}", file=sys.stderr)
         return summary
 
 
@@ -114,7 +113,7 @@ class SavedPolicy:
         self._seed = config.seed
         spec = factory.make_rollout_spec(config)
         agent = factory.make_agent(config, spec)
-        # The policy acts in the very variables that are restored, and so is never refreshed.
+        # The policy acts with the very variables that are restored, so it is never refreshed.
         self._weights = WeightStore(agent.trainable_variables, version=0)
         self.policy = Policy(agent, self._weights, self._seed, num_environments)
         self._frames = tf.Variable(0, dtype=tf.int64)
@@ -139,12 +138,12 @@ def play(
 ) -> list[list[float]]:
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
-    A quota for each environment, rather than the first episodes to end anywhere: those would
-    be the short ones. EnvironmentLostError if an environment does not last to an episode's end.
+    Each environment has a quota, because the first episodes to end anywhere would be short ones.
+    Raises EnvironmentLostError if an environment is lost too often within an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
-    restarts = np.zeros_like(remaining)  # Of each environment up to its last episode's end.
+    restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
     environments.start()
     with progress_bar(int(remaining.sum()), " episodes") as progress:
         while remaining.any():
@@ -162,7 +161,7 @@ def play(
             if np.any(environments.restarts - restarts > _MAX_RESTARTS):
                 how_often = f"more than {_MAX_RESTARTS} times before it could finish an episode"
                 raise EnvironmentLostError(f"an environment was lost {how_often}")
-            # One that has met its quota plays on, uncounted, where others of its group must.
+            # An environment that has met its quota plays on, uncounted, if its group must.
             groups = environments.groups
             going_on = np.isin(groups[ids], groups[remaining > 0])
             if going_on.any():

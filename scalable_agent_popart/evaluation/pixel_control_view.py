@@ -21,10 +21,10 @@ class PixelControlView:
         self._images: dict[int, np.ndarray] = {}  # The last of each environment.
 
     def maps(self, ready: Ready) -> dict[str, np.ndarray]:
-        """Computes the maps of one step in M >= 1 environments, before the policy acts on it.
+        """Computes maps float32 `[M, rows, columns]` of M >= 1 environments before the policy acts.
 
-        Returns float32 `[M, rows, columns]`: "change" is the last actions' pseudo-rewards, 0 at the
-        first image of an environment or episode; "max Q" the largest action values.
+        "change" is the last actions' pseudo-rewards, 0 at the first image of an environment or
+        episode. "max Q" is the largest action values.
         """
         ids, env_output, fresh = ready
         for i in ids[fresh].tolist():

@@ -15,8 +15,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Makes the record of an evaluation after so many environment frames of training.
 
-    The returns are raw, by level. Where a task has a held-out version, `train` has of the others
-    what the record has. What cannot be normalised is None, and so are intervals of one episode.
+    The returns are raw, by level. If tasks have held-out versions, `train` holds the same about the
+    versions in training. What cannot be normalised is None, like the interval of one episode.
     """
     suite = config.suite
     references, remarks = suite.references(config.starts), config.remarks()
@@ -61,7 +61,7 @@ def summarise(
 def show(summary: Mapping[str, Any], suite: Suite) -> None:
     """Prints a line per level, then the aggregates of the suite's scores, each with its interval.
 
-    Where scores are raw returns they have no column of their own, and none is capped.
+    Raw returns have no column of normalised scores, and are never capped.
     """
     unit, normalised = suite.unit, suite.normalised
     agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))

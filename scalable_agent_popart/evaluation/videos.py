@@ -1,11 +1,12 @@
-"""Short videos of a policy at play, one a task, with its scores in a caption.
+"""Short videos of a policy at play, one per task, with its scores in a caption.
 
-Maps of pixel control may stand right of the picture, each from black at 0 and below to bright at
-the largest value that it has had in this video so far, which its caption tells.
+Maps of pixel control may stand right of the picture. Black is 0 and below; the brightest is the
+largest value so far in the video, which stands in the map's caption.
 """
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
@@ -22,17 +23,15 @@ from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 
 _RATE = 15  # Agent steps of four frames at 60 Hz.
 _MAX_FRAMES = 60 * _RATE
-_MIN_SIZE = 320  # Of the larger side of the picture, and of the caption's width.
+_MIN_SIZE = 320  # The picture's larger side and the caption's width have at least so many pixels.
 _MARGIN = 8
-_GAP = 8  # Between panels; even, as all widths are, since the encoder halves the colours'.
-# A multiple of the encoder's block size, so that no block holds both caption and picture.
-_CAPTION_HEIGHT = 48
+_GAP = 8  # Between panels. All widths are even, because the encoder halves the colours'.
+_CAPTION_HEIGHT = 48  # Encoders have blocks of 16, and none holds both caption and picture.
 _FONT_SIZE = 17
-_BACKGROUND = (48, 48, 48)  # Not black, as many games are.
-_BRIGHT = (255, 255, 255)
-_DIM = (184, 184, 184)
-_COLOURS = matplotlib.colormaps["inferno"]  # Evenly brighter to the eye.
-# Without latency the encoder keeps no frames waiting: half the memory, of up to 57 encoders.
+_BACKGROUND = (48, 48, 48)  # Black is the background of many games.
+_BRIGHT, _DIM = (255, 255, 255), (184, 184, 184)
+_COLOURS = matplotlib.colormaps["inferno"]  # It looks evenly brighter.
+# Up to 57 encoders take half the memory without latency, because no frames wait.
 _OPTIONS = {"preset": "superfast", "crf": "20", "tune": "zerolatency"}
 
 
@@ -40,17 +39,16 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     """Films one environment per task, each in a file of its own, for its first minute.
 
     Files get their names when they are complete. Leaving the context completes those that are
-    still short; leaving it with an exception drops them. Leaving raises OSError if one could not be
-    written.
+    still short, or drops them after an exception. It raises OSError if one could not be written.
     """
 
     def __init__(
         self, directory: Path, tasks: Mapping[int, str], view: PixelControlView | None = None
     ):
-        self._tasks = dict(tasks)  # Of the environments that are still filmed.
+        self._tasks = dict(tasks)  # By environment, as long as it is filmed.
         self._files = _name_files(directory, tasks.values())
         self._view = view
-        self._videos: dict[int, _Video] = {}  # Those begun and not complete.
+        self._videos: dict[int, _Video] = {}  # They are begun and not complete.
         self._failure: OSError | None = None  # The first one.
 
     def watch(self, ready: Ready) -> None:
@@ -71,14 +69,14 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
                 if video.num_frames == _MAX_FRAMES:
                     video.finish()
                     del self._videos[i], self._tasks[i]
-            except OSError as error:  # The test goes on, as its scores are worth more.
+            except OSError as error:  # The scores are worth more, so that the test continues.
                 self._failure = self._failure or error
                 del self._tasks[i]
                 if i in self._videos:
                     self._videos.pop(i).drop()
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        """Completes the files, or removes those that are not complete at the first exception."""
+        """Completes the files, or removes the incomplete ones at the first exception."""
         with contextlib.ExitStack() as stack:
             for video in self._videos.values():
                 stack.callback(video.drop)
@@ -90,15 +88,13 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
 
 def _name_files(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
-    """Names each task's file, with a number at its end where `a/b` would share that of `a_b`."""
+    """Names each task's file, with a number at its end if `a/b` would share that of `a_b`."""
     files: dict[str, Path] = {}
-    for task in sorted(tasks, key=lambda task: "/" in task):  # Names without it stay as they are.
+    for task in sorted(tasks, key=lambda task: "/" in task):  # The rest keep their names.
         name = task.replace("/", "_")
-        file, number = directory / f"{name}.mp4", 1
-        while file in files.values():
-            number += 1
-            file = directory / f"{name}-{number}.mp4"
-        files[task] = file
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        paths = (directory / f"{name}.mp4" for name in names)
+        files[task] = next(path for path in paths if path not in files.values())
     return files
 
 
@@ -112,7 +108,7 @@ class _Video:
         self._last = ""  # The last episode's score, for the caption.
         self._max_values: dict[str, float] = {}  # By map.
         self._path = path
-        # Each of several tests has its own. Absolute, as FFmpeg takes what precedes a colon in a
+        # Each of several tests has its own file. FFmpeg would take what precedes a colon in a
         # relative path for a protocol.
         self._temporary = self._path.with_suffix(f".{os.getpid()}.tmp").absolute()
         self._container = av.open(str(self._temporary), "w", format="mp4")
@@ -124,10 +120,10 @@ class _Video:
         self, image: np.ndarray, episode_return: float, ends: bool, maps: Mapping[str, np.ndarray]
     ) -> None:
         """Films a step: an image uint8 `[height, width, channels]`, maps `[rows, columns]`."""
-        if ends:  # The image is of the next episode already.
+        if ends:  # The image already belongs to the next episode.
             self._last, episode_return = f"last {_brief(episode_return)}", 0.0
         if image.shape[-1] != 3:
-            image = image[..., -1:]  # Of a stack of grey images the newest.
+            image = image[..., -1:]  # It is the newest of a stack of grey images.
         colours = np.broadcast_to(image, (*image.shape[:2], 3))
         factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
         picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)
@@ -137,9 +133,8 @@ class _Video:
         for label, values in maps.items():
             top = self._max_values[label] = max(self._max_values.get(label, 0), values.max())
             heat = Image.fromarray(_COLOURS(values / (top or 1), bytes=True)[..., :3])
-            # Blocks as large as fit the picture: as the cells in it, unless margins leave space.
-            blocks = heat.width * (picture.width // heat.width)
-            size = (blocks, heat.height * (picture.height // heat.height))
+            # A block is as large as a cell in the picture, or larger if that has margins.
+            size = [side // n * n for side, n in zip(picture.size, heat.size, strict=True)]
             shown = heat.resize(size, Image.Resampling.NEAREST)
             panels.append((shown, _caption(label, f"0 to {top:.2g}", "", width)))
         total_width = sum(caption.width + _GAP for _, caption in panels) - _GAP
@@ -187,5 +182,5 @@ def _caption(title: str, current: str, last: str, width: int) -> Image.Image:
 
 
 def _brief(value: float) -> str:
-    """Writes 1,234,567 or -0.25: no exponent, no trailing zeros, no minus zero."""
+    """Writes a number like 1,234,567 or -0.25, without exponent, trailing zeros or minus zero."""
     return f"{round(value, 2) + 0.0:,.12g}"
