@@ -1,17 +1,17 @@
 """Files that the members of a population leave for each other.
 
 A population's directory holds `population.json`, the flags that all members share, written by the
-first one under `lock`; and the members' run directories, `member-00` and so on. A member writes to
-its own only, in which there are also
+first member under `lock`. It also holds the members' run directories, `member-00` and so on. A
+member writes only to its own, which also has
 
   lineage.jsonl             a line at the start, and one for each comparison with another member
-  fitness.json              what the member published last
+  fitness.json              the member's last publication
   snapshots/snapshot-N.*    the checkpoint that earned this fitness, and the one before
   diverged                  the number of comparisons made when training last diverged
   incoming/                 a copy of another member's checkpoint, while it is loaded
 
-Readers never see a part: `fitness.json` is replaced once the snapshot that it names is complete,
-and a snapshot is removed only after the next one has taken its place.
+Readers never see a part. `fitness.json` is replaced once the snapshot that it names is complete,
+and a snapshot is removed only after its successor is in place.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Published:
     comparison: int  # Its number, from 1.
     frames: int  # Of the member's run.
     fitness: float  # Mean capped human-normalised score, in percent.
-    episodes: int  # How many the fitness is computed from.
+    episodes: int  # The fitness is computed from so many.
     mean_returns: Mapping[str, float]  # Raw, by task.
     hyperparameters: Mapping[str, float]  # By flag.
     checkpoint: str  # Path of the weights that earned the fitness, without the files' endings.
@@ -58,16 +58,16 @@ class Event(NamedTuple):
 
     comparison: int  # Its number, from 1; 0 is the start.
     frames: int  # Of the member's run.
-    fitness: float | None  # The member's; None at the start, and where training had diverged.
+    fitness: float | None  # The member's; None at the start, and if training had diverged.
     partner: int | None  # None if no other member had published anything.
     partner_fitness: float | None  # As published; None if it could not be read.
-    copied: bool  # If so, weights, statistics, optimiser and hyperparameters are the partner's.
-    source_frames: int | None  # Of the partner's run, at the checkpoint that was copied.
+    copied: bool  # Weights, statistics, optimiser and hyperparameters are the partner's.
+    source_frames: int | None  # Of the partner's run, at the copied checkpoint.
     hyperparameters: Mapping[str, float]  # By flag, from here on.
-    started_over: bool = False  # All is new: training had diverged, and nobody could be copied.
+    started_over: bool = False  # Training had diverged, and nobody could be copied.
 
     def describe(self, member: int) -> str:
-        """Tells people in one line what happened to the member of this number."""
+        """Returns in one line what happened to the member of this number."""
         values = ", ".join(f"{name} {value:.3g}" for name, value in self.hyperparameters.items())
         if not self.comparison:
             return f"member {member} starts with {values}"
@@ -97,18 +97,18 @@ class MemberDirectory(RunDirectory):
 
     def published(self) -> Published | None:
         """Returns what was published last, if anything; raises UserError if it is damaged."""
-        with explained(self._fitness, "delete it, and the member publishes anew"):
+        with explained(self._fitness, "delete it, and the member publishes again"):
             record = Published(**json.loads(self._fitness.read_text()))
             checkpoint = str(self._snapshots / record.checkpoint)
             return dataclasses.replace(record, fitness=float(record.fitness), checkpoint=checkpoint)
         return None
 
     def publish(self, record: Published) -> None:
-        """Makes a fitness known, with a copy of the checkpoint that earned it."""
+        """Publishes a fitness, with a copy of the checkpoint that earned it."""
         before = self.published()
         in_force = Path(before.checkpoint).name if before else ""
         name = f"snapshot-{record.comparison}"
-        if name == in_force:  # The run went back to an older checkpoint, and comes here again.
+        if name == in_force:  # The run had returned to an older checkpoint.
             name += "-again"
         _copy(Path(record.checkpoint), self._snapshots / name)
         write_atomically(self._fitness, {**dataclasses.asdict(record), "checkpoint": name})
@@ -118,7 +118,7 @@ class MemberDirectory(RunDirectory):
 
     @contextlib.contextmanager
     def fetch(self, source: Published) -> Iterator[str]:
-        """Lends a copy of another member's checkpoint; FileNotFoundError if it was replaced."""
+        """Lends a copy of another's checkpoint; raises FileNotFoundError if it was replaced."""
         checkpoint = self._incoming / "checkpoint"
         try:
             _copy(Path(source.checkpoint), checkpoint)
@@ -167,7 +167,7 @@ class PopulationDirectory:
 
     def join(self, config: Config) -> None:
         """Begins the population if no member has; raises as `check`."""
-        self.check(config)  # A run's directory, too, has a lock.
+        self.check(config)  # A run's directory would have a lock, too.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as lock:
             flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
@@ -175,16 +175,12 @@ class PopulationDirectory:
                 write_atomically(self._settings, config.record)
 
     def member_config(self, config: Config, number: int, start: Mapping[str, Any]) -> Config:
-        """Makes a member's configuration of the population's, and what the member starts with."""
-        return dataclasses.replace(
-            config,
-            logdir=str(self.member(number).path),
-            # Unique among the members of populations with neighbouring seeds.
-            seed=config.seed * config.population_size + number,
-            pbt_member=number,
-            pbt_places=1,
-            **start,
-        )
+        """Makes a member's configuration from the population's and the member's start."""
+        logdir = str(self.member(number).path)
+        # Seeds differ also among populations with neighbouring seeds.
+        seed = config.seed * config.population_size + number
+        own = {**start, "logdir": logdir, "seed": seed, "pbt_member": number, "pbt_places": 1}
+        return dataclasses.replace(config, **own)
 
 
 def _copy(checkpoint: Path, target: Path) -> None:
@@ -195,7 +191,7 @@ def _copy(checkpoint: Path, target: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     for file in files:
         copy = target.parent / file.name.replace(checkpoint.name, target.name, 1)
-        copy.unlink(missing_ok=True)  # A member that reads it goes on with the old content.
+        copy.unlink(missing_ok=True)  # A member that is reading it keeps the old content.
         shutil.copyfile(file, copy)
         with open(copy, "rb") as written:
             os.fsync(written.fileno())

@@ -1,12 +1,10 @@
 """A member of a population: a run that is compared with others, copies them and explores.
 
 When a comparison is due, the member saves a checkpoint and publishes it with the fitness that its
-episodes have earned. The comparison ends with another checkpoint: weights, hyperparameters, the
-line in `lineage.jsonl` and the number of comparisons become the run's in one step or not at all. A
-member that dies in between returns to the first checkpoint and repeats the comparison with the same
-random numbers: they depend on its seed, the comparison's number and who else has published.
-
-Several members may share a process, in which they take turns: see `take_turns`.
+episodes have earned. The comparison ends with another checkpoint, so that weights, hyperparameters,
+the line in `lineage.jsonl` and the number of comparisons change together or not at all. A member
+that dies in between returns to the first checkpoint and repeats the comparison. The random numbers
+are the same, since they depend on seed, comparison and who else has published.
 """
 
 import dataclasses
@@ -36,9 +34,9 @@ from scalable_agent_popart.training import trainer
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
 
-_MAX_LOOKS = 5  # Attempts to fetch a checkpoint that has gone in favour of a newer one.
+_MAX_LOOKS = 5  # Attempts to fetch a checkpoint that newer ones replace.
 _FIRST_PAUSE_SECONDS = 0.1
-_MAX_RESCUES = 20  # How often in a row a member that diverges goes on with other weights.
+_MAX_RESCUES = 20  # A member that diverges gets other weights so often in a row.
 _POLL_SECONDS = 2.0
 _REMINDER_SECONDS = 600.0
 
@@ -57,11 +55,10 @@ class Member(trainer.Tuner):
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._compared_at = tf.Variable(0, dtype=tf.int64, trainable=False)  # frames
-        # Frames after which an episode counts; reading the variable each time would be slow.
+        # Later episodes count. Reading the variable for each would be slow.
         self._counts_after: int | None = None
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:
-        """Takes the learner to change; returns the member's part of its checkpoints, by name."""
         self._learner = learner
         self._tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**self._tuned)
@@ -80,9 +77,9 @@ class Member(trainer.Tuner):
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
-        """Makes the comparison that the run ended before the last time, or was killed in.
+        """Makes the comparison before which the run ended or in which it was killed.
 
-        If training has diverged, the member goes on from another's checkpoint, or starts over.
+        If training has diverged, the member copies another's checkpoint, or starts over.
         """
         self._lineage.open()
         if not self._lineage.length:
@@ -91,9 +88,9 @@ class Member(trainer.Tuner):
         mark = self._directory.divergence
         if mark.exists() and mark.read_text() == str(num_comparisons):
             self._compare(None, save)
-            return
-        own = self._directory.published()
-        if own and (own.comparison, own.frames) == (num_comparisons + 1, frames):
+        elif (own := self._directory.published()) and (
+            (own.comparison, own.frames) == (num_comparisons + 1, frames)
+        ):
             self._compare(own.fitness, save)
         elif self.due():
             self._compare(self.publish(save), save)
@@ -132,7 +129,7 @@ class Member(trainer.Tuner):
         return fitness
 
     def on_divergence(self) -> None:
-        """Leaves a mark, so that the member's next start does not go on from its own weights."""
+        """Leaves a mark, so that the member's next start does not resume from its own weights."""
         self._directory.divergence.write_text(str(int(self._num_comparisons)))
 
     def close(self) -> None:
@@ -151,55 +148,47 @@ class Member(trainer.Tuner):
     def _compare(self, fitness: float | None, save: Save) -> None:
         """Compares with another member, copies it if it is fitter, explores, and saves.
 
-        The fitness is None if training has diverged, so that any other is fitter.
+        The fitness is None if training has diverged, and any other is then fitter.
         """
         frames, num_updates = int(self._learner.frames), int(self._learner.num_updates)
         number = int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
         published = [other for other in self._others if self._published(other)]
         candidates = [int(generator.choice(published))] if published else []
-        if fitness is None:
-            candidates += published
+        candidates += published if fitness is None else []
         partner, theirs, copied = None, None, False
         while candidates and not copied:
             partner = candidates.pop(0)
             theirs, copied = self._meet(partner, fitness)
         starts_over = fitness is None and not copied
         if starts_over:
-            seeds = np.random.SeedSequence([self._config.seed, number, 2])
-            tf.random.set_seed(int(seeds.generate_state(1)[0]))
+            seed = [self._config.seed, number]
+            tf.random.set_seed(int(np.random.SeedSequence([*seed, 2]).generate_state(1)[0]))
             fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
             _copy(fresh, self._learner)
-            space, seed = self._config.suite.search_space, [self._config.seed, number, 1]
-            self._learner.hyperparameters.assign(rules.sample(space, seed))
+            values = rules.sample(self._config.suite.search_space, [*seed, 1])
         else:
-            self._learner.hyperparameters.assign(rules.explore(self._values(), generator))
+            values = rules.explore(self._values(), generator)
+        self._learner.hyperparameters.assign(values)
         if copied or starts_over:
             self._learner.frames.assign(frames)
-            self._learner.num_updates.assign(num_updates + 1)  # For actors, the weights are new.
+            self._learner.num_updates.assign(num_updates + 1)  # Actors must fetch new weights.
         self._num_comparisons.assign(number)
         self._compared_at.assign(frames)
         self._counts_after = None
-        event = Event(
-            comparison=number,
-            frames=frames,
-            fitness=fitness,
-            partner=partner,
-            partner_fitness=theirs.fitness if theirs else None,
-            copied=copied,
-            source_frames=theirs.frames if theirs and copied else None,
-            hyperparameters=self._values(),
-            started_over=starts_over,
-        )
+        found = theirs.fitness if theirs else None
+        source = theirs.frames if theirs and copied else None
+        values = self._values()
+        event = Event(number, frames, fitness, partner, found, copied, source, values, starts_over)
         self._record(event)
         for returns in self._returns.values():
             returns.clear()
         save()
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
-        """Copies the partner if it is fitter; returns what it published, and whether it did.
+        """Copies the partner if it is fitter; returns its publication and whether it was copied.
 
-        Returns None and False if what it published cannot be read.
+        Returns None and False if the publication cannot be read.
         """
         for look in range(_MAX_LOOKS):
             source = self._published(partner)
@@ -209,8 +198,8 @@ class Member(trainer.Tuner):
                 with self._directory.fetch(source) as checkpoint:
                     self._load(checkpoint)
                 return source, True
-            except FileNotFoundError:  # The partner has published again.
-                time.sleep(_FIRST_PAUSE_SECONDS * 2**look)  # File systems may be slow to show it.
+            except FileNotFoundError:  # The partner has published again, and files may come late.
+                time.sleep(_FIRST_PAUSE_SECONDS * 2**look)
             except (OSError, UserError) as error:
                 if isinstance(error, OSError) and explain(error):  # This member's disk is full.
                     raise
@@ -258,7 +247,7 @@ class ReusedParts(trainer.Parts):
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
         """Makes a learner that has learned nothing, if possible in the last one's variables."""
         fresh = super().make_learner(config, spec)
-        # The graphs read the hyperparameters from variables, but clip gradients only if asked to.
+        # Graphs read the hyperparameters from variables, but clip gradients only if asked to.
         clips = config.max_grad_norm > 0
         if self._learner is None or clips != self._clips:
             self._learner, self._clips, self._policies = fresh, clips, {}
@@ -267,7 +256,7 @@ class ReusedParts(trainer.Parts):
         return self._learner
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Makes actors whose policies are those of the actors before, if there were any."""
+        """Makes actors with the policies of the last ones, if there were any."""
         return LocalActors(config, spec, learner, self._policies)
 
 
@@ -278,11 +267,11 @@ def train_member(
     kind: type[Member] = Member,
     show_progress: bool = False,
 ) -> int | None:
-    """Trains the member `pbt_member` to the end of its run, or of its turn.
+    """Trains the member `pbt_member` to the end of its run or turn.
 
-    `start` has hyperparameters that are not to be sampled. Returns None, or the number of the
-    signal that asked to stop. Raises InUseError if another process trains the member; UserError if
-    the directory is another population's, or the run diverges again and again.
+    `start` gives hyperparameters that are then not sampled. Returns None, or the number of the
+    signal that asked to stop. Raises InUseError if another process trains the member. Raises
+    UserError if the directory is another population's, or if the run diverges too often.
     """
     population, number = PopulationDirectory(config.logdir), config.pbt_member
     own = population.member_config(config, number, _starting_values(config, start))
@@ -300,22 +289,20 @@ def train_member(
             events = reversed(population.member(number).read_lineage())
             rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
             if len(list(rescues)) >= _MAX_RESCUES:
-                raise UserError(
-                    f"{message}, {_MAX_RESCUES} times without a comparison in between, "
-                    "whatever it tries; look at the other flags, such as --reward_clipping"
-                ) from error
+                message += f", {_MAX_RESCUES} times without a comparison in between"
+                advice = "whatever it tries; look at the other flags, such as --reward_clipping"
+                raise UserError(f"{message}, {advice}") from error
             logging.warning("%s; it copies another member or starts over", message)
 
 
 def take_turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
-    """Trains all members in this process, one after the other, as others may do at the same time.
+    """Trains all members in this process, one after the other; other processes may do so, too.
 
-    Members that outnumber the places take turns, and the one that is furthest behind is next. A
-    turn is a run (`Turn`) that publishes and ends where a comparison is due. The member's next turn
-    begins with that comparison, by which time the others have played as far. The graphs that
-    TensorFlow has traced go from turn to turn (`ReusedParts`).
+    If there are more members than places, the one that is furthest behind has the next turn. A
+    `Turn` is a run that publishes and ends when a comparison is due. The member's next turn begins
+    with that comparison, by which time the others have played as far.
 
-    Yields what `train_member` returns. While others train all members that are left, it waits.
+    Yields what `train_member` returns. It waits while others train all members that are left.
     """
     kind = Turn if config.population_size > config.pbt_places else Member
     parts = ReusedParts()
@@ -344,7 +331,7 @@ def _unfinished(config: Config) -> list[int]:
 
 
 def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, float]:
-    """Returns the hyperparameters that a member starts with, or has started with."""
+    """Returns the hyperparameters with which a member starts, or has started."""
     number = config.pbt_member
     directory = PopulationDirectory(config.logdir).member(number)
     recorded = directory.read_config(config.suite)
@@ -356,13 +343,13 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
     return values
 
 
-@functools.cache  # Once, though the member has more turns.
+@functools.cache  # The member may have more turns.
 def _warn(text: str) -> None:
     logging.warning("%s", text)
 
 
 def _copy(source: Learner, target: Learner) -> None:
-    """Copies all that a learner has learned, and its hyperparameters."""
+    """Copies everything that a learner has learned, and its hyperparameters."""
     for variable, value in zip(target.variables, source.variables, strict=True):
         variable.assign(value)
     target.hyperparameters.assign(source.hyperparameters.values())

@@ -1,8 +1,8 @@
 """The rules of population-based training (Jaderberg et al., 2017) as in IMPALA's appendix F.
 
 A member that has finished enough episodes is compared with another one, chosen at random. If the
-other is more than five points fitter, the member goes on with the other's weights and
-hyperparameters (exploit). In either case it then changes its hyperparameters a little (explore).
+other is more than five points fitter, the member copies its weights and hyperparameters (exploit).
+In either case it then changes its hyperparameters a little (explore).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def fitness(
 ) -> float | None:
     """Computes the mean capped human-normalised score, in percent, of raw episode returns by task.
 
-    Only tasks with reference scores count; it is None if none does, or one has no episode yet.
+    It is None if no task has a reference score, or if one of those that have has no episode yet.
     """
     counted = {task: own for task, own in returns.items() if task in references}
     if not all(map(len, counted.values())):

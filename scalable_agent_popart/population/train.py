@@ -1,8 +1,8 @@
 """Trains all members of a population on this machine, as many at a time as it has places.
 
 The process that a user starts loads no TensorFlow. It starts workers, processes that train members
-(see `member.take_turns`), starts those again that are killed, and shows how far the population is.
-Workers save and end when it does, and the same command goes on.
+(see `member.take_turns`), restarts those that are killed, and shows the population's progress.
+Workers save and end when it does, and the same command resumes.
 """
 
 import contextlib
@@ -20,15 +20,16 @@ from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import progress_bar, show_saved
 
 _POLL_SECONDS = 0.5
-_GRACE_SECONDS = 120.0  # How long workers may take to save and end when they are asked to.
+_GRACE_SECONDS = 120.0  # Workers may take so long to save and end when they are asked to.
 _MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
+_WHAT = "a process that trains members"
 
 
 def train_population(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members to their end, or until a signal asks to stop, whose number it returns.
 
-    `start` has hyperparameters that are not to be sampled. Raises UserError if workers fail, as
-    also when they are asked to save and end.
+    `start` gives hyperparameters that are then not sampled. Raises UserError if workers fail, even
+    when they save and end.
     """
     workers: list[_Worker] = []
     with StopOnSignal() as stop, contextlib.closing(_Progress(config)) as progress:
@@ -56,43 +57,39 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
 
 
 class _Worker(child_program.Program):
-    """A process that trains members, started again where it is killed."""
+    """A process that trains members and is started again if it is killed."""
 
     def __init__(self, config: Config, start: Mapping[str, float]):
         super().__init__(_train_members, (config, start))
         self._setting = f"--pbt_places={config.pbt_places}"
-        self._frames = 0  # Of all members, when this process was started.
+        self._frames = 0  # All members had so many when this process was started.
 
     def is_done(self, frames: int) -> bool:
         """Returns whether no member is left to train; starts the process again if it was killed.
 
-        A process that dies before all members together have come further has failed.
+        A process that dies before the members' sum of frames has grown has failed.
         """
         if (code := self.attend()) is None:
             return False
         if code <= 128:
             self.raise_failure()
             return True
-        what = "a process that trains members was killed"
-        self.restart(what, self._setting, healthy=frames > self._frames)
+        self.restart(f"{_WHAT} was killed", self._setting, healthy=frames > self._frames)
         self._frames = frames
         return False
 
     def raise_failure(self) -> None:
-        """Raises UserError if the process has ended otherwise than it should.
-
-        It is a PassingError unless the process has said that it would fail again.
-        """
+        """Raises UserError if the process has failed; a PassingError unless it would fail again."""
         code = self.child.exit_code
         if code in (None, 0, 128 + signal.SIGTERM):
             return
-        how = f"a process that trains members {supervisor.describe_exit(code)}; the same command "
-        message = self.child.message or f"{how}goes on from its last checkpoint"
+        how = f"{_WHAT} {supervisor.describe_exit(code)}"
+        message = self.child.message or f"{how}; the same command resumes from its last checkpoint"
         raise (UserError if code == FAILS_AGAIN else PassingError)(message)
 
 
 def _train_members(payload: tuple[Config, Mapping[str, float]]) -> Iterator[int | None]:
-    """Trains members, in a worker, until none is left or a signal comes."""
+    """Trains members in a worker until none is left or a signal comes."""
     from scalable_agent_popart.population import member  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
@@ -107,25 +104,13 @@ class _Progress:
         population = PopulationDirectory(config.logdir)
         self._members = [population.member(number) for number in range(config.population_size)]
         self._member_frames = [0] * len(self._members)
-        self._num_events = [0] * len(self._members)  # Those of the lineage that are known.
+        self._num_events = [0] * len(self._members)  # Lines of each lineage that are known.
         self._fitness: dict[int, float] = {}
         self._read()
-        self._bar = progress_bar(
-            len(self._members) * config.total_environment_frames,
-            " frames",
-            initial=self.frames,
-            desc="members start",
-            unit_scale=True,
-            smoothing=0.05,
-        )
-
-    @property
-    def best(self) -> float | None:
-        """The highest fitness that a member has published; None before any has."""
-        return max(self._fitness.values(), default=None)
-
-    def close(self) -> None:
-        self._bar.close()
+        total = len(self._members) * config.total_environment_frames
+        how = {"initial": self.frames, "unit_scale": True, "smoothing": 0.05}
+        self._bar = progress_bar(total, " frames", desc="members start", **how)
+        self.close = self._bar.close
 
     def refresh(self) -> None:
         for news in self._read():
@@ -138,7 +123,7 @@ class _Progress:
         self._bar.update(self.frames - self._bar.n)
 
     def _read(self) -> list[str]:
-        """Reads all that members have left; returns what has happened to them since, in lines."""
+        """Reads the members' files; returns in lines what has happened to them since."""
         news = []
         for number, member in enumerate(self._members):
             with contextlib.suppress(UserError, OSError):
@@ -151,4 +136,5 @@ class _Progress:
                 *lines, _ = supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")
                 self._member_frames[number] = int(json.loads(lines[-1])["frames"])
         self.frames = sum(self._member_frames)
+        self.best = max(self._fitness.values(), default=None)
         return news

@@ -52,7 +52,7 @@ def test_workers_end_when_they_are_done_or_are_asked_to(
     [
         ('fail(b"disk full", 1)', "^disk full$", 1),
         ('fail(b"no such game", 2)', "^no such game$", 2),
-        ("1 / 0", "ended with exit code 1; the same command goes on", 1),
+        ("1 / 0", "ended with exit code 1; the same command resumes", 1),
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed 3 times in a row", 2),
         ('when_asked(fail, b"disk full", 1)', "^disk full$", 1),
         ("when_asked(os.kill, os.getpid(), signal.SIGKILL)", "ended by signal 9; the same", 1),
