@@ -1,8 +1,8 @@
 """Benchmarks: their tasks, how they are played and scored, and what `--level_name` calls them.
 
 A suite knows its own benchmark and the environment contract, nothing of agents, flags or runs.
-In goes a `--level_name`, which `resolve` turns into a `Suite`; out come the environments that it
-makes. Suites from outside of the package are described in `docs/own_suite.md`.
+`resolve` turns a `--level_name` into a `Suite`, which makes the environments. Suites from outside
+of the package are described in `docs/own_suite.md`.
 """
 
 import difflib
@@ -32,17 +32,15 @@ ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 def resolve(level_name: str) -> Suite:
     """Returns the suite that `--level_name` asks for, with the named tasks in play.
 
-    That is a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. Every
+    It names a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. Every
     level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
-    module and a colon come first (`my_tasks:left,right`).
-
-    Raises UserError if a name is unknown, named twice, or not of the same suite as the others, or
-    if a suite from outside of the package cannot be loaded.
+    module and a colon come first (`my_tasks:left,right`). Raises UserError if a name is unknown,
+    named twice, or of another suite than the rest, and if a suite cannot be loaded.
     """
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
-    broken: list[str] = []  # Why other packages' suites, one of which may be meant, are not there.
+    broken: list[str] = []  # Reasons why other packages' suites, which may be meant, are missing.
     if module in _OWN_MODULES:
         raise UserError(f"--level_name: {module} is a module of this program; rename yours")
     if module:
@@ -52,7 +50,7 @@ def resolve(level_name: str) -> Suite:
         suites = (replace(suite, module=module),)
     elif not all(map(_is_of_the_package, names)):
         entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
-        # Other packages' suites of the given names, or else all, one of which may have the tasks.
+        # If no suite has a given name, any of them may have the tasks.
         for entry in [entry for entry in entries if entry.name in names] or entries:
             source = f"the suite {entry.name}, registered as {entry.value},"
             try:
@@ -80,28 +78,20 @@ def resolve(level_name: str) -> Suite:
 
 
 def _is_of_the_package(name: str) -> bool:
-    return any(
-        name in (suite.name, *suite.tasks) or bool(name and suite.other_tasks(name))
-        for suite in ALL
-    )
+    return any(name in (own.name, *own.tasks) or (name and own.other_tasks(name)) for own in ALL)
 
 
 def is_outside(suite: Suite) -> bool:
     """Returns whether a module, or a level that is not known by name, would have to be loaded.
 
-    It is judged by what the package knows, whatever the record of a run says of its suite.
+    The package's own knowledge decides, whatever the record of a run says of its suite.
     """
-    for own in ALL:
-        if own.name == suite.name:
-            return not {*own.reference_scores, *own.more_tasks} >= {*suite.tasks}
-    return True
+    known = {own.name: {*own.reference_scores, *own.more_tasks} for own in ALL}
+    return not known.get(suite.name, set()) >= {*suite.tasks}
 
 
 def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Suite, str]:
-    """Returns the suite that a task belongs to, and the task's own name.
-
-    Raises UserError, which also says what is `broken`, if there is no such task.
-    """
+    """Returns a task's suite and own name; raises UserError, also about what is `broken`."""
     suite_names = [suite.name for suite in suites]
     if name in suite_names:
         raise UserError(f"--level_name: {name} is a whole suite and cannot stand in a list")
@@ -116,10 +106,8 @@ def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Su
     other = re.fullmatch(r"(?:\w+/)?(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+", name)
     meant = re.sub("(?<!^)(?=[A-Z])", "_", other[1]).lower() if other else name
     near = difflib.get_close_matches(meant, sorted(candidates), n=3)
-    if meant in candidates:
-        hint = f"did you mean {meant}?"
-    elif near:
-        hint = f"did you mean {' or '.join(near)}?"
+    if near:
+        hint = f"did you mean {' or '.join([meant] if meant in near else near)}?"
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]
         hint = "; ".join([f"suites: {', '.join(suite_names)}", *filter(None, reasons)])
@@ -145,7 +133,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
 
 
 def fault_of_names(suite: Suite) -> str:
-    """Returns what the names of a suite must be and are not; empty if they are fine."""
+    """Returns what is wrong with the names of a suite; empty if they are fine."""
     names = (suite.name, *suite.tasks)
     if not all(isinstance(name, str) and name.isprintable() for name in names):
         return "must have names of printable text"
@@ -159,7 +147,7 @@ def fault_of_names(suite: Suite) -> str:
 
 
 def fault_of_contents(suite: Suite) -> str:
-    """Returns what the scores and other fields of a suite must be and are not."""
+    """Returns what is wrong with the scores and other fields of a suite; empty if they are fine."""
     if set(suite.tasks) != set(suite.reference_scores):
         return "must have reference scores of all its tasks, or of none"
     for task, score in (*suite.reference_scores.items(), *suite.human_starts_scores.items()):

@@ -1,12 +1,11 @@
 """Catch-5: five games of Catch that differ in reward scale, in colour and in controls.
 
-A ball falls from the top of a 10x5 board, one row a step; a paddle in the bottom row moves one
+A ball falls from the top of a 10x5 board, one row per step; a paddle in the bottom row moves one
 column left, one right, or stays. When the ball reaches the bottom, the episode ends with a reward
 of +scale if the paddle is under it, and of -scale if not.
 
-Each task has its own colour, by which the policy can tell it, and its own order of the actions
-left, stay and right: what is learned in one task does not score in another, or the largest rewards
-alone would teach all five.
+Each task has its own colour, which shows the policy what it plays, and its own order of the actions
+left, stay and right. Otherwise the largest rewards alone would teach all five tasks.
 """
 
 import itertools
@@ -39,8 +38,8 @@ class Boards:
     ):
         """Creates a board of `size` rows and columns for each task id and seed.
 
-        `moves` `[N, 3]` is the paddle's move for each action, `rewards` float32 `[N, 2]` that of a
-        ball that is missed and of one that is caught.
+        `moves` `[N, 3]` is the paddle's move for each action, and `rewards` float32 `[N, 2]` is for
+        a missed ball and for a caught one.
         """
         self.task_ids = task_ids
         self._random = [np.random.default_rng(seed) for seed in seeds]
@@ -111,7 +110,7 @@ SUITE = suite.Suite(
     tasks=_NAMES,
     action_sets={"moves": 3},
     total_frames=500_000,
-    # Unseen, a ball is met once in five times: 1/5 - 4/5 = -0.6. Perfect play catches every ball.
+    # A blind paddle meets one ball in five: 1/5 - 4/5 = -0.6. Perfect play catches every ball.
     reference_scores={
         name: ReferenceScore(random=-0.6 * scale, human=scale)
         for name, scale in zip(_NAMES, _SCALES, strict=True)

@@ -1,11 +1,9 @@
 """Cluttered Catch: a small visual task in which only what moves matters.
 
-The game of `catch` on a board of 12x12 tiles, with the paddle starting in a random column. When the
-ball arrives, the reward is +1 if the paddle is under it and 0 if not. Ball and paddle are white,
-and every other tile has a colour at random, new in each episode.
-
-In random play the reward is 0 eleven times out of twelve. But the clutter stands still within an
-episode: the only tiles that change are those that the ball and the paddle leave or enter.
+It is the game of `catch` on a board of 12x12 tiles, with the paddle starting in a random column.
+When the ball arrives, the reward is +1 if the paddle is under it and 0 if not, as in eleven of
+twelve random games. Ball and paddle are white, and every other tile has a random colour. This
+clutter changes only between episodes.
 """
 
 from collections.abc import Sequence
@@ -17,10 +15,9 @@ from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import suite
 from scalable_agent_popart.suites.catch import Boards
 
-_SIZE = 12  # Tiles a side.
-_TILE = 4  # Pixels a side: a tile is a cell of pixel control.
-_WHITE = 255
-_BRIGHTEST_CLUTTER = 127
+_SIZE = 12  # Tiles per side.
+_TILE = 4  # Pixels per side: a tile is a cell of pixel control.
+_WHITE, _BRIGHTEST_CLUTTER = 255, 127
 _TASK = "cluttered_catch"
 
 
@@ -35,9 +32,7 @@ class ClutteredCatchEnvironments(Boards):
 
     def place(self, board: int) -> None:
         random = self._random[board]
-        self._clutter[board] = random.integers(
-            _BRIGHTEST_CLUTTER, size=self._clutter.shape[1:], endpoint=True
-        )
+        self._clutter[board] = random.integers(_BRIGHTEST_CLUTTER + 1, size=(_SIZE, _SIZE, 3))
         self._ball_column[board], self._paddle[board] = random.integers(_SIZE, size=2)
 
     def draw(self) -> np.ndarray:
@@ -53,7 +48,7 @@ SUITE = suite.Suite(
     tasks=(_TASK,),
     action_sets={"moves": 3},
     total_frames=600_000,
-    # Unseen, a ball is met once in twelve times. Perfect play catches all: none is too far away.
+    # A blind paddle meets one ball in twelve. Perfect play catches all, since none is too far away.
     reference_scores={_TASK: ReferenceScore(random=1 / _SIZE, human=1.0)},
     full_score="that of catching every ball",
     defaults={"height": _SIZE * _TILE, "width": _SIZE * _TILE, "learning_rate": 3e-3},

@@ -1,10 +1,10 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
 Parent and children share a block of memory in which each environment has its row. A byte over the
-connection gives a child the turn; the child fills its row and gives the turn back by writing its
-number to a pipe that all children share. Both pass through the kernel, whose locks order what is
-written before it is read. A child whose parent is gone closes its environment and ends, and the
-last of them removes the files of all. Nothing that children import may import TensorFlow.
+connection gives a child the turn. The child fills its row and returns the turn by writing its
+number to a pipe that all children share. The kernel's locks on both order writes before reads. A
+child whose parent is gone closes its environment and ends, and the last one removes the files of
+all. Nothing that children import may import TensorFlow.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ import tree
 from environments import ArraySpec, Environment, InvalidStepError, StepCheck
 from scalable_agent_popart.system import supervisor
 
-# Makes an environment, given how often it was made before, so that it need not repeat what ended
-# it, and a directory for its files, which is removed after it.
+# It makes an environment, with a temporary directory for its files. The number of earlier attempts
+# lets it avoid what ended them.
 MakeEnvironment = Callable[[int, Path], Environment]
 
-# Exit codes where an environment raises, before its first episode or later, and where it returns
-# what it may not; engines use others.
+# Exit codes, which no engine uses, if an environment raises before its first episode or later, or
+# if it returns what it may not.
 REFUSED, RAISED, INVALID = 77, 78, 79
 ANSWER = np.dtype(np.int32)  # Type of the numbers in the pipe.
 _MAX_OUTPUT_BYTES = 2**20
@@ -40,7 +40,7 @@ class Rows:
     """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps a memory's file, making it large enough; `observation` is nested `ArraySpec`s."""
+        """Maps a file of shared memory and sets its size; `observation` is nested `ArraySpec`s."""
         specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float64, np.bool_)]
         specs += tree.flatten(observation)
         fields = [(f"{i}", s.dtype, (num_environments, *s.shape)) for i, s in enumerate(specs)]
@@ -52,10 +52,9 @@ class Rows:
         self._check = StepCheck(observation)
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
-        """Fills a row; raises InvalidStepError if that is not what was declared."""
+        """Fills a row; raises InvalidStepError if the step is not as declared."""
         self._check.check(reward, observation)
-        self.reward[row] = reward
-        self.done[row] = done
+        self.reward[row], self.done[row] = reward, done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):
             array[row] = value
 
@@ -66,12 +65,12 @@ class Rows:
 
 
 def play() -> None:
-    """Makes an environment and steps it until the parent is gone: all that a child does."""
-    directory = Path(os.environ["TMPDIR"])  # Known before the parent has said anything.
+    """Makes an environment in a child and steps it until the parent is gone."""
+    directory = Path(os.environ["TMPDIR"])  # This works even before the parent's first message.
     with Hold(directory.parent) as hold:
         connection, (make, attempt, row, answers, shared) = supervisor.begin()
         for file in (answers, shared[0]):
-            os.set_inheritable(file, False)  # Or a program that the engine runs would hold them.
+            os.set_inheritable(file, False)  # Programs that the engine runs would hold them.
         refused_or_raised = REFUSED
         try:
             environment = make(attempt, directory)
@@ -90,7 +89,7 @@ def play() -> None:
                     break
                 reward, done, observation = environment.step(int(rows.action[row]))
         except (Exception, SystemExit) as error:
-            # Ends with its last words, and without asking the engine, which has failed.
+            # The child ends with its last words and does not close the engine, which has failed.
             if invalid := isinstance(error, InvalidStepError):
                 print(error, file=sys.stderr)
             else:
@@ -101,7 +100,7 @@ def play() -> None:
 
 
 class Hold:
-    """Holds a directory of several processes; the last to let go, or to be killed, removes it."""
+    """Holds a directory of several processes; the last one to release it removes it."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -109,7 +108,7 @@ class Hold:
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def release(self, tries: int = 1) -> None:
-        """Lets go, and looks so often if all others have."""
+        """Lets go, and tries so often to find that all others have."""
         for attempt in range(tries):
             time.sleep(0.05 * (attempt > 0))
             with contextlib.suppress(OSError):  # Others hold it, or it is gone.
@@ -122,5 +121,5 @@ class Hold:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A parent that is killed closes its connections some time before it lets go.
+        # A killed parent closes its connections some time before it lets go.
         self.release(tries=20)

@@ -10,14 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from environments import (
-    ArraySpec,
-    EnvironmentPool,
-    InvalidStepError,
-    Lockstep,
-    SerialEnvironments,
-    StepCheck,
-)
+import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.process_pool import ProcessPool
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
@@ -33,7 +26,7 @@ class GymnasiumEnvironment:
         self._seed: int | None = int(np.random.default_rng([seed, attempt]).integers(2**31))
 
     def reset(self) -> np.ndarray:
-        seed, self._seed = self._seed, None  # Later episodes go on with the same generator.
+        seed, self._seed = self._seed, None  # Later episodes keep the same generator.
         return np.asarray(self._environment.reset(seed=seed)[0])
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
@@ -48,10 +41,10 @@ class GymnasiumEnvironment:
 def check_environment(
     make: Callable[[], gymnasium.Env], num_steps: int = 1000, seed: int = 0
 ) -> tuple[tuple[int, int, int], int]:
-    """Plays an environment at random, as training would; returns its image's shape and its actions.
+    """Plays an environment at random, and returns its image's shape and its number of actions.
 
     Raises UserError with what a suite cannot take: other spaces than images and discrete actions,
-    an observation that is not of its space, a reward that is not a finite number, or an exception.
+    an observation outside of its space, a reward that is not a finite number, or an exception.
     """
     images, actions = _spaces(make, "the environment")
     shape = tuple(images.shape or ())
@@ -63,7 +56,7 @@ def check_environment(
     if not (isinstance(actions, spaces.Discrete) and actions.start == 0):
         raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
     generator, num_actions = np.random.default_rng(seed), int(actions.n)
-    step_check = StepCheck(ArraySpec(shape, np.uint8))
+    step_check = environments.StepCheck(environments.ArraySpec(shape, np.uint8))
     step = 0
     try:
         played = GymnasiumEnvironment(make, seed)
@@ -72,7 +65,7 @@ def check_environment(
             reward, _, image = played.step(int(generator.integers(num_actions)))
             step_check.check(reward, image)
         played.close()
-    except InvalidStepError as error:
+    except environments.InvalidStepError as error:
         raise UserError(f"at step {step} {error}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"the environment failed at step {step} {_why(error)}") from error
@@ -98,7 +91,7 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
 def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env:
     """Maps action i of a suite to action `own[i]` of an environment, so that several have as many.
 
-    For the union of several environments' actions, give those that this one lacks its no-op.
+    If the suite has the union of several environments' actions, the missing ones may be no-ops.
     """
     if not all(environment.action_space.contains(action) for action in own):
         raise ValueError(f"not all of {own} are actions of {environment.action_space}")
@@ -110,7 +103,7 @@ def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env
 def _spaces(
     make: Callable[[], gymnasium.Env], name: str, pickles: bool = False
 ) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """Returns what an environment shows and takes; raises UserError if it cannot be made."""
+    """Returns an environment's spaces; raises UserError if it cannot be made or pickled."""
     try:
         environment = make()
         found = (environment.observation_space, environment.action_space)
@@ -139,27 +132,29 @@ def make_suite(
     """Returns a suite of Gymnasium environments.
 
     Args:
-      name: see `Suite`, as for `total_frames`, `defaults` and other fields.
+      name: see `Suite`, also for `total_frames`, `defaults` and other fields.
       tasks: name of each task to a function that makes its environment. Observations must be a
         `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
       image_shape: height, width and channels of the observations.
-      num_actions: of every task.
-      processes: gives each environment a process of its own, which pays where steps are slow and
-        keeps the run going if one crashes; functions in `tasks` must then pickle.
-      **fields: of `Suite`, such as `reference_scores`.
+      num_actions: their number in every task.
+      processes: gives each environment a process of its own, which pays if steps are slow and
+        protects the run from crashes; functions in `tasks` must then pickle.
+      **fields: further ones of `Suite`, such as `reference_scores`.
     """
     height, width, num_channels = image_shape
 
     def make_environments(
         names: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], _: EnvironmentOptions
-    ) -> EnvironmentPool:
+    ) -> environments.EnvironmentPool:
         own = zip(names, seeds, strict=True)
         makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
-        image = ArraySpec(image_shape, np.uint8)
+        image = environments.ArraySpec(image_shape, np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
         members = [make() for make in makers]
-        return Lockstep(SerialEnvironments(members, task_ids, names, image))
+        return environments.Lockstep(
+            environments.SerialEnvironments(members, task_ids, names, image)
+        )
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))

@@ -1,7 +1,7 @@
-"""Environments in processes of their own, so that a slow or dying one holds up nobody else.
+"""Environments in processes of their own, so that a slow or dying one delays no other.
 
-See `environment_process` for what passes between parent and children. A child that is gone is
-started again, later with each death in a row, and counted. One that hangs is killed first.
+A child that is gone is counted and started again, later with each death in a row. One that hangs is
+killed first. See `environment_process` for what passes between parent and children.
 """
 
 import contextlib
@@ -19,30 +19,22 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from environments import (
-    EnvironmentLostError,
-    EpisodeCounter,
-    InvalidStepError,
-    Ready,
-    StepOutput,
-)
+from environments import EnvironmentLostError, EpisodeCounter, InvalidStepError, Ready, StepOutput
 from scalable_agent_popart.suites import environment_process
 from scalable_agent_popart.suites.environment_process import ANSWER, MakeEnvironment
 from scalable_agent_popart.system import supervisor
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
-_PIPE_BYTES = 2**16  # As much as Linux keeps.
+_PIPE_BYTES = 2**16  # Linux keeps so much.
 _GATHER_SECONDS = 0.01  # Ready ones wait so long for others to share a call of the policy.
-_SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for.
-_FIRST_PAUSE_SECONDS = 0.1
-_MAX_RESTARTS_IN_A_ROW = 8
-_HEALTHY_STEPS = 10  # A death begins a new row if so many came before it.
-_MAX_TURN_SECONDS = 15 * 60.0  # A map that is compiled on a busy machine takes minutes.
-_CHECK_SECONDS = 1.0
-_UNSEEN_SECONDS = 5.0
+_SLOW_SECONDS = 0.1  # Nobody waits for one that has had the turn for longer.
+_FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
+_HEALTHY_STEPS = 10  # A death after so many begins a new row.
+_MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
+_CHECK_SECONDS, _UNSEEN_SECONDS = 1.0, 5.0
 _GRACE_SECONDS = 5.0
-_MAX_OUTPUT_BYTES = 2**18  # Of the output's end, which may hold a map compiler's (10 kB).
+_MAX_OUTPUT_BYTES = 2**18  # The output's end may hold a map compiler's (10 kB).
 
 
 class ProcessPool:
@@ -62,15 +54,13 @@ class ProcessPool:
         Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s.
         """
         size = len(task_ids)
-        self.task_ids = task_ids
+        self.task_ids, self.groups = task_ids, np.arange(size)
         self.restarts = np.zeros(size, np.int64)
-        self.groups = np.arange(size)
-        self._names = names
-        self._make = make
+        self._names, self._make = names, make
         self._resources = contextlib.ExitStack()
-        self._memory = _create_shared_memory()
-        # Children write to it the numbers of environments that have given the turn back.
+        # Through the pipe, children send the numbers of environments that have returned the turn.
         self._answers, self._answer = os.pipe()
+        self._memory = _create_shared_memory()
         for file in (self._memory, self._answers, self._answer):
             self._resources.callback(os.close, file)
         self._shared = (self._memory, size, observation)
@@ -83,12 +73,12 @@ class ProcessPool:
             Restarts(_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS) for _ in range(size)
         ]
         self._steps = np.zeros(size, np.int64)  # Of the present processes, from -1.
-        self._due = np.full(size, np.inf)  # When each is started again.
-        # `_answered` are those not received yet; `_ended` ended while they did not have the turn.
+        self._due = np.full(size, np.inf)  # The times to start processes again.
+        # `_answered` ones are not received yet; `_ended` ones did so without having the turn.
         self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
         self._turn_began = np.zeros(size)
         self._told: set[str] = set()  # Last words that a warning had.
-        self._checked = 0.0  # When hung ones were last looked for.
+        self._checked = 0.0  # The time of the last search for hung ones.
 
     def start(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
@@ -102,7 +92,7 @@ class ProcessPool:
     def receive(self, seconds: float) -> Ready:
         """Waits as in the protocol; once one is ready, a little longer for more than half."""
         end = time.monotonic() + seconds
-        wait = 0.0  # Even if many are ready, those that ended are seen to.
+        wait = 0.0  # Ended processes matter even if many others are ready.
         any_ready = False
         while True:
             self._attend(wait)
@@ -139,15 +129,15 @@ class ProcessPool:
         self._resources.close()
 
     def _end_children(self) -> None:
-        for child in self._children.values():  # All end at the same time.
+        for child in self._children.values():  # So all end at the same time.
             child.connection.close()
         supervisor.end(self._children.values(), _GRACE_SECONDS)
 
     def _attend(self, seconds: float) -> None:
-        """Waits at most so long for something to happen, and sees to processes that end."""
+        """Waits at most so long for something to happen, and handles processes that end."""
         events = dict(self._selector.poll(max(0.0, seconds)))
         if events.pop(self._answers, None):
-            # First, and all there is, since a child may have answered before it died.
+            # All answers are read first, because a child may have answered before it died.
             self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
         for file in events:
             self._selector.unregister(file)
@@ -157,24 +147,21 @@ class ProcessPool:
             else:
                 self._ended[i] = True
         now = time.monotonic()
-        if now - self._checked > _CHECK_SECONDS:
-            unseen = now - self._checked
-            if unseen > _UNSEEN_SECONDS:  # Does not count: the whole machine may have stood still.
+        if (unseen := now - self._checked) > _CHECK_SECONDS:
+            if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
                 self._turn_began = np.minimum(self._turn_began + unseen, now)
             self._checked = now
             hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
-            for i in np.flatnonzero(hung).tolist():  # Their ends are then found out.
+            for i in np.flatnonzero(hung).tolist():  # Events will then report their ends.
                 self._hung[i] = True
                 self._children[i].send_signal(signal.SIGKILL)
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
 
     def _start(self, i: int) -> None:
-        self._steps[i] = -1
-        self._due[i] = np.inf
+        self._steps[i], self._due[i] = -1, np.inf
         self._ended[i] = self._hung[i] = False
-        self._has_turn[i] = True
-        self._turn_began[i] = time.monotonic()
+        self._has_turn[i], self._turn_began[i] = True, time.monotonic()
         attempt = int(self.restarts[i])
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
@@ -189,7 +176,7 @@ class ProcessPool:
         self._selector.register(self._children[i].ends, select.EPOLLIN)
 
     def _handle_exit(self, i: int) -> None:
-        """Removes what a child leaves behind, and says when its successor is started, if at all."""
+        """Removes what a child leaves behind, and decides when to start its successor, if ever."""
         self._has_turn[i] = self._answered[i] = False
         code = self._children.pop(i).wait()
         assert code is not None
@@ -204,22 +191,21 @@ class ProcessPool:
             raise InvalidStepError(f"{self._names[i]} (environment {i}): {words}")
         if not self.restarts[i] and code == environment_process.REFUSED and self._steps[i] < 0:
             raise EnvironmentLostError(f"{self._names[i]} cannot be played: {words}")
-        policy = self._policies[i]
-        pause = policy.pause(healthy=bool(self._steps[i] >= _HEALTHY_STEPS))
+        what = f"the process of {self._names[i]} {end}"
+        pause = self._policies[i].pause(healthy=bool(self._steps[i] >= _HEALTHY_STEPS))
         if pause is None:
-            row = f"the last of {policy.deaths} in a row; its last words: {words}"
-            raise EnvironmentLostError(f"the process of {self._names[i]} {end}, {row}")
-        warning = "the process of %s %s; starting another in %g s: %s"
+            row = f"the last of {self._policies[i].deaths} in a row; its last words: {words}"
+            raise EnvironmentLostError(f"{what}, {row}")
         told = "as before" if words in self._told else words
         self._told.add(words)
-        logging.warning(warning, self._names[i], end, pause, told)
+        logging.warning("%s; starting another in %g s: %s", what, pause, told)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
 
 
 def _create_shared_memory() -> int:
     """Returns a descriptor of memory that children can share, as long as anyone holds it open."""
-    # Python may be built for an older Linux, as conda's and uv's, or run in a container of one.
+    # Python, such as conda's and uv's, may be built for or run on an older Linux.
     with contextlib.suppress(AttributeError, OSError):
         return os.memfd_create("environments")
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
@@ -228,7 +214,7 @@ def _create_shared_memory() -> int:
 
 def child_environment(directory: Path) -> dict[str, str]:
     """Returns the environment variables of a child whose files belong in a directory."""
-    # A child's arrays are small. With 0, Mesa's software renderer draws in the thread that asks.
+    # A child's arrays are small. With 0, Mesa's software renderer draws in the calling thread.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     own = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
     return {**supervisor.python_environment(), **own}

@@ -1,6 +1,6 @@
 """What the record of a run holds of its suite, and the suite that is read from it again.
 
-A record is data of whoever wrote it. So nothing that it names is imported or loaded, and a suite
+Nothing that a record names is imported or loaded, because anyone may have written it. So a suite
 from outside of the package comes back as it was described, without environments.
 """
 
@@ -13,7 +13,7 @@ from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import OneOf
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
-# The fields of a suite from outside of the package that a record holds as they are, by their types.
+# A record holds these fields of a suite from outside of the package, each of its type.
 _DESCRIBED: dict[str, type] = {
     **dict.fromkeys(("name", "title", "module", "headline", "full_score"), str),
     **dict.fromkeys(("num_channels", "total_frames", "usual_num_actors"), int),
@@ -40,22 +40,17 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
 def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
     """Returns the suite of a run's record, with the record's tasks in play, in its order.
 
-    Nothing is imported that the record names, as whoever can write a record would have it executed.
-    So a suite from outside of the package is as it was described, and has no environments. Records
-    of older versions do not describe it, and `own`, which the command itself names, is taken.
-
-    Raises UserError if that is another suite or None, and `runs.json_lines.DAMAGE` as it comes.
+    Records of older versions do not describe a suite from outside of the package. Then `own`, which
+    the command itself names, is taken, or UserError raised if that is another suite or None. May
+    raise any of `runs.json_lines.DAMAGE`.
     """
     level_name, described = record["flags"]["level_name"], record.get("suite")
     if described is None:
         suite = _undescribed(level_name, own)
         tasks = record.get("tasks", suite.tasks)
         return suite.select(tasks) if set(tasks) == set(suite.tasks) else suite
-    for suite in suites.ALL:
-        if suite.name == described["name"]:
-            break
-    else:
-        suite = _described(described)
+    known = {suite.name: suite for suite in suites.ALL}
+    suite = known.get(described["name"]) or _described(described)
     suite = suite.select(record["tasks"])
     if problem := suites.fault_of_names(suite):
         raise ValueError(f"its suite {problem}")
@@ -64,12 +59,11 @@ def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
 
 def _described(described: Mapping[str, Any]) -> Suite:
     """Returns a suite from outside of the package, as `describe` has described it."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {name: described[name] for name in _DESCRIBED}
     remarks = dict(described["remarks"])
-    for name, kind in _DESCRIBED.items():
-        values[name] = described[name]
-        if type(values[name]) is not kind or (values[name] == {} and name == "action_sets"):
-            raise ValueError(f"its suite has no {name} of a suite: {values[name]!r}")
+    for name, value in values.items():
+        if type(value) is not _DESCRIBED[name] or (value == {} and name == "action_sets"):
+            raise ValueError(f"its suite has no {name} of a suite: {value!r}")
     for name in ("reference_scores", "human_starts_scores"):
         scores = described[name].items()
         values[name] = {task: ReferenceScore(*map(float, score)) for task, score in scores}
@@ -89,7 +83,7 @@ def _undescribed(level_name: str, own: Suite | None) -> Suite:
     """Returns the suite of a record of an older version, see `recorded`."""
     module, _, listed = level_name.rpartition(":")
     names = listed.split(",")
-    # Any other level might be one of DeepMind Lab, and its engine would have to be asked.
+    # Only DeepMind Lab's engine would know whether another name is one of its levels.
     known = () if module else suites.ALL
     for suite in (*known, own) if own is not None and own.module == module else known:
         if names == [suite.name]:

@@ -1,4 +1,4 @@
-"""Distributions of tuned hyperparameters, with the ranges of the paper's appendix (IMPALA's)."""
+"""Distributions of tuned hyperparameters, with the ranges of IMPALA's appendix."""
 
 from typing import NamedTuple
 

@@ -14,11 +14,11 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
-# With these, a normalised score is the raw return itself. They are told by identity, since a suite
-# may have tasks whose returns do go from 0 to 100.
+# With these, a normalised score is the raw return itself. Their identity counts, because a suite's
+# returns may really go from 0 to 100.
 UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
 HUMAN = "a human's"  # The usual `Suite.full_score`.
-# Flags whose defaults depend on the suite, with the values where it gives no other.
+# These defaults of flags hold unless the suite gives others.
 _DEFAULTS = {
     "test_num_episodes": 200,
     "unroll_length": 20,
@@ -40,20 +40,20 @@ _DEFAULTS = {
 class EnvironmentOptions:
     """Settings of environments; paths are empty where they are not given."""
 
-    num_action_repeats: int  # environment frames of an agent step
+    num_action_repeats: int  # environment frames per agent step
     height: int  # of the observation, in pixels
     width: int
     action_set: str
-    # If true, `done` also marks what ends only training episodes, such as the loss of a life in
-    # Atari; if false, levels are those of the published evaluation.
+    # If true, `done` also marks the end of mere training episodes, such as the loss of a life in
+    # Atari. If false, levels are those of the published evaluation.
     training: bool = True
     dataset_path: str = ""  # directory of the images that some levels show
     level_cache_dir: str = ""  # directory of compiled levels
-    level_cache_gib: float = 10.0  # their size at most, all together
-    human_starts_dir: str = ""  # directory of recorded starts for episodes to begin at
+    level_cache_gib: float = 10.0  # max size of them all
+    human_starts_dir: str = ""  # directory of recorded starts of episodes
 
 
-# Makes an environment for each task name, `task_ids` of the pool, and seed.
+# It makes an environment for each task name, task id and seed.
 MakeEnvironments = Callable[
     [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions], EnvironmentPool
 ]
@@ -75,49 +75,46 @@ class Suite:
     full_score: str = HUMAN  # whose return counts as 100%, in words
     total_frames: int  # default length of a run on all tasks; on some, shorter in proportion
     usual_num_actors: int = 32  # default of `--num_actors`, rounded up to a multiple of the tasks
-    # Flag to value: `height`, `width`, and what is to differ from `_DEFAULTS`.
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, Any]  # `height`, `width` and others than `_DEFAULTS`, by flag
     own_flags: tuple[str, ...] = ()  # without meaning in other suites
-    # Every task of the benchmark to its scores; if left out, scores are raw returns.
+    # Every task of the benchmark has scores; if left out, scores are raw returns.
     reference_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
     search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
     environment_factory: MakeEnvironments
     more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
-    # Returns the task for an alias, or for a name outside of the benchmark; else None.
+    # Returns the task for an alias or for a name outside of the benchmark, otherwise None.
     other_tasks: Callable[[str], str | None] = lambda name: None
     # Returns an explanation why a name is no task, or an empty string.
     why_unknown: Callable[[str], str] = lambda name: ""
-    # Returns, by level, what it lacks with these options, as its scores should say.
+    # Returns, by level, what it lacks with these options, for its scores to say.
     remarks: Callable[[EnvironmentOptions], Mapping[str, str]] = lambda options: {}
     # Raises UserError if tasks cannot be played with these options.
     check_tasks: Callable[[Sequence[str], EnvironmentOptions], None] = lambda tasks, options: None
-    # Modules that play the tasks, each with the command that installs it.
-    requires: Mapping[str, str] = field(default_factory=dict)
-    module: str = ""  # that `--level_name` gives before the name, for suites of Python modules
+    requires: Mapping[str, str] = field(default_factory=dict)  # module to command that installs it
+    module: str = ""  # the module that `--level_name` names before the suite
 
     def __post_init__(self) -> None:
         if isinstance(self.tasks, Set | str) or not isinstance(self.tasks, Iterable):
             told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
             raise UserError(f"{told}; give a tuple, since their order decides on their ids")
         tasks = tuple(self.tasks)
-        completed = {
-            "tasks": tasks,
-            "defaults": {"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
-            "title": self.title or self.name,
-            "reference_scores": self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
-        }
-        self.__dict__.update(completed)  # The class is frozen.
+        self.__dict__.update(  # The class is frozen.
+            tasks=tasks,
+            defaults={"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
+            title=self.title or self.name,
+            reference_scores=self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
+        )
 
     @property
     def whole(self) -> bool:
-        """Tells whether exactly the tasks of the benchmark are in play, in its order."""
+        """Whether exactly the tasks of the benchmark are in play, in its order."""
         return self.tasks == tuple(self.reference_scores)
 
     @property
     def normalised(self) -> bool:
-        """Returns whether scores are normalised; if not, they are raw returns."""
+        """Whether scores are normalised; otherwise they are raw returns."""
         return any(score is not UNNORMALISED for score in self.reference_scores.values())
 
     @property

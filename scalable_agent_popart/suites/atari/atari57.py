@@ -2,9 +2,9 @@
 
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
-Where the appendix is silent, the usual settings are taken: the full set of 18 actions, 1 to 30
-no-ops at a game's start, at most 108,000 frames a game after them, and no sticky actions. Scores
-for no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
+The appendix is silent on the rest, which is as usual: the full set of 18 actions, no sticky ones, 1
+to 30 no-ops at a game's start, and at most 108,000 frames per game after them. Scores for no-op
+starts are those of DQN Zoo, for human starts those of the papers that their table names.
 """
 
 import itertools
@@ -28,11 +28,10 @@ class AtariEnvironments:
     def __init__(
         self, game: str, task_ids: np.ndarray, seeds: np.ndarray, options: EnvironmentOptions
     ):
-        """Loads the game; its name is that of its ROM, such as `space_invaders`."""
+        """Loads the game by the name of its ROM, such as `space_invaders`."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
-        self.task_ids = task_ids
-        self._seeds = seeds
+        self.task_ids, self._seeds = task_ids, seeds
         self._counter = EpisodeCounter(len(task_ids))
         self._training = options.training
         self._first_frame = atari_emulator.FIRST_FRAMES.get(game, 0)
@@ -43,21 +42,20 @@ class AtariEnvironments:
             num_threads=1,  # Other actor threads use the other cores.
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
-            # Restarting a step later would ignore that step's action, as if it had been taken.
-            autoreset_mode="SameStep",
+            autoreset_mode="SameStep",  # A later restart would silently ignore an action.
             img_height=options.height,
             img_width=options.width,
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
             noop_max=atari_emulator.MAX_NOOPS + 1,  # Exclusive.
-            # Reports a lost life as terminated, unless its number is 0, and goes on;
-            # `episodic_life` would restart.
+            # A lost life counts as terminated, unless its number is 0, and the game continues. With
+            # `episodic_life` it would restart.
             life_loss_info=options.training,
             reward_clipping=False,
             use_fire_reset=False,
         )
         # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
-        # no fire button). As in the emulator itself, the others do nothing.
+        # no fire button). The others do nothing, as in the emulator itself.
         legal = self._environments.ale.get_action_set()
         actions = list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
         known = [action if action in legal else ale_py.Action.NOOP for action in actions]
@@ -74,9 +72,9 @@ class AtariEnvironments:
     def receive(self) -> StepOutput:
         frames, rewards, terminated, truncated, info = self._environments.recv()
         done = terminated | truncated
-        if self._training:  # In Bank Heist a last life is played, whose number is 0.
+        if self._training:  # Bank Heist has a last life whose number is 0.
             done |= info["lives"] < self._lives
-        # A new game resets its frame counter. Lives would not tell: some games never report any.
+        # A new game resets its frame counter. Some games never report any lives.
         game_over = done & (info["episode_frame_number"] <= self._game_frame)
         frames, info = self._with_noops(frames, info)
         self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
@@ -85,7 +83,7 @@ class AtariEnvironments:
         return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
 
     def _with_noops(self, frames: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, Any]:
-        """Begins those games again that began with no no-op, as the emulator draws 0 to 30."""
+        """Begins games again that had no no-op at their start, since the emulator draws 0 to 30."""
         while (without := info["episode_frame_number"] == self._first_frame).any():
             frames, info = self._environments.reset(options={"reset_mask": without})
         return frames, info
@@ -100,12 +98,11 @@ def _make_environments(
     """Makes one batched environment for each group of neighbouring copies of a game."""
     members: list[BatchedEnvironment] = []
     for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
-        own = list(group)
+        own, all_seeds = list(group), np.asarray(seeds, np.int32)
         if options.human_starts_dir:
             members.append(AtariFromStarts(game, task_ids[own], options))
         else:
-            own_seeds = np.asarray(seeds, np.int32)[own]
-            members.append(AtariEnvironments(game, task_ids[own], own_seeds, options))
+            members.append(AtariEnvironments(game, task_ids[own], all_seeds[own], options))
     return Lockstep(*members)
 
 

@@ -9,12 +9,9 @@ from scalable_agent_popart.suites import suite
 
 MAX_FRAMES_PER_GAME = 108_000
 MAX_NOOPS = 30
-# The number of the frame at which a game begins, where that is not 0: the emulator has pressed
-# buttons to start these games.
-FIRST_FRAMES = {
-    **{"air_raid": 8, "berzerk": 20, "double_dunk": 21, "name_this_game": 134},
-    **{"surround": 1, "yars_revenge": 7},
-}
+# These games begin at another frame than 0, because the emulator presses buttons to start them.
+FIRST_FRAMES = {"air_raid": 8, "berzerk": 20, "double_dunk": 21, "name_this_game": 134}
+FIRST_FRAMES |= {"surround": 1, "yars_revenge": 7}
 _NOOP = 0
 
 
@@ -53,19 +50,19 @@ class Emulator:
         return self._observation(self._ale.getScreenGrayscale())
 
     def restore(self, state: bytes) -> np.ndarray:
-        """Plays on from a state; returns the first observation, uint8 `[height, width, 1]`.
+        """Resumes from a state; returns the first observation, uint8 `[height, width, 1]`.
 
-        A state holds no screen. To draw one, a frame of no-op is played, whose reward is ignored.
-        Where a game redraws only parts of the screen, pixels of another may show at first.
+        A state holds no screen, so a frame of no-op is played, and its reward ignored. If a game
+        redraws only parts of the screen, pixels of another may show at first.
         """
-        # In an emulator that has played no frame since its reset, Q*bert would go on differently.
+        # Q*bert would continue differently in an emulator that has played no frame.
         self.begin(num_noops=1)
         self._ale.restoreSystemState(self._make_state(state))
         self._ale.act(_NOOP)
         return self._observation(self._ale.getScreenGrayscale())
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
-        """Repeats one of the 18 actions, up to the game's end; those it does not use are no-ops.
+        """Repeats one of the 18 actions, up to the game's end; unused ones are no-ops.
 
         Returns the raw reward, whether the game has ended or reached its limit of frames, and the
         pixelwise maximum of the last two frames, uint8 `[height, width, 1]`.
@@ -81,7 +78,7 @@ class Emulator:
         return float(reward), over, self._observation(np.maximum.reduce(screens))
 
     def fault(self, state: bytes) -> str | None:
-        """Returns why a game cannot be played on from a state, or None if it can."""
+        """Returns why a game cannot resume from a state, or None if it can."""
         try:
             self.restore(state)
         except (SystemError, RuntimeError, ValueError, MemoryError):

@@ -1,9 +1,9 @@
 """Atari from human starts: episodes that begin at recorded points of games somebody played.
 
-As in Nair et al. (2015) and van Hasselt et al. (2016): the agent plays on from the recorded
+This follows Nair et al. (2015) and van Hasselt et al. (2016): the agent plays on from the recorded
 point until the game is over or has lasted 108,000 frames, including those before the start.
-Only rewards after the start count. A file `<directory>/<game>.npz` holds the starts of one game, of
-any player, as an archive of plain NumPy arrays, nothing pickled:
+Only rewards after the start count. A file `<directory>/<game>.npz` holds the starts of one game, by
+any player, as plain NumPy arrays without pickles:
 
   format    the string "atari-starts-1"
   game      the name of the game's ROM, such as "space_invaders"
@@ -12,8 +12,8 @@ any player, as an archive of plain NumPy arrays, nothing pickled:
   lengths   int64 [N], size of each state in bytes
   states    uint8 [sum(lengths)], the states one after the other
 
-`tools/record_starts.py` plays games and writes the file, or takes states recorded elsewhere, which
-are what `ale_py.ALEInterface.cloneSystemState().serialize()` returns during a game.
+`tools/record_starts.py` plays games and writes the file. It also takes states recorded elsewhere by
+`ale_py.ALEInterface.cloneSystemState().serialize()` during a game.
 """
 
 import importlib.metadata
@@ -85,7 +85,7 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
             found, of_game, emulator = (str(content[n]) for n in ("format", "game", "emulator"))
             frames, ends = content["frames"], np.cumsum(content["lengths"])
             states = [part.tobytes() for part in np.split(content["states"], ends[:-1])]
-        # A state carries no version, and another minor version may read it as another moment.
+        # A state carries no version, and another minor version may read another moment from it.
         if found != _FORMAT:
             problem = f"is of the format {found!r}, not {_FORMAT!r}"
         elif of_game != game:
@@ -139,7 +139,7 @@ class AtariFromStarts(SerialEnvironments):
         games = [Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
         observation = ArraySpec((options.height, options.width, 1), np.uint8)
         super().__init__(games, task_ids, [game] * size, observation)
-        # Emulators release the GIL, so that games with a thread each are played in parallel.
+        # Emulators release the GIL, so that a thread for each game lets all play in parallel.
         self._thread = ThreadPoolExecutor(1)
         self._output: Future[StepOutput]
 

@@ -1,10 +1,11 @@
 """DmLab-30, and every other level of DeepMind Lab, as the papers play them.
 
-RGB frames of 72x96 and the instruction, each action repeated for four frames, one of two sets of
-actions (Hessel et al., 2019, appendix "DeepMind Lab action discretisation"). Each level runs in a
-process of its own: the engine never releases Python's lock, takes seconds to compile a map, and
-ends its whole process at some errors. Tests play the published evaluation, with its mixer seed and
-two levels held out from training. Scores are those of scalable_agent (`dmlab30.py`).
+An agent sees RGB frames of 72x96 and the instruction. It repeats each action for four frames, and
+has one of two sets of actions (Hessel et al., 2019, appendix "DeepMind Lab action discretisation").
+Each level runs in a process of its own, because the engine never releases Python's lock, takes
+seconds to compile a map, and ends its whole process at some errors. Tests play the published
+evaluation, with its mixer seed and two levels held out from training. Scores are those of
+scalable_agent (`dmlab30.py`).
 """
 
 import functools
@@ -17,6 +18,7 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,7 @@ _TEST_VERSIONS = {
     "rooms_collect_good_objects_train": "rooms_collect_good_objects_test",
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
 }
-# Of the module, beside the thirty: known by name, so that reports on them need no module.
+# Reports on these further levels of the module do not need it, because their names are known.
 _OTHER_LEVELS = (
     *("lt_chasm", "lt_hallway_slope", "lt_horseshoe_color", "lt_space_bounce_hard"),
     *(f"nav_maze_random_goal_0{number}" for number in (1, 2, 3)),
@@ -64,7 +66,7 @@ _OTHER_LEVELS = (
     *("seekavoid_arena_01", "stairway_to_melon"),
 )
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
-_IMAGES = ("0001.png", "2400.png")  # Their first and last. A missing one ends the process.
+_IMAGES = ("0001.png", "2400.png")  # The first and the last. A missing one ends the process.
 _LOAD = """
 import sys, deepmind_lab
 deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
@@ -86,16 +88,15 @@ class DmLabLevel:
     def __init__(
         self, level: str, seed: int, options: EnvironmentOptions, attempt: int, directory: Path
     ):
-        """Loads a level; `attempt` is how often it was, and `directory` for the engine's files."""
+        """Loads a level after `attempt` earlier ones; the engine's files go to `directory`."""
         import deepmind_lab  # noqa: PLC0415 - it may end the process.
 
         config = {"width": str(options.width), "height": str(options.height), "logLevel": "warn"}
         config["datasetPath"] = options.dataset_path or _DUMMY_DATASET
         if not options.training:
             config |= {"allowHoldOutLevels": "true", "mixerSeed": str(_TEST_MIXER_SEED)}
-        cache = None
-        if options.level_cache_dir:
-            cache = LevelCache(options.level_cache_dir, options.level_cache_gib * 2**30)
+        place, size = options.level_cache_dir, options.level_cache_gib * 2**30
+        cache = LevelCache(place, size) if place else None
         given = {"config": config, "level_cache": cache, "temp_folder": str(directory)}
         self._actions = ACTION_SETS[options.action_set]
         self._num_action_repeats = options.num_action_repeats
@@ -136,7 +137,7 @@ def _make_environments(
 
 
 def _task(name: str) -> str | None:
-    """Returns the task that plays a level, None if there is no such level; refuses test levels."""
+    """Returns the task that plays a level, or None without such a level; refuses test levels."""
     level = name.removeprefix(_FOLDER)
     if level in _TEST_VERSIONS.values():
         advice = f"give {level.removesuffix('test')}train, of which --mode=test plays both versions"
@@ -165,23 +166,18 @@ def complaint(level: str) -> str | None:
     if _SPLIT_BY_SHELLS.search(place):
         return f"it compiles maps by a shell, which cannot read {place!r}; install it elsewhere"
     with tempfile.TemporaryDirectory() as folder:
-        result = subprocess.run(
-            [sys.executable, "-c", _LOAD, level, folder],
-            env=child_environment(Path(folder)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+        command, own = [sys.executable, "-c", _LOAD, level, folder], child_environment(Path(folder))
+        loaded = subprocess.run(
+            command, env=own, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, errors="replace"
         )
-    if result.returncode == 0:
+    if loaded.returncode == 0:
         return None
-    return f"exit code {result.returncode}, last words: {last_words(result.stdout)}"
+    return f"exit code {loaded.returncode}, last words: {last_words(loaded.stdout)}"
 
 
 def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
-    path = options.dataset_path
-    if _has_images(options) and not os.path.isdir(path):
+    path, has_images = options.dataset_path, _has_images(options)
+    if has_images and not os.path.isdir(path):
         raise UserError(f"--dataset_path={path} is no directory")
     if options.level_cache_dir:
         cache = Path(options.level_cache_dir).absolute()
@@ -190,14 +186,13 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     needy = " and ".join(level for level in levels if level in _NEED_DATASET)
     missing = [name for name in _IMAGES if not os.path.isfile(f"{path}/{name}")]
-    if needy and _has_images(options) and missing:
+    if needy and has_images and missing:
         raise UserError(
             f"--dataset_path={path} has no {' and no '.join(missing)}: {needy} need(s) the "
             "images that DeepMind Lab's data/brady_konkle_oliva2008/README.md tells how to "
             "get; give the folder that holds them, or leave it out for coloured squares"
         )
-    reason = complaint(_path(levels[0]))
-    if reason is not None:
+    if (reason := complaint(_path(levels[0]))) is not None:
         raise UserError(f"deepmind_lab cannot load {levels[0]}: {reason}")
 
 
@@ -206,9 +201,8 @@ def _has_images(options: EnvironmentOptions) -> bool:
 
 
 def _remarks(options: EnvironmentOptions) -> dict[str, str]:
-    if _has_images(options):
-        return {}
-    return dict.fromkeys(_NEED_DATASET, "coloured squares in place of images")
+    levels = () if _has_images(options) else _NEED_DATASET
+    return dict.fromkeys(levels, "coloured squares in place of images")
 
 
 SUITE = Suite(

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import os
 import random
 import time
@@ -11,12 +12,12 @@ from pathlib import Path
 
 from absl import logging
 
-_SUFFIX = ".dmlab_map"  # Of entries and of what is being written; all else is the user's.
-# All writers together look for entries to remove once in so much of the limit, on average, and
-# remove so much more than they must. Thus the directory is rarely listed, and rarely too large.
+_SUFFIX = ".dmlab_map"  # Other files in the directory are the user's.
+# Writers look for entries to remove once in so much of the limit, on average, and remove so much
+# more than they must. Thus the directory is rarely listed, and rarely too large.
 _INTERVAL, _MARGIN = 0.01, 0.05
-_BEING_WRITTEN = "+"  # In no name of an entry, whose key is quoted.
-_MAX_WRITE_SECONDS = 3600.0  # After this its writer was killed.
+_BEING_WRITTEN = "+"  # Entries have no such names, because their keys are quoted.
+_MAX_WRITE_SECONDS = 3600.0  # A writer that takes longer was killed.
 
 
 class LevelCache:
@@ -24,11 +25,11 @@ class LevelCache:
 
     An entry is a file: a digest of key and compiled map, then the map. It is ignored if its digest
     does not fit, since the engine ends its process if `fetch` returns True without a proper map.
-    Any process may remove any entry at any time; those that were used least recently go first.
+    Any process may remove any entry at any time; the least recently used ones go first.
     """
 
     def __init__(self, directory: str, max_bytes: float):
-        self._directory = Path(directory)  # Made at the first `write`.
+        self._directory = Path(directory)  # The first `write` makes it.
         self._max_bytes = max_bytes
 
     def fetch(self, key: str, pk3_path: str) -> bool:
@@ -42,7 +43,7 @@ class LevelCache:
             Path(pk3_path).write_bytes(compiled)
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # It was removed just now, or is another user's.
+        with contextlib.suppress(OSError):  # It has just been removed, or is another user's.
             os.utime(path)
         return True
 
@@ -51,7 +52,7 @@ class LevelCache:
         try:
             entry = _entry(key, Path(pk3_path).read_bytes())
             self._directory.mkdir(parents=True, exist_ok=True)
-            # In no other folder, which only one user could write to.
+            # Other users could not write to a folder of this one's.
             temporary = self._directory / f"{_BEING_WRITTEN}{uuid.uuid4().hex}{_SUFFIX}"
             try:
                 temporary.write_bytes(entry)
@@ -74,18 +75,15 @@ class LevelCache:
             if file.name.endswith(_SUFFIX):
                 with contextlib.suppress(OSError):
                     status = file.stat()
-                    if (
-                        file.name.startswith(_BEING_WRITTEN)
-                        and now - status.st_mtime > _MAX_WRITE_SECONDS
-                    ):
+                    is_old = now - status.st_mtime > _MAX_WRITE_SECONDS
+                    if file.name.startswith(_BEING_WRITTEN) and is_old:
                         os.unlink(file.path)
                     else:
                         entries.append((status.st_mtime, status.st_size, file.path))
         total = sum(size for _, size, _ in entries)
-        if total <= self._max_bytes:
-            return
+        limit = self._max_bytes * (1 - _MARGIN) if total > self._max_bytes else math.inf
         for _, size, path in sorted(entries):
-            if total <= self._max_bytes * (1 - _MARGIN):
+            if total <= limit:
                 break
             with contextlib.suppress(OSError):  # It may be another user's, or no file.
                 Path(path).unlink(missing_ok=True)
