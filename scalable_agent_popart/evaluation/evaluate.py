@@ -29,10 +29,7 @@ _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an e
 
 
 def follow(config: Config) -> None:
-    """Tests each newest checkpoint, up to the end of `total_environment_frames`.
-
-    Each is also a line of `evaluations.jsonl`, and a point of TensorBoard's curves.
-    """
+    """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard."""
     directory, tester = RunDirectory(config.logdir), Tester(config)
     frames = -1
     with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
@@ -57,10 +54,7 @@ def follow(config: Config) -> None:
 
 
 class Tester:
-    """Plays `test_num_episodes` of each task with a run's newest checkpoint, as often as asked.
-
-    It also plays versions held out from training. TensorFlow's graph is made only once.
-    """
+    """Plays episodes of all tasks and their held-out versions with a run's newest checkpoint."""
 
     def __init__(self, config: Config):
         factory.check_precision(config)
@@ -79,10 +73,7 @@ class Tester:
         self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
 
     def test(self) -> dict[str, Any]:
-        """Plays, then returns, prints and writes what `summarise` makes of it.
-
-        Films are completed last, so that none that fails costs the scores.
-        """
+        """Plays; prints, writes and returns what `summarise` makes of it; completes films last."""
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
         frames = self._saved.restore()
         self._directory.prepare_evaluation(config.record_video)

@@ -59,10 +59,7 @@ def summarise(
 
 
 def show(summary: Mapping[str, Any], suite: Suite) -> None:
-    """Prints a line per level, then the aggregates of the suite's scores, each with its interval.
-
-    Raw returns have no column of normalised scores, and are never capped.
-    """
+    """Prints a line per level, then aggregates; raw returns are neither normalised nor capped."""
     unit, normalised = suite.unit, suite.normalised
     agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))
     print(f"{agent} after {frames:,} environment frames, {starts} starts")

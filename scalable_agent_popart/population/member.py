@@ -77,10 +77,7 @@ class Member(trainer.Tuner):
             self._returns[task].append(episode_return)
 
     def begin(self, save: Save) -> None:
-        """Makes the comparison before which the run ended or in which it was killed.
-
-        If training has diverged, the member copies another's checkpoint, or starts over.
-        """
+        """Makes an interrupted comparison; after divergence copies a member or starts over."""
         self._lineage.open()
         if not self._lineage.length:
             self._record(Event(0, 0, None, None, None, False, None, self._values()))
@@ -101,10 +98,7 @@ class Member(trainer.Tuner):
         return num_episodes >= self._config.pbt_episodes and self._fitness() is not None
 
     def tune(self, save: Save) -> bool:
-        """Publishes; then makes the comparison, unless the run is finished.
-
-        A finished run ends with the weights that it published.
-        """
+        """Publishes, then compares, unless the run is finished and keeps what it published."""
         fitness = self.publish(save)
         if int(self._learner.frames) >= self._config.total_environment_frames:
             return False
@@ -146,10 +140,7 @@ class Member(trainer.Tuner):
         self._lineage.flush()
 
     def _compare(self, fitness: float | None, save: Save) -> None:
-        """Compares with another member, copies it if it is fitter, explores, and saves.
-
-        The fitness is None if training has diverged, and any other is then fitter.
-        """
+        """Compares with another member, copies it if fitter (or fitness None), explores, saves."""
         frames, num_updates = int(self._learner.frames), int(self._learner.num_updates)
         number = int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
@@ -186,10 +177,7 @@ class Member(trainer.Tuner):
         save()
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
-        """Copies the partner if it is fitter; returns its publication and whether it was copied.
-
-        Returns None and False if the publication cannot be read.
-        """
+        """Copies a fitter partner; returns its publication, if readable, and whether it did."""
         for look in range(_MAX_LOOKS):
             source = self._published(partner)
             if source is None or not (fitness is None or rules.exploits(fitness, source.fitness)):

@@ -65,10 +65,7 @@ class _Worker(child_program.Program):
         self._frames = 0  # All members had so many when this process was started.
 
     def is_done(self, frames: int) -> bool:
-        """Returns whether no member is left to train; starts the process again if it was killed.
-
-        A process that dies before the members' sum of frames has grown has failed.
-        """
+        """Returns whether no member is left to train; restarts the process if it was killed."""
         if (code := self.attend()) is None:
             return False
         if code <= 128:

@@ -32,25 +32,17 @@ class Checkpoints:
         self._manager: tf.train.CheckpointManager | None = None
 
     def restore(self) -> bool:
-        """Restores the newest checkpoint; returns False if there has never been one.
-
-        Raises UserError if it is damaged, missing or of other variables.
-        """
+        """Returns whether it restored the newest checkpoint; raises UserError if that is bad."""
         checkpoints = self._newest_first()
         if not checkpoints:
             return False
         newest, *older = checkpoints
-        advice = "give another --logdir"
-        if older:
-            advice = f"delete {newest}.* to resume from {Path(older[0]).name}"
-        _restore(self._checkpoint, newest, advice)
+        advice = [f"delete {newest}.* to resume from {Path(path).name}" for path in older]
+        _restore(self._checkpoint, newest, [*advice, "give another --logdir"][0])
         return True
 
     def save(self) -> str:
-        """Writes a checkpoint and removes the oldest; returns its path.
-
-        Raises UnsavedError if it cannot be written.
-        """
+        """Writes a checkpoint and removes the oldest; returns its path or raises UnsavedError."""
         try:
             if self._manager is None:
                 self._manager = tf.train.CheckpointManager(
@@ -58,10 +50,9 @@ class Checkpoints:
                 )
             return self._manager.save()
         except (OSError, tf.errors.OpError) as error:
-            raise UnsavedError(
-                f"no checkpoint could be written to {self._directory} ({_message(error)[:300]}); "
-                "make room, and the same command resumes from the last one"
-            ) from error
+            told = f"no checkpoint could be written to {self._directory} ({_message(error)[:300]})"
+            advice = "make room, and the same command resumes from the last one"
+            raise UnsavedError(f"{told}; {advice}") from error
 
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
@@ -70,18 +61,14 @@ class Checkpoints:
         if state is None:
             # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
-                raise UserError(
-                    f"{names_newest}, which names the newest checkpoint, is damaged or missing; "
-                    "give another --logdir"
-                )
+                told = "which names the newest checkpoint, is damaged or missing"
+                raise UserError(f"{names_newest}, {told}; give another --logdir")
             return []
         names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
-            raise UserError(
-                f"the checkpoints that {names_newest} names are gone; bring them back or "
-                "give another --logdir"
-            )
+            advice = "bring them back or give another --logdir"
+            raise UserError(f"the checkpoints that {names_newest} names are gone; {advice}")
         return left
 
 

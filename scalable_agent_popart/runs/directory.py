@@ -62,7 +62,7 @@ class RunDirectory:
         self.keys = self.path / "keys"  # See `distributed.keys`.
         self.learner = self.path / "learner.json"  # Actor jobs find the learner by it.
         self._config_path = self.path / "config.json"
-        self._lock: IO[str] | None = None
+        self._lock = contextlib.ExitStack()
 
     def read_config(self, suite: Suite | None = None) -> Config | None:
         """Returns the configuration of the run's last start, as `read_record`."""
@@ -70,11 +70,7 @@ class RunDirectory:
         return record.config if record else None
 
     def read_record(self, suite: Suite | None = None) -> Record | None:
-        """Reads `config.json`; returns None if there is no run, raises UserError if unreadable.
-
-        Only the record of an older version needs the suite that the command names: see
-        `suites.record`.
-        """
+        """Reads `config.json` if there is one; raises UserError; `suite` is for `suites.record`."""
         with explained(self._config_path, "give another --logdir"):
             if self._config_path.exists() and not self._config_path.is_file():
                 raise ValueError("it is no file")  # Reading a pipe would not end.
@@ -94,18 +90,14 @@ class RunDirectory:
         if previous is not None:
             if differences := config.differences(previous):
                 same = "flags" if differences[0].startswith("--") else "tasks in the same order"
-                raise UserError(
-                    f"{self.path} holds another run: {'; '.join(differences)}; "
-                    f"give the same {same} or another --logdir"
-                )
+                told = f"{self.path} holds another run: {'; '.join(differences)}"
+                raise UserError(f"{told}; give the same {same} or another --logdir")
             changes = config.refused_changes(previous)
             # A run has learned nothing before its first checkpoint.
             if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
-                raise UserError(
-                    f"the run in {self.path} was last trained with other flags: "
-                    f"{'; '.join(changes)}; give the same flags, another --logdir, or "
-                    "--allow_changes to resume with these"
-                )
+                told = f"the run in {self.path} was last trained with other flags"
+                advice = "the same flags, another --logdir, or --allow_changes to resume with these"
+                raise UserError(f"{told}: {'; '.join(changes)}; give {advice}")
         events = self.path.glob("events.out.tfevents.*")
         for path in (self.metrics, self.episodes, self.checkpoints, *events):
             if previous is None and path.exists():
@@ -118,24 +110,18 @@ class RunDirectory:
     def refuse_population(self) -> None:
         """Raises UserError if this is a population's directory."""
         if (self.path / POPULATION_FILE).exists():
-            raise UserError(
-                f"{self.path} holds a population, not a run: give one of its members, such as "
-                f"--logdir={self.path / 'member-00'}"
-            )
+            told = f"{self.path} holds a population, not a run: give one of its members, such as"
+            raise UserError(f"{told} --logdir={self.path / 'member-00'}")
 
     def lock(self) -> None:
-        """Locks the directory until `close`.
-
-        Raises InUseError if another process trains here, UserError if it cannot be written to.
-        """
+        """Locks the directory until `close`; raises InUseError, or UserError if it cannot."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until close.
-            flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = self._lock.enter_context(open(self.path / "lock", "w"))  # noqa: SIM115
+            flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InUseError(
-                f"another process trains in {self.path}; stop it or give another --logdir"
-            ) from error
+            told = f"another process trains in {self.path}; stop it or give another --logdir"
+            raise InUseError(told) from error
         except (FileNotFoundError, PermissionError) as error:
             raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
 
@@ -146,28 +132,22 @@ class RunDirectory:
         with open(self.metrics, "rb") as lines:
             # The run has saved a checkpoint before the second line.
             if lines.readline() and lines.readline().endswith(b"\n"):
-                raise UserError(
-                    f"{self.path} holds logs but no checkpoints, so training would begin again and "
-                    "overwrite them; bring the checkpoints back or give another --logdir"
-                )
+                told = f"{self.path} holds logs but no checkpoints, so training would begin again"
+                advice = "bring the checkpoints back or give another --logdir"
+                raise UserError(f"{told} and overwrite them; {advice}")
 
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
-        """Writes `config.json`: the configuration and the device from `frames` on.
-
-        Changes of flags that shape learning go to its history.
-        """
+        """Writes `config.json`, and in it changes of flags that shape learning from `frames` on."""
         before, revision = self.read_record(config.suite), git_revision()
         history: list[Change] = []
         if before is not None:
             then = before.config
-            for change in reversed(before.history):
-                if change.frames >= frames:  # Its frames are lost, and nothing was learned in them.
-                    old = {name: values[0] for name, values in change.changed.items()}
-                    then = dataclasses.replace(then, **old)
-                else:
-                    history.insert(0, change)
+            lost = [change for change in before.history if change.frames >= frames]
+            for change in reversed(lost):  # Nothing was learned with these flags.
+                then = dataclasses.replace(then, **{n: v[0] for n, v in change.changed.items()})
+            history += before.history[: len(before.history) - len(lost)]
             changed = config.changes(then)
             if changed and frames:
                 history.append(Change(frames, changed, revision))
@@ -200,8 +180,7 @@ class RunDirectory:
             self.evaluations.mkdir(exist_ok=True)
             if films:
                 self.videos.mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
+            tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
@@ -235,9 +214,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Unlocks the directory; may be called twice."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
 
 @contextlib.contextmanager
@@ -251,8 +228,7 @@ def explained(path: Path, advice: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
-        told = f"{path} cannot be read ({error.strerror}); fix that and repeat"
-        raise UserError(told) from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); fix that and repeat") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except DAMAGE as error:
@@ -260,19 +236,15 @@ def explained(path: Path, advice: str) -> Iterator[None]:
 
 
 def flock(file: IO[str], operation: int) -> None:
-    """Locks a file until it is closed or the process ends, however it ends.
-
-    Raises BlockingIOError if another process holds a lock for which it should not wait.
-    """
+    """Locks a file until it is closed or the process ends; may raise BlockingIOError."""
     try:
         fcntl.flock(file, operation)
     except BlockingIOError:
         raise
     except OSError as error:
-        raise UserError(
-            f"{file.name} cannot be locked ({error.strerror}); give a --logdir on a file system "
-            "with locks (Lustre has them if it is mounted with -o flock)"
-        ) from error
+        told = f"{file.name} cannot be locked ({error.strerror}); give a --logdir on a file system"
+        mount = "with locks (Lustre has them if it is mounted with -o flock)"
+        raise UserError(f"{told} {mount}") from error
 
 
 def write_atomically(path: Path, record: Any) -> None:

@@ -82,10 +82,7 @@ def _is_of_the_package(name: str) -> bool:
 
 
 def is_outside(suite: Suite) -> bool:
-    """Returns whether a module, or a level that is not known by name, would have to be loaded.
-
-    The package's own knowledge decides, whatever the record of a run says of its suite.
-    """
+    """Returns whether playing would load a module, or a level that the package does not know."""
     known = {own.name: {*own.reference_scores, *own.more_tasks} for own in ALL}
     return not known.get(suite.name, set()) >= {*suite.tasks}
 

@@ -1,10 +1,9 @@
 """The process of one environment, and what it shares with its parent, a `ProcessPool`.
 
-Parent and children share a block of memory in which each environment has its row. A byte over the
-connection gives a child the turn. The child fills its row and returns the turn by writing its
-number to a pipe that all children share. The kernel's locks on both order writes before reads. A
-child whose parent is gone closes its environment and ends, and the last one removes the files of
-all. Nothing that children import may import TensorFlow.
+Each environment has a row in a block of shared memory. A byte over the connection gives a child the
+turn. It fills its row and returns the turn by writing its number to a pipe that all children share.
+The kernel's locks on both order writes before reads. A child whose parent is gone ends, and the
+last one removes the files of all. Nothing that children import may import TensorFlow.
 """
 
 import contextlib
@@ -25,12 +24,11 @@ import tree
 from environments import ArraySpec, Environment, InvalidStepError, StepCheck
 from scalable_agent_popart.system import supervisor
 
-# It makes an environment, with a temporary directory for its files. The number of earlier attempts
-# lets it avoid what ended them.
+# Its arguments are the number of earlier attempts, whose end it avoids, and a temporary folder.
 MakeEnvironment = Callable[[int, Path], Environment]
 
-# Exit codes, which no engine uses, if an environment raises before its first episode or later, or
-# if it returns what it may not.
+# No engine uses these exit codes. An environment raised before its first episode or later, or
+# returned what it may not.
 REFUSED, RAISED, INVALID = 77, 78, 79
 ANSWER = np.dtype(np.int32)  # Type of the numbers in the pipe.
 _MAX_OUTPUT_BYTES = 2**20
@@ -71,11 +69,11 @@ def play() -> None:
         connection, (make, attempt, row, answers, shared) = supervisor.begin()
         for file in (answers, shared[0]):
             os.set_inheritable(file, False)  # Programs that the engine runs would hold them.
-        refused_or_raised = REFUSED
+        exit_code = REFUSED
         try:
             environment = make(attempt, directory)
             observation = environment.reset()
-            refused_or_raised = RAISED
+            exit_code = RAISED
             reward, done, rows = 0.0, True, Rows(*shared)
             while True:
                 rows.write(row, reward, done, observation)
@@ -90,16 +88,17 @@ def play() -> None:
                 reward, done, observation = environment.step(int(rows.action[row]))
         except (Exception, SystemExit) as error:
             # The child ends with its last words and does not close the engine, which has failed.
-            if invalid := isinstance(error, InvalidStepError):
+            if isinstance(error, InvalidStepError):
+                exit_code = INVALID
                 print(error, file=sys.stderr)
             else:
                 traceback.print_exc()
             hold.release()
-            os._exit(INVALID if invalid else refused_or_raised)
+            os._exit(exit_code)
         environment.close()
 
 
-class Hold:
+class Hold(contextlib.AbstractContextManager):
     """Holds a directory of several processes; the last one to release it removes it."""
 
     def __init__(self, directory: Path):
@@ -116,9 +115,6 @@ class Hold:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 break
         os.close(self._file)
-
-    def __enter__(self) -> "Hold":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         # A killed parent closes its connections some time before it lets go.

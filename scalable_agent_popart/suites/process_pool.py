@@ -5,6 +5,7 @@ killed first. See `environment_process` for what passes between parent and child
 """
 
 import contextlib
+import functools
 import os
 import select
 import shutil
@@ -49,10 +50,7 @@ class ProcessPool:
         task_ids: np.ndarray,
         observation: Any,
     ):
-        """Prepares the pool; `start` starts the processes.
-
-        Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s.
-        """
+        """Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s."""
         size = len(task_ids)
         self.task_ids, self.groups = task_ids, np.arange(size)
         self.restarts = np.zeros(size, np.int64)
@@ -69,10 +67,9 @@ class ProcessPool:
         self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
-        self._policies = [
-            Restarts(_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS) for _ in range(size)
-        ]
-        self._steps = np.zeros(size, np.int64)  # Of the present processes, from -1.
+        restarts = functools.partial(Restarts, _MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS)
+        self._policies = [restarts() for _ in range(size)]
+        self._steps = np.zeros(size, np.int64)  # The present processes' steps, from -1.
         self._due = np.full(size, np.inf)  # The times to start processes again.
         # `_answered` ones are not received yet; `_ended` ones did so without having the turn.
         self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
@@ -184,8 +181,7 @@ class ProcessPool:
         end = hung if self._hung[i] else supervisor.describe_exit(code)
         directory = self._directory / f"{i}_{self.restarts[i]}"
         output = supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES)
-        words, where = supervisor.last_words(output), supervisor.where_raised(output)
-        words += f" ({where})" if where else ""
+        words = supervisor.last_words(output) + supervisor.where_raised(output)
         shutil.rmtree(directory, ignore_errors=True)
         if code == environment_process.INVALID:
             raise InvalidStepError(f"{self._names[i]} (environment {i}): {words}")

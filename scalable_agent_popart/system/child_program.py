@@ -65,10 +65,7 @@ class Program:
 
 
 def run() -> None:
-    """Does the work of a `Program` in its process, until it ends or the parent is gone.
-
-    A user's error becomes the message to the parent and decides on the exit code.
-    """
+    """Does the work of a `Program` in its process; passes a user's error on to the parent."""
     connection, (work, payload) = supervisor.begin()
 
     def end_with_parent() -> None:

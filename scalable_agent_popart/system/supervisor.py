@@ -214,10 +214,7 @@ class Restarts:
     deaths: int = 0  # In a row up to now.
 
     def pause(self, healthy: bool) -> float | None:
-        """Counts a death, which begins a new row if the process was `healthy`.
-
-        Returns the seconds up to the restart, or None to give up.
-        """
+        """Counts a death, in a new row if `healthy`; returns seconds up to a restart, or None."""
         self.deaths = 1 if healthy else self.deaths + 1
         if self.deaths > self.max_in_a_row:
             return None
@@ -247,8 +244,9 @@ def tail(path: Path, max_bytes: int) -> str:
 
 
 def where_raised(output: str) -> str:
-    """Returns file and line of the last frame in a traceback of Python; nothing without one."""
-    return ", line ".join((_FRAME.findall(output) or [""])[-1])
+    """Returns file and line, in brackets, of a Python traceback's last frame; nothing without."""
+    frames = _FRAME.findall(output)
+    return f" ({', line '.join(frames[-1])})" if frames else ""
 
 
 def last_words(output: str) -> str:

@@ -25,10 +25,7 @@ class _LossyStream(io.TextIOWrapper):
 
 
 def outlive_terminal() -> None:
-    """Keeps failures of standard output and error from raising or changing the exit code.
-
-    A program calls it before it opens files.
-    """
+    """Keeps failing output from raising or changing the exit code; call it before opening files."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
