@@ -8,20 +8,17 @@ __version__ = "0.1.0"
 
 
 def _refuse_other_modules() -> None:
-    """Raises ImportError where the user's own modules hide those that stand beside the package."""
+    """Raises ImportError if the user's own modules hide those next to the package."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folders = (folder, os.path.realpath(folder))
     for name in ("environments", "popart", "vtrace"):
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:
             continue
         other = os.path.abspath(found.origin)
-        # Build systems make folders of links to files.
-        if not {os.path.dirname(other), os.path.dirname(os.path.realpath(other))} & {*folders}:
-            line = (
-                f"{other} is found in place of {os.path.join(folder, name)}.py, which "
-                "scalable_agent_popart needs: rename it, or move it elsewhere"
-            )
+        folders = {os.path.dirname(other), os.path.dirname(os.path.realpath(other))}
+        if not folders & {folder, os.path.realpath(folder)}:  # Build systems link to files.
+            line = f"{other} is found in place of {os.path.join(folder, name)}.py, which "
+            line += "scalable_agent_popart needs: rename it, or move it elsewhere"
             # A program shows no traceback; Python names it -m while it looks for the module.
             if os.path.basename(sys.argv[0]) in ("popart-impala", "-m"):
                 sys.exit(f"error: {line}")

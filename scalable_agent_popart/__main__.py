@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def run() -> None:
-    """Runs the launch script beside the package, even where another module has its name."""
+    """Runs the launch script next to the package, even if another module has its name."""
     runpy.run_path(str(Path(__file__).parents[1] / "experiment.py"), run_name="__main__")
 
 

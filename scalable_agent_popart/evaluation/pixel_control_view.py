@@ -1,4 +1,4 @@
-"""Maps of pixel control over a policy's play, for videos to show beside the picture."""
+"""Maps of pixel control over a policy's play, for videos to show next to the picture."""
 
 import numpy as np
 import tensorflow as tf

@@ -44,27 +44,27 @@ class Published:
     """The publication of a member, for others to compare with and to copy."""
 
     member: int
-    comparison: int  # Its number, from 1.
-    frames: int  # Of the member's run.
-    fitness: float  # Mean capped human-normalised score, in percent.
-    episodes: int  # The fitness is computed from so many.
-    mean_returns: Mapping[str, float]  # Raw, by task.
-    hyperparameters: Mapping[str, float]  # By flag.
-    checkpoint: str  # Path of the weights that earned the fitness, without the files' endings.
+    comparison: int  # its number, from 1
+    frames: int  # environment frames of the member's run
+    fitness: float  # mean capped human-normalised score, in percent
+    episodes: int  # number of those that earned the fitness
+    mean_returns: Mapping[str, float]  # raw, by task
+    hyperparameters: Mapping[str, float]  # by flag
+    checkpoint: str  # path of the weights that earned the fitness, without the files' endings
 
 
 class Event(NamedTuple):
     """A line of `lineage.jsonl`: the start, or a comparison and its outcome."""
 
-    comparison: int  # Its number, from 1; 0 is the start.
-    frames: int  # Of the member's run.
-    fitness: float | None  # The member's; None at the start, and if training had diverged.
-    partner: int | None  # None if no other member had published anything.
-    partner_fitness: float | None  # As published; None if it could not be read.
-    copied: bool  # Weights, statistics, optimiser and hyperparameters are the partner's.
-    source_frames: int | None  # Of the partner's run, at the copied checkpoint.
-    hyperparameters: Mapping[str, float]  # By flag, from here on.
-    started_over: bool = False  # Training had diverged, and nobody could be copied.
+    comparison: int  # its number, from 1; 0 is the start
+    frames: int  # environment frames of the member's run
+    fitness: float | None  # the member's; None at the start, and if training had diverged
+    partner: int | None  # None if no other member had published anything
+    partner_fitness: float | None  # the published one; None if it could not be read
+    copied: bool  # weights, statistics, optimiser and hyperparameters are the partner's
+    source_frames: int | None  # the partner's frames at the copied checkpoint
+    hyperparameters: Mapping[str, float]  # by flag, from here on
+    started_over: bool = False  # training had diverged, and nobody could be copied
 
     def describe(self, member: int) -> str:
         """Returns in one line what happened to the member of this number."""

@@ -62,12 +62,9 @@ class Member(trainer.Tuner):
         self._learner = learner
         self._tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**self._tuned)
-        return {
-            "hyperparameters": self._hyperparameters,
-            "num_comparisons": self._num_comparisons,
-            "compared_at": self._compared_at,
-            "lineage_length": self._lineage.length,
-        }
+        counts = {"num_comparisons": self._num_comparisons, "compared_at": self._compared_at}
+        counts["lineage_length"] = self._lineage.length
+        return {"hyperparameters": self._hyperparameters, **counts}
 
     def on_episode(self, task: str, episode_return: float, frames: int) -> None:
         """Counts a finished game if it ended after the burn-in and after the last comparison."""
@@ -331,7 +328,7 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
     return values
 
 
-@functools.cache  # The member may have more turns.
+@functools.cache  # A member warns once, though it may have more turns.
 def _warn(text: str) -> None:
     logging.warning("%s", text)
 

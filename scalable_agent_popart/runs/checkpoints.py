@@ -21,8 +21,8 @@ _FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
 class Checkpoints:
     """The newest checkpoints of one run.
 
-    A write that is cut off leaves the checkpoint before it in force, because TensorFlow writes the
-    file that names the newest checkpoint last, and each file under another name first.
+    TensorFlow writes each file under another name first, and last the one that names the newest
+    checkpoint. So a write that is cut off leaves the checkpoint before it in force.
     """
 
     def __init__(self, directory: Path, **objects: Any):

@@ -131,10 +131,7 @@ class RunLog:
         self._progress.update(frames - self._progress.n)
 
     def record_metrics(
-        self,
-        frames: int,
-        learner_metrics: Mapping[str, float],
-        by_task: Mapping[str, Mapping[str, float]],
+        self, frames: int, metrics: Mapping[str, float], by_task: Mapping[str, Mapping[str, float]]
     ) -> None:
         """Writes a line of metrics, TensorBoard scalars, and the terminal's score and loss.
 
@@ -147,7 +144,7 @@ class RunLog:
         aggregate, num_played = self._aggregate()
         score = {"tasks_scored": num_played, **(aggregate._asdict() if aggregate else {})}
         speed = (frames - since[1]) / max(self._since[0] - since[0], 1e-9)
-        record = {"frames": frames, "frames_per_second": speed, **learner_metrics, **score}
+        record = {"frames": frames, "frames_per_second": speed, **metrics, **score}
         record |= hardware.memory()
         shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
         self._rollouts[:] = 0

@@ -32,10 +32,10 @@ ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 def resolve(level_name: str) -> Suite:
     """Returns the suite that `--level_name` asks for, with the named tasks in play.
 
-    It names a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. Every
-    level of DeepMind Lab counts as a task of dmlab30. For the `SUITE` of a Python module, the
-    module and a colon come first (`my_tasks:left,right`). Raises UserError if a name is unknown,
-    named twice, or of another suite than the rest, and if a suite cannot be loaded.
+    It names a suite (`atari57`), a task (`pong`), or tasks of one suite, separated by commas. A
+    Python module and a colon come before tasks of its `SUITE` (`my_tasks:left,right`). Every level
+    of DeepMind Lab counts as a task of dmlab30. Raises UserError if a name is unknown, named twice,
+    or of another suite than the rest, and if a suite cannot be loaded.
     """
     module, _, listed = level_name.rpartition(":")
     names = [name.strip() for name in listed.split(",")]

@@ -43,16 +43,15 @@ def check_environment(
 ) -> tuple[tuple[int, int, int], int]:
     """Plays an environment at random, and returns its image's shape and its number of actions.
 
-    Raises UserError with what a suite cannot take: other spaces than images and discrete actions,
-    an observation outside of its space, a reward that is not a finite number, or an exception.
+    Raises UserError for exceptions and for what a suite cannot take: spaces that are not images and
+    discrete actions, observations outside of their space, and rewards that are not finite numbers.
     """
     images, actions = _spaces(make, "the environment")
     shape = tuple(images.shape or ())
     if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
-        raise UserError(
-            "observation_space must be spaces.Box(0, 255, (height, width, channels), np.uint8), "
-            f"not {images}; gymnasium.wrappers has what brings it into this form"
-        )
+        told = "observation_space must be spaces.Box(0, 255, (height, width, channels), np.uint8)"
+        advice = "gymnasium.wrappers has what brings it into this form"
+        raise UserError(f"{told}, not {images}; {advice}")
     if not (isinstance(actions, spaces.Discrete) and actions.start == 0):
         raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
     generator, num_actions = np.random.default_rng(seed), int(actions.n)
@@ -81,11 +80,9 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
         raise ValueError(f"images of {own_height}x{own_width} do not fit into {height}x{width}")
     top, left = below // 2, right // 2
     margins = ((top, below - top), (left, right - left), (0, 0))
-    return gymnasium.wrappers.TransformObservation(
-        environment,
-        lambda image: np.pad(image, margins),
-        spaces.Box(0, 255, (height, width, channels), np.uint8),
-    )
+    pad = functools.partial(np.pad, pad_width=margins)
+    padded = spaces.Box(0, 255, (height, width, channels), np.uint8)
+    return gymnasium.wrappers.TransformObservation(environment, pad, padded)
 
 
 def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env:
@@ -95,9 +92,8 @@ def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env
     """
     if not all(environment.action_space.contains(action) for action in own):
         raise ValueError(f"not all of {own} are actions of {environment.action_space}")
-    return gymnasium.wrappers.TransformAction(
-        environment, lambda action: own[action], spaces.Discrete(len(own))
-    )
+    mapped = spaces.Discrete(len(own))
+    return gymnasium.wrappers.TransformAction(environment, own.__getitem__, mapped)
 
 
 def _spaces(
@@ -152,9 +148,8 @@ def make_suite(
         if processes:
             return ProcessPool(names, makers, task_ids, image)
         members = [make() for make in makers]
-        return environments.Lockstep(
-            environments.SerialEnvironments(members, task_ids, names, image)
-        )
+        batched = environments.SerialEnvironments(members, task_ids, names, image)
+        return environments.Lockstep(batched)
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))

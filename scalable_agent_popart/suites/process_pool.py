@@ -44,13 +44,9 @@ class ProcessPool:
     lockstep = False
 
     def __init__(
-        self,
-        names: Sequence[str],
-        make: Sequence[MakeEnvironment],
-        task_ids: np.ndarray,
-        observation: Any,
+        self, names: Sequence[str], make: Sequence[MakeEnvironment], task_ids: np.ndarray, spec: Any
     ):
-        """Messages use the names; `make` must pickle; `observation` is nested `ArraySpec`s."""
+        """Messages use the names; `make` must pickle; `spec` is an observation's `ArraySpec`s."""
         size = len(task_ids)
         self.task_ids, self.groups = task_ids, np.arange(size)
         self.restarts = np.zeros(size, np.int64)
@@ -61,7 +57,7 @@ class ProcessPool:
         self._memory = _create_shared_memory()
         for file in (self._memory, self._answers, self._answer):
             self._resources.callback(os.close, file)
-        self._shared = (self._memory, size, observation)
+        self._shared = (self._memory, size, spec)
         self._rows = environment_process.Rows(*self._shared)
         self._counter = EpisodeCounter(size)
         self._selector = self._resources.enter_context(select.epoll())

@@ -14,6 +14,9 @@ from scalable_agent_popart.errors import UserError, exit_code, explain
 from scalable_agent_popart.system import supervisor, tensorflow_import
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
+# It takes the payload, and yields numbers of signals that asked it to stop, or None. Its module
+# must not import TensorFlow.
+Work = Callable[[Any], Iterable[int | None]]
 _COMMAND = "from scalable_agent_popart.system.child_program import run; run()"
 _MAX_RESTARTS_IN_A_ROW = 7
 _HEALTHY_SECONDS = 60.0  # The death of a process that lived longer may begin a new row.
@@ -22,18 +25,8 @@ _HEALTHY_SECONDS = 60.0  # The death of a process that lived longer may begin a 
 class Program:
     """Work in a child process that this process can start again when it dies."""
 
-    def __init__(
-        self,
-        work: Callable[[Any], Iterable[int | None]],
-        payload: Any,
-        first_pause: float = 0.0,
-        **environment: str,
-    ):
-        """Starts the process, with these variables of the environment besides this one's.
-
-        `work` takes the payload and yields None, or numbers of signals that asked it to stop. Its
-        module must not import TensorFlow.
-        """
+    def __init__(self, work: Work, payload: Any, first_pause: float = 0.0, **environment: str):
+        """Starts the process, with these variables added to this one's environment."""
         self._restarts = Restarts(_MAX_RESTARTS_IN_A_ROW, first_pause)
         command, full = [sys.executable, "-c", _COMMAND], supervisor.python_environment()
         full |= environment

@@ -211,7 +211,7 @@ class Restarts:
     max_in_a_row: int  # Restarts; the next death is the last.
     first_pause: float = 0.0  # Seconds before the first restart; doubles with each further one.
     max_pause: float = 60.0
-    deaths: int = 0  # In a row up to now.
+    deaths: int = 0  # so far, in a row
 
     def pause(self, healthy: bool) -> float | None:
         """Counts a death, in a new row if `healthy`; returns seconds up to a restart, or None."""

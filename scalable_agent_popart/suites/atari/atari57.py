@@ -2,9 +2,9 @@
 
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
-The appendix is silent on the rest, which is as usual: the full set of 18 actions, no sticky ones, 1
-to 30 no-ops at a game's start, and at most 108,000 frames per game after them. Scores for no-op
-starts are those of DQN Zoo, for human starts those of the papers that their table names.
+The appendix is silent on the rest, which is as usual: the full set of 18 actions and no sticky
+ones. A game starts with 1 to 30 no-ops, and lasts at most 108,000 frames after them. Scores for
+no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
 """
 
 import itertools

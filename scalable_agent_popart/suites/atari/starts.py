@@ -1,6 +1,6 @@
 """Atari from human starts: episodes that begin at recorded points of games somebody played.
 
-This follows Nair et al. (2015) and van Hasselt et al. (2016): the agent plays on from the recorded
+This follows Nair et al. (2015) and van Hasselt et al. (2016). The agent plays on from the recorded
 point until the game is over or has lasted 108,000 frames, including those before the start.
 Only rewards after the start count. A file `<directory>/<game>.npz` holds the starts of one game, by
 any player, as plain NumPy arrays without pickles:
