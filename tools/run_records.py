@@ -4,7 +4,6 @@ import io
 import json
 import lzma
 import platform
-import re
 import statistics
 import tarfile
 from collections.abc import Callable, Sequence

@@ -164,10 +164,17 @@ class Member(trainer.Tuner):
         self._num_comparisons.assign(number)
         self._compared_at.assign(frames)
         self._counts_after = None
-        found = theirs.fitness if theirs else None
-        source = theirs.frames if theirs and copied else None
-        values = self._values()
-        event = Event(number, frames, fitness, partner, found, copied, source, values, starts_over)
+        event = Event(
+            comparison=number,
+            frames=frames,
+            fitness=fitness,
+            partner=partner,
+            partner_fitness=theirs.fitness if theirs else None,
+            copied=copied,
+            source_frames=theirs.frames if theirs and copied else None,
+            hyperparameters=self._values(),
+            started_over=starts_over,
+        )
         self._record(event)
         for returns in self._returns.values():
             returns.clear()

@@ -117,8 +117,12 @@ SUITE = suite.Suite(
     },
     full_score="that of catching every ball",
     defaults={
-        **{"height": _ROWS, "width": _COLUMNS, "unroll_length": 18},
-        **{"learning_rate": 5e-3, "entropy_cost": 0.03, "pbt_burn_in_frames": 25_000},
+        "height": _ROWS,
+        "width": _COLUMNS,
+        "unroll_length": 18,
+        "learning_rate": 5e-3,
+        "entropy_cost": 0.03,
+        "pbt_burn_in_frames": 25_000,
     },
     environment_factory=lambda tasks, task_ids, seeds, _: Lockstep(
         CatchEnvironments(tasks, task_ids, seeds)

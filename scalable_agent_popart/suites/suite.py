@@ -20,10 +20,19 @@ UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
 HUMAN = "a human's"  # The usual `Suite.full_score`.
 # These defaults of flags hold unless the suite gives others.
 _DEFAULTS = {
-    **{"test_num_episodes": 200, "unroll_length": 20, "batch_size": 32, "num_action_repeats": 1},
-    **{"network": "shallow", "use_lstm": False, "reward_clipping": "none", "learning_rate": 1e-3},
-    **{"entropy_cost": 0.01, "epsilon": 0.01, "max_grad_norm": 0.0},
-    **{"pbt_burn_in_frames": 50_000, "pbt_episodes": 1000},
+    "test_num_episodes": 200,
+    "unroll_length": 20,
+    "batch_size": 32,
+    "num_action_repeats": 1,
+    "network": "shallow",
+    "use_lstm": False,
+    "reward_clipping": "none",
+    "learning_rate": 1e-3,
+    "entropy_cost": 0.01,
+    "epsilon": 0.01,
+    "max_grad_norm": 0.0,
+    "pbt_burn_in_frames": 50_000,
+    "pbt_episodes": 1000,
 }
 
 

@@ -10,8 +10,14 @@ from scalable_agent_popart.suites import suite
 MAX_FRAMES_PER_GAME = 108_000
 MAX_NOOPS = 30
 # These games begin at another frame than 0, because the emulator presses buttons to start them.
-FIRST_FRAMES = {"air_raid": 8, "berzerk": 20, "double_dunk": 21, "name_this_game": 134}
-FIRST_FRAMES |= {"surround": 1, "yars_revenge": 7}
+FIRST_FRAMES = {
+    "air_raid": 8,
+    "berzerk": 20,
+    "double_dunk": 21,
+    "name_this_game": 134,
+    "surround": 1,
+    "yars_revenge": 7,
+}
 _NOOP = 0
 
 
