@@ -1,4 +1,4 @@
-"""Actor jobs that a learner starts next to itself, as processes of the same machine."""
+"""Actor jobs that a learner starts on its own machine, as processes."""
 
 import signal
 import time
@@ -9,44 +9,47 @@ from absl import logging
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError
-from scalable_agent_popart.system import child_program, cores, supervisor
+from scalable_agent_popart.system import cores, supervisor
+from scalable_agent_popart.system.child_program import Program
 
 _FIRST_PAUSE_SECONDS = 1.0
-# How long jobs may take to end once the learner has told them to.
+# How long jobs may take to end by themselves, and then after a signal.
 _FAREWELL_SECONDS, _GRACE_SECONDS = 30.0, 10.0
 
 
 class ActorProcesses:
-    """Processes that act for a learner, each started again where it dies."""
+    """Processes that act for a learner, each started again when it dies."""
 
     def __init__(self, config: Config, address: str):
         """Starts none yet."""
         per_job = cores.num_cores() // max(1, config.actor_jobs)
         threads = config.actor_threads or max(1, min(per_job, config.num_actors // 8))
-        shared = replace(
-            config,
-            job_name="actor",
-            actor_jobs=0,
-            learner_address=address,
-            actor_threads=threads,
-        )
-        self._configs = [replace(shared, task=task) for task in range(config.actor_jobs)]
-        self._jobs: list[_Job] = []
+        shared = replace(config, job_name="actor", actor_jobs=0, actor_threads=threads)
+        self._configs = [
+            replace(shared, learner_address=address, task=task) for task in range(config.actor_jobs)
+        ]
+        self._jobs: list[Program] = []
 
     def start(self) -> None:
-        for config in self._configs:
-            self._jobs.append(_Job(config))
+        for own in self._configs:
+            self._jobs.append(Program(_play, own, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1"))
 
     def attend(self) -> None:
-        """Starts jobs again that died and whose pause is over.
+        """Restarts jobs that died, after a pause.
 
         Raises UserError if a job cannot play, or died again and again.
         """
-        for job in self._jobs:
-            job.keep_alive()
+        for number, job in enumerate(self._jobs):
+            if (code := job.attend()) is None:
+                continue
+            if (message := job.child.message) and code == FAILS_AGAIN:
+                raise UserError(message)
+            how = f"has failed ({message})" if message else supervisor.describe_exit(code)
+            job.restart(f"actor job {number} {how},", "--actor_jobs")
+            logging.warning("actor job %d %s; starts again", number, how)
 
     def close(self, finished: bool) -> None:
-        """Ends all jobs; if the learner has finished they may first end by themselves."""
+        """Ends all jobs; if the learner has finished, they have time to end by themselves."""
         children = [job.child for job in self._jobs]
         deadline = time.monotonic() + (_FAREWELL_SECONDS if finished else 0.0)
         for child in children:
@@ -54,23 +57,6 @@ class ActorProcesses:
                 child.wait(max(0.0, deadline - time.monotonic()))
             child.send_signal(signal.SIGTERM)
         supervisor.end(children, _GRACE_SECONDS)
-
-
-class _Job(child_program.Program):
-    """One actor job, in one life after the other."""
-
-    def __init__(self, config: Config):
-        super().__init__(_play, config, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1")
-        self._name = f"actor job {config.task}"
-
-    def keep_alive(self) -> None:
-        if (code := self.attend()) is None:
-            return
-        if (message := self.child.message) and code == FAILS_AGAIN:
-            raise UserError(message)
-        how = f"has failed ({message})" if message else supervisor.describe_exit(code)
-        self.restart(f"{self._name} {how},", "--actor_jobs")
-        logging.warning("%s %s; starts again", self._name, how)
 
 
 def _play(config: Config) -> Iterator[int | None]:

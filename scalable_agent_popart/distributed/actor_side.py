@@ -1,4 +1,4 @@
-"""An actor job's side of a run in many processes: it plays for a learner that is elsewhere."""
+"""An actor job's side of a run in many processes: it plays for a learner elsewhere."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ _WAIT_SECONDS = 0.1  # Between looks for a learner that is not there.
 
 
 def run_actor_job(config: Config) -> int | None:
-    """Plays for the learner until that has finished, and waits for it whenever it is gone.
+    """Plays for the learner until the run is finished, and waits while there is no learner.
 
     Returns None at the end, or the number of the signal that asked to stop. Raises UserError if the
     learner has another configuration.
@@ -41,7 +41,7 @@ def run_actor_job(config: Config) -> int | None:
         address = config.learner_address
         if not address:
             address, finished_frames = directory.read_learner()
-            # The learner is gone, or soon will be, unless it is to go on with more frames.
+            # The learner has finished, unless this job's run has more frames.
             if finished_frames >= config.total_environment_frames:
                 over.set()
         return address, keys.load(keys.directory_of(config), keys.ACTOR)
@@ -56,9 +56,8 @@ def run_actor_job(config: Config) -> int | None:
             return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
         sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
-        # Of this process alone: a job started again, and another one of its number, play otherwise.
-        own = int.from_bytes(os.urandom(4))
-        seed = np.random.SeedSequence([config.seed, config.task, own])
+        # The random number keeps a job that is started again from playing the same again.
+        seed = np.random.SeedSequence([config.seed, config.task, int.from_bytes(os.urandom(4))])
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         actors.start()
         try:
@@ -68,7 +67,7 @@ def run_actor_job(config: Config) -> int | None:
             actors.close()
         try:
             actors.raise_error()
-        except DivergenceError as error:  # Which the learner has to mend, and may have mended soon.
+        except DivergenceError as error:  # The learner may have fixed it when this job restarts.
             raise PassingError(str(error)) from error
     return stop.signal_number
 
@@ -84,14 +83,14 @@ class RemoteWeights:
         self._lock = threading.Lock()
 
     def latest(self) -> Weights:
-        """Returns the newest weights; without a learner those received last."""
+        """Returns the newest weights, or without a learner those received last."""
         with self._lock:
             self.refresh()
         assert self.newest is not None
         return self.newest
 
     def refresh(self) -> None:
-        """Fetches the learner's weights if they are others than the newest received."""
+        """Fetches the learner's weights if they differ from those received last."""
         found = self._link.weights(-1 if self.newest is None else self.newest.version)
         if found is None:
             return
@@ -110,7 +109,7 @@ class RemoteQueue:
         self._link = link
         self._over = over
         self._max_per_call = max_per_call
-        self._flows = False  # The last message was taken whole.
+        self._flows = False  # Whether the last message was taken whole.
 
     @property
     def closed(self) -> bool:
@@ -120,17 +119,17 @@ class RemoteQueue:
         self._over.set()
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        """See `RolloutSink`. Nothing is reserved: it is what the learner had free a moment ago.
+        """See `RolloutSink`. Reserves nothing, but returns what the learner had free a moment ago.
 
-        An actor thread that may wait does not ask, as long as all is taken that it sends.
+        A thread that may wait does not ask while the learner takes all that it sends.
         """
         del behind  # Actor jobs do not know the environments of others.
-        if self._flows and seconds:
-            return min(count, self._max_per_call)
-        return min(count, self._ask(seconds) or 0, self._max_per_call)
+        if not (self._flows and seconds):
+            count = min(count, self._ask(seconds) or 0)
+        return min(count, self._max_per_call)
 
     def put(self, rollouts: Rollout) -> None:
-        """Sends rollouts, and those again that others were quicker to send; see `RolloutSink`.
+        """Sends rollouts, again if the queue was full; see `RolloutSink`.
 
         Without a learner they are lost.
         """
@@ -149,7 +148,7 @@ class RemoteQueue:
                 pass
 
     def _ask(self, seconds: float) -> int | None:
-        """Returns what the learner has free, at once or after a while; None without a learner."""
+        """Returns what the learner has free, waiting so long for it; None without a learner."""
         status = self._link.status(seconds)
         if status is None:
             self._over.wait(min(_WAIT_SECONDS, seconds))

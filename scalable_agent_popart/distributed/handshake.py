@@ -1,4 +1,4 @@
-"""What a learner and its actor jobs must agree on, before they exchange anything else."""
+"""What a learner and its actor jobs must agree on before they exchange anything else."""
 
 import zlib
 from collections.abc import Mapping
@@ -9,13 +9,12 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
 
-# How many differences a line names, and how much of a value.
-_MAX_NAMED, _MAX_VALUE = 3, 60
+_MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 
 
 def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
     """Returns the settings that a learner and its actors must agree on, as text."""
-    # Programs of other versions may differ where flags do not.
+    # Other versions of the program may differ in shapes despite the same flags.
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
     settings = {
@@ -23,14 +22,14 @@ def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
         "--pbt_member": config.pbt_member,
         "--dataset_path given": not config.remarks(),
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
-        # Rollouts name their task by its number.
+        # A rollout names its task by this number.
         **{f"task {i}": task for i, task in enumerate(config.suite.tasks)},
     }
     return {name: str(value) for name, value in settings.items()}
 
 
 def differences(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> str:
-    """Describes which of an actor job's settings differ from the learner's; at most the first."""
+    """Describes the first differences between an actor job's settings and the learner's."""
 
     def show(value: str | None) -> str:
         text = str(value)

@@ -1,8 +1,8 @@
-"""Keys that close a learner's port to all but the run's own jobs.
+"""Keys that close a learner's port to everybody but the run's own jobs.
 
-A run has an authority of its own, which signs one certificate for the learner and one for all actor
-jobs, and is then forgotten: its private key is never written, so nobody can add a certificate. An
-actor job's certificate cannot play the learner, nor the learner's an actor job.
+Each run has its own authority, which signs one certificate for the learner and one for all actor
+jobs. The authority's private key is never written, so nobody can add a certificate. An actor job's
+certificate cannot play the learner, nor the learner's an actor job.
 """
 
 import datetime
@@ -22,10 +22,13 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 
-LEARNER, ACTOR = "learner", "actor"
-_AUTHORITY = "authority.crt"
-_USES = {LEARNER: ExtendedKeyUsageOID.SERVER_AUTH, ACTOR: ExtendedKeyUsageOID.CLIENT_AUTH}
-# Clocks of a run's machines may differ; and a run is resumed for as long as it is of use.
+LEARNER, ACTOR, _AUTHORITY = "learner", "actor", "authority"
+_USES = {
+    _AUTHORITY: None,
+    LEARNER: ExtendedKeyUsageOID.SERVER_AUTH,
+    ACTOR: ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+# Clocks of a run's machines may differ, and a run may be resumed after years.
 _DAYS_BEFORE, _DAYS_AFTER = 2, 20 * 365
 
 
@@ -38,7 +41,7 @@ class Keys(NamedTuple):
 
 
 def directory_of(config: Config) -> Path:
-    """Returns where the keys of a run are: `--keys_dir`, or a folder of the run directory."""
+    """Returns where a run's keys are: `--keys_dir`, or a folder of the run directory."""
     return Path(config.keys_dir) if config.keys_dir else RunDirectory(config.logdir).keys
 
 
@@ -53,8 +56,7 @@ def make(directory: Path) -> None:
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
             _write(temporary)
-            # A directory in its place would have to be empty.
-            temporary.rename(directory)
+            temporary.rename(directory)  # This fails if there are files in it already.
         except BaseException:
             shutil.rmtree(temporary)
             raise
@@ -65,13 +67,13 @@ def make(directory: Path) -> None:
 def load(directory: Path, role: str) -> Keys:
     """Reads the keys of the learner or of actor jobs.
 
-    Raises FileNotFoundError if there is no such directory, and UserError if it lacks one of them,
-    if another user can have read the private one or have written any, or if they cannot be read.
-    A group may read what belongs to root, as where Kubernetes mounts a Secret.
+    Raises FileNotFoundError if there is no such directory. Raises UserError if a file is missing
+    or cannot be read, or if another user can have read the private key or written any of them. A
+    group may read what belongs to root, since Kubernetes mounts a Secret like that.
     """
     try:
         found = Keys(
-            authority=_read(directory / _AUTHORITY, 0o022),
+            authority=_read(directory / f"{_AUTHORITY}.crt", 0o022),
             certificate=_read(directory / f"{role}.crt", 0o022),
             private_key=_read(directory / f"{role}.key", 0o077),
         )
@@ -98,7 +100,7 @@ def _read(path: Path, forbidden_mode: int) -> bytes:
             forbidden_mode &= ~0o050
         if stat.S_IMODE(status.st_mode) & forbidden_mode:
             raise UserError(
-                f"{path} is open to other users, so its run is: make new keys in another "
+                f"{path} is open to other users, and so is its run: make new keys in another "
                 "--keys_dir or delete these, and keep them at mode 0600"
             )
         return file.read()
@@ -106,45 +108,35 @@ def _read(path: Path, forbidden_mode: int) -> bytes:
 
 def _write(directory: Path) -> None:
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("authority")
-    authority = _certificate(name, authority_key, name, authority_key, None)
-    _write_file(directory / _AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
-    for role, use in _USES.items():
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(_name(role), key, name, authority_key, use)
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        _write_file(directory / f"{role}.crt", certificate.public_bytes(serialization.Encoding.PEM))
-        _write_file(directory / f"{role}.key", pem)
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _name(role: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
+    for name, use in _USES.items():
+        key = authority_key if use is None else ec.generate_private_key(ec.SECP256R1())
+        files = {"crt": _certificate(name, key, authority_key, use)}
+        if use is not None:
+            files["key"] = key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        for kind, content in files.items():
+            path = directory / f"{name}.{kind}"
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def _certificate(
-    name: x509.Name,
+    name: str,
     key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
+    authority_key: ec.EllipticCurvePrivateKey,
     use: x509.ObjectIdentifier | None,
-) -> x509.Certificate:
-    """Signs a certificate for one use; or the authority's own, for None."""
+) -> bytes:
+    """Signs a certificate for one use, or the authority's own if that is None."""
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
+        .subject_name(_name(name))
+        .issuer_name(_name(_AUTHORITY))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=_DAYS_BEFORE))
@@ -152,9 +144,12 @@ def _certificate(
         .add_extension(x509.BasicConstraints(use is None, 0 if use is None else None), True)
     )
     if use is not None:
-        # A name of no host: whoever has the learner's key is the learner, at any address.
-        role = name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-        names = x509.SubjectAlternativeName([x509.DNSName(str(role))])
+        # It names no host: whoever has the learner's key is the learner, at any address.
+        names = x509.SubjectAlternativeName([x509.DNSName(name)])
         builder = builder.add_extension(names, False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), True)
-    return builder.sign(issuer_key, hashes.SHA256())
+    return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

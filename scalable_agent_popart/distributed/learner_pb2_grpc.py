@@ -67,7 +67,7 @@ class LearnerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Tells how many rollouts the learner's queue still takes.
+        """Returns how many rollouts the learner's queue still takes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,7 +81,7 @@ class LearnerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Put(self, request, context):
-        """Takes as many of the rollouts, the first ones, as the queue has capacity for.
+        """Takes the first of these rollouts, as many as the queue has capacity for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,8 +27,8 @@ from scalable_agent_popart.system.threads import Threads
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.trainer import Parts
 
-# For so long a learner that has finished stays, so that actor jobs see that it has: longer than a
-# call that lost an earlier learner takes to fail, and they then back off.
+# A learner that has finished stays for so long, so that actor jobs learn of it. A job that lost an
+# earlier learner needs longer: its call must fail first, and then it backs off.
 _FAREWELL_SECONDS = 30.0
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
@@ -37,8 +37,15 @@ class RemoteParts(Parts):
     """Parts of a run whose actors are other processes."""
 
     def prepare(self, config: Config) -> None:
-        """Makes the learner's keys if there are none, before more is written; see `keys.load`."""
-        _prepare_keys(config)
+        """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
+        folder = keys.directory_of(config)
+        if not folder.exists():
+            try:
+                keys.make(folder)
+            except UserError:
+                if not folder.exists():  # Another learner has not made them meanwhile, either.
+                    raise
+        keys.load(folder, keys.LEARNER)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
         """Opens the learner's port; raises UserError if it is taken."""
@@ -51,10 +58,9 @@ class RemoteActors(Actors):
     threads: "Publisher"
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
-        """Opens the port, after making keys if there are none; raises UserError if it is taken."""
+        """Opens the port; raises UserError if it is taken."""
+        self._config = config
         self._learner = learner
-        self._total_frames = config.total_environment_frames
-        self._has_others = bool(config.learner_address)  # Actor jobs not started here.
         self._directory = RunDirectory(config.logdir)
         queue = RolloutQueue(spec, config.batch_size)
         self._port = LearnerPort(
@@ -63,7 +69,7 @@ class RemoteActors(Actors):
             len(config.suite.tasks),
             queue,
             handshake(config, learner.agent, spec),
-            _prepare_keys(config),
+            keys.load(keys.directory_of(config), keys.LEARNER),
         )
         self._jobs = ActorProcesses(config, self._port.address)
         super().__init__(queue, config.batch_size, Publisher(self._port, learner))
@@ -75,15 +81,16 @@ class RemoteActors(Actors):
         return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        finished = exception_type is None and self._learner.frames >= self._total_frames
-        with contextlib.ExitStack() as stack:  # The last is the first.
+        end = self._config.total_environment_frames
+        finished = exception_type is None and self._learner.frames >= end
+        with contextlib.ExitStack() as stack:  # The last callback is called first.
             stack.callback(super().__exit__, exception_type)
             stack.callback(self._port.close)
-            if finished and self._has_others:
+            if finished and self._config.learner_address:  # It has jobs not started here.
                 stack.callback(time.sleep, _FAREWELL_SECONDS)
                 stack.callback(self.feed.close)
             stack.callback(self._jobs.close, finished)
-            self.threads.close()  # Once it has shown the newest.
+            self.threads.close()  # It shows the newest weights before it ends.
             if finished:
                 self._port.finish()
                 self._directory.record_learner(self._port.address, int(self._learner.frames))
@@ -111,11 +118,11 @@ class Publisher(Threads):
         self._stopping = False
 
     def start(self) -> None:
-        self._show_newest()  # Before which no actor is let in.
+        self._show_newest()  # No actor is let in before.
         self.start_thread("weights", self._work)
 
     def publish(self, version: int) -> None:
-        """Has the learner's present weights shown, unless newer ones come first."""
+        """Shows the learner's present weights soon, unless newer ones come first."""
         self._store.publish(version)
         self._wake_up.set()
 
@@ -128,24 +135,13 @@ class Publisher(Threads):
         while not stopping:
             self._wake_up.wait()
             self._wake_up.clear()
-            stopping = self._stopping  # Read before the weights, so that the last are not missed.
+            stopping = self._stopping  # Read first, so that the last weights are not missed.
             self._show_newest()
 
     def _show_newest(self) -> None:
         version, tensors = self._store.latest()
         arrays = [tensor.numpy() for tensor in tensors]
-        # No actor can act with others. They go on with the last, until the learner has noticed.
+        # No actor can act with weights that are not finite. Until the learner has noticed, actors
+        # keep the last ones.
         if all(np.isfinite(array).all() for array in arrays):
             self._port.publish(version, to_bytes(arrays))
-
-
-def _prepare_keys(config: Config) -> keys.Keys:
-    """Returns the learner's keys, after making them if there are none."""
-    folder = keys.directory_of(config)
-    if not folder.exists():
-        try:
-            keys.make(folder)
-        except UserError:
-            if not folder.exists():  # Another learner was not quicker, either.
-                raise
-    return keys.load(folder, keys.LEARNER)

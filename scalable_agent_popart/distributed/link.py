@@ -37,9 +37,9 @@ _REFUSALS = {
 class LearnerLink:
     """Calls to the learner's port, from any thread.
 
-    While there is no learner, calls return at once, but for one in a while that looks for it: less
-    often with each time in vain, and for some seconds if it is there and does not answer. A call
-    whose answer is lost is not repeated.
+    While there is no learner, calls return None at once. Now and then one of them looks for it,
+    less often each time, and takes some seconds if the learner does not answer. A call whose answer
+    is lost is not repeated.
     """
 
     def __init__(
@@ -48,15 +48,14 @@ class LearnerLink:
         """Connects nowhere yet.
 
         `locate` returns the learner's address and the keys, or raises FileNotFoundError while there
-        are none. Another error of a file system, which may pass, is taken alike. The handshake must
+        are none. Other errors of a file system may pass, and are treated alike. The handshake must
         be the same on both sides.
         """
         self._locate = locate
         self._handshake = handshake
         self._name = name
-        self._lock = threading.Lock()
-        self._connecting, self._putting = threading.Lock(), threading.Lock()
-        self._asking = threading.Lock()
+        self._losing, self._connecting = threading.Lock(), threading.Lock()
+        self._putting, self._asking = threading.Lock(), threading.Lock()
         self._latest: pb.StatusReply | None = None
         self._next_question = 0.0
         self._connection: _Connection | None = None  # While there is no learner.
@@ -67,8 +66,8 @@ class LearnerLink:
     def status(self, seconds: float = 0.0) -> pb.StatusReply | None:
         """Asks for the learner's status, waiting so long for free capacity; None without a learner.
 
-        One thread asks at a time, and none before the pause is over that came with the last answer.
-        Otherwise it returns that answer, with nothing free.
+        One thread asks at a time, and only after the pause that came with the last answer. Others
+        get that answer again, with nothing free.
         """
         end = time.monotonic() + seconds
         if not self._asking.acquire(timeout=seconds):
@@ -83,22 +82,22 @@ class LearnerLink:
             self._asking.release()
 
     def put(self, rollouts: Rollout) -> pb.StatusReply | None:
-        """Sends rollouts `[M, T + 1, ...]`; the first ones of them, as many as it says, are taken.
+        """Sends rollouts `[M, T + 1, ...]`; the reply has how many of them, the first, were taken.
 
-        Returns None if the learner is lost; whether it took some of them is not known.
+        Returns None if the learner is lost. It may have taken some of them.
         """
         leaves = to_bytes(tf.nest.flatten(rollouts))
         request = pb.PutRequest(count=len(rollouts.task_id), leaves=leaves)
-        with self._putting:  # Numbers must arrive in their order.
+        with self._putting:  # Numbers must arrive in order.
             return self._keep(self._call("Put", request))
 
     def weights(self, known: int = -1) -> pb.WeightsReply | None:
-        """Returns the newest weights; None if there is no learner or `known` is their version."""
+        """Returns the newest weights; None without a learner or if `known` is their version."""
         reply = self._call("Weights", pb.WeightsRequest(known_version=known))
         return None if reply is None or reply.version == known else reply
 
     def close(self) -> None:
-        """Ends the connection; later calls would make another."""
+        """Ends the connection; a later call would open another."""
         if (connection := self._connection) is not None:
             self._lose(connection)
 
@@ -129,7 +128,7 @@ class LearnerLink:
 
     def _lose(self, connection: "_Connection") -> bool:
         """Ends a connection; returns whether it was the present one."""
-        with self._lock:
+        with self._losing:
             present = self._connection is connection
             if present:
                 self._connection = None
@@ -140,22 +139,13 @@ class LearnerLink:
         """Looks for the learner if it is time to; raises UserError if it learns something else."""
         if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
             return None
-        address, connection = "", None
+        address = ""
         try:
-            if self._connection is not None:  # Another thread was quicker.
-                return self._connection
-            address, keys = self._locate()
-            connection = _Connection(address, keys)
-            theirs = connection.shake_hands(self._name, self._handshake)
-            if refused := differences(self._handshake, theirs, self._name):
-                raise UserError(
-                    f"the learner at {address} has another configuration: {refused}; give both "
-                    "the same flags and the same suite"
-                )
-            self._back_off = _FIRST_BACK_OFF_SECONDS
-            with self._lock:
-                self._connection = connection
-            return connection
+            if self._connection is None:  # No other thread was quicker.
+                address, keys = self._locate()
+                self._connection = _Connection(address, keys, self._name, self._handshake)
+                self._back_off = _FIRST_BACK_OFF_SECONDS
+            return self._connection
         except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
             if isinstance(error, UserError) and exit_code(error) == FAILS_AGAIN:
                 raise
@@ -171,41 +161,41 @@ class LearnerLink:
             return None
         finally:
             self._connecting.release()
-            if connection is not None and connection is not self._connection:
-                connection.channel.close()
 
     def _try_later(self) -> None:
-        # At random, so that not all actors of a learner that is back come at the same moment.
+        # A random time, so that not all actors return to a restarted learner at the same moment.
         self._next_try = time.monotonic() + self._back_off * random.uniform(0.5, 1.0)
         self._back_off = min(2 * self._back_off, _MAX_BACK_OFF_SECONDS)
 
 
 class _Connection:
-    """A way to one life of a learner; calls raise UserError if it refuses what this side sent."""
+    """A session with a learner; raises UserError if one side refuses what the other sent."""
 
-    def __init__(self, address: str, keys: Keys):
+    def __init__(self, address: str, keys: Keys, name: str, settings: Mapping[str, str]):
+        """Shakes hands with the learner, whose settings must be the same."""
         self.address = address
         self.channel = open_channel(address, keys)
         self._stub = learner_pb2_grpc.LearnerStub(self.channel)
-        self._session = b""
         self._num_requests = 0
-
-    def shake_hands(self, name: str, settings: Mapping[str, str]) -> Mapping[str, str]:
-        """Returns the learner's settings."""
-        grpc.channel_ready_future(self.channel).result(_PROBE_SECONDS)
-        request = pb.HandshakeRequest(name=name, settings=settings)
-        reply = self._answer("Handshake", request)
+        try:
+            grpc.channel_ready_future(self.channel).result(_PROBE_SECONDS)
+            reply = self.call("Handshake", pb.HandshakeRequest(name=name, settings=settings))
+            if refused := differences(settings, reply.settings, name):
+                raise UserError(
+                    f"the learner at {address} has another configuration: {refused}; give both "
+                    "the same flags and the same suite"
+                )
+        except BaseException:
+            self.channel.close()
+            raise
         self._session = reply.session
-        return reply.settings
 
     def call(self, method: str, request: Any) -> Any:
-        request.session = self._session
-        if isinstance(request, pb.PutRequest):
+        if method != "Handshake":
+            request.session = self._session
+        if method == "Put":
             self._num_requests += 1
             request.number = self._num_requests
-        return self._answer(method, request)
-
-    def _answer(self, method: str, request: Any) -> Any:
         try:
             return getattr(self._stub, method)(request, timeout=_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
@@ -216,12 +206,12 @@ class _Connection:
 
 
 def open_channel(address: str, keys: Keys) -> grpc.Channel:
-    """Opens a channel to the learner, which has to show its own certificate."""
+    """Opens a channel to the learner, which must show its own certificate."""
     credentials = grpc.ssl_channel_credentials(keys.authority, keys.private_key, keys.certificate)
     options = [
-        ("grpc.ssl_target_name_override", LEARNER),  # Its certificate's name, at any address.
+        ("grpc.ssl_target_name_override", LEARNER),  # The certificate names no address.
         ("grpc.enable_http_proxy", 0),
-        ("grpc.use_local_subchannel_pool", 1),  # No other channel's failures delay this one.
+        ("grpc.use_local_subchannel_pool", 1),  # Failures of other channels do not delay it.
         ("grpc.max_receive_message_length", -1),
     ]
     return grpc.secure_channel(address, credentials, options)

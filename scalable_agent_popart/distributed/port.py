@@ -1,10 +1,8 @@
 """The learner's port: its queue and its newest weights for actor jobs, closed by mutual TLS.
 
-Only jobs that show a certificate which the run's own authority has signed get an answer. Nothing
-in a message is executed, and what does not fit the learner's own spec is refused.
-
-A rollout arrives whole or not at all. A request that is sent twice is refused, so that no rollout
-is learned from twice.
+Only jobs with a certificate that the run's own authority has signed get an answer. Nothing in a
+message is executed, and what does not fit the learner's own spec is refused. A rollout arrives
+whole or not at all, and a request that is sent twice is refused the second time.
 """
 
 import contextlib
@@ -33,17 +31,17 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
 
-# Threads that answer calls, and how many of them may wait for the queue at a time, and how long.
+# Threads that answer calls, how many of them may wait for the queue at a time, and how long.
 _NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
 _HANDSHAKE_MILLISECONDS = 10_000
-# Questions in vain that all clients together ask while the queue is full, and their longest pause.
+# Questions per second of all clients together while the queue is full, and their longest pause.
 _QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
-# Answers with weights that are on their way at a time; each has a copy of them.
+# Answers with weights that may be on their way at a time; each holds a copy.
 _MAX_WEIGHTS_ON_THEIR_WAY = 16
 _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
-# Sessions that are remembered; those that sent nothing for longest are forgotten.
+# The learner remembers so many sessions, and forgets those that have sent nothing for longest.
 _MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
-_Reason = tuple[grpc.StatusCode, str]  # What a dropped client is told.
+_Reason = tuple[grpc.StatusCode, str]  # Why a client was dropped.
 
 
 class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
@@ -60,9 +58,9 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
     ):
         """Takes the port, but lets nobody in before the first `publish`.
 
-        A port 0 of the address is any that is free; `address` then has it. An address of the
-        loopback interface is reached from this machine only. Actor jobs must have the handshake's
-        settings. Raises UserError if the port is taken.
+        Port 0 stands for any that is free, which `address` then has. An address of the loopback
+        interface is reached from this machine only. Actor jobs must have the handshake's settings.
+        Raises UserError if the port is taken.
         """
         self._queue = queue
         self._reader = RolloutReader(spec, num_tasks)
@@ -71,10 +69,10 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._lock = threading.Lock()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
-        # The last request's number of each session, or why its client was dropped.
+        # By session, the number of its last `Put`, or why its client was dropped.
         self._sessions: OrderedDict[bytes, int | _Reason] = OrderedDict()
-        self._next_question = 0.0  # When the last of those who were told to pause asks again.
-        self._weights = pb.WeightsReply(version=-1)  # None yet.
+        self._next_question = 0.0  # When the last of the pauses is over.
+        self._weights = pb.WeightsReply(version=-1)  # There are none yet.
         self._finished = False
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
@@ -82,11 +80,11 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             self._pool,
             interceptors=[self],
             options=[
-                ("grpc.so_reuseport", 0),  # It would share the port with who has it already.
-                # What is larger never comes here; what is a little too large is named.
+                ("grpc.so_reuseport", 0),  # A port that is taken must not be shared.
+                # gRPC refuses what is larger; what is smaller than that gets our own message.
                 ("grpc.max_receive_message_length", 2 * limit),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
-                # Strangers who only connect must leave files for the learner's own work.
+                # Strangers who only connect must leave file handles for the learner's work.
                 ("grpc.max_allowed_incoming_connections", hardware.allow_open_files() // 2),
             ],
         )
@@ -98,9 +96,9 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self.address = f"{host}:{self._bind(host, port, credentials)}"
 
     def _bind(self, host: str, port: str, credentials: grpc.ServerCredentials) -> int:
-        # Where IPv6 is switched off, all interfaces are those of IPv4.
+        # The second stands for all interfaces of a machine without IPv6.
         host, interfaces = "127.0.0.1" if host == "localhost" else host, ["[::]", "0.0.0.0"]
-        with contextlib.suppress(ValueError):  # It is a name.
+        with contextlib.suppress(ValueError):  # The host is a name.
             if ipaddress.ip_address(host.strip("[]")).is_loopback:
                 interfaces = [host]
         for interface in interfaces:
@@ -113,7 +111,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         )
 
     def publish(self, version: int, variables: Sequence[bytes]) -> None:
-        """Shows weights, the bytes of each variable; the first time, opens to actors."""
+        """Shows weights, the bytes of each variable; the first call lets actors in."""
         first = self._weights.version < 0
         self._weights = pb.WeightsReply(version=version, variables=variables)
         if first:
@@ -129,16 +127,16 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._pool.shutdown()
 
     def raise_error(self) -> None:
-        """Raises what a thread that put rollouts into the queue has raised, if one has."""
+        """Raises the exception of a thread that put rollouts into the queue, if there was one."""
         if self._error is not None:
             raise self._error
 
     def intercept_service(
         self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Lets only requests pass that can be read, from clients that have shaken hands.
+        """Passes on only requests that can be read, from clients that have shaken hands.
 
-        Clients that were dropped since are answered with the reason.
+        A client that was dropped since then gets the reason again.
         """
         handler = continuation(details)
         if handler is None:
@@ -151,7 +149,8 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
                     raise DecodeError
                 request = handler.request_deserializer(data)
             except DecodeError:
-                _refuse(context, ValueError(f"sent {len(data)} bytes that are no {details.method}"))
+                what = f"sent {len(data)} bytes that are no {details.method}"
+                self._drop(context, ValueError(what))
             known = 0 if greets else self._sessions.get(request.session)
             if known is None:
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
@@ -164,7 +163,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         )
 
     def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
-        """Answers with the learner's settings, and a session if the client's are the same."""
+        """Returns the learner's settings, and a session if the client's are the same."""
         name = _one_line(request.name)
         reply = pb.HandshakeReply(settings=self._handshake)
         if refused := differences(request.settings, self._handshake, name):
@@ -178,17 +177,17 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         return reply
 
     def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
-        """Answers with the status, if asked to once there is capacity, or a moment later.
+        """Returns the status; if asked to wait, as soon as there is capacity or after a moment.
 
-        So the next batch is here soon after one was taken.
+        So the next batch arrives soon after one was taken.
         """
         waited = self._wait(self._queue.free) if request.wait else None
         return self._status(waited is not None)
 
     def Weights(self, request: pb.WeightsRequest, context: Context) -> pb.WeightsReply:
-        """Answers with the newest weights, if the client does not have them.
+        """Returns the newest weights, unless the client has them.
 
-        If many answers are on their way, the client goes on with what it has, for now.
+        While many answers are on their way, a client keeps the weights that it has.
         """
         weights = self._weights
         known = weights.version == request.known_version
@@ -201,15 +200,12 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
     def Put(self, request: pb.PutRequest, context: Context) -> pb.StatusReply:
         """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
 
-        Of many who send at that time only some can wait, and others are to ask before they send
-        again.
+        Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
             leaves = self._read(request)
         except (ValueError, FloatingPointError) as error:
-            with self._lock:  # Nothing more is taken before another handshake.
-                self._sessions[request.session] = _reason(error)
-            _refuse(context, error)
+            self._drop(context, error, request.session)
         taken = self._queue.reserve(request.count, 0.0)
         waited = None if taken else self._wait(self._queue.reserve, request.count)
         taken = taken or waited or 0
@@ -222,7 +218,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         return self._status(taken > 0 or waited is not None, taken)
 
     def _read(self, request: pb.PutRequest) -> list[np.ndarray]:
-        """Returns the leaves of the rollouts; raises as `RolloutReader.read`."""
+        """Returns the leaves of the rollouts; raises what `RolloutReader.read` does."""
         with self._lock:
             last = self._sessions.pop(request.session, request.number)
             again = not isinstance(last, int) or request.number <= last
@@ -231,8 +227,19 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             raise ValueError(f"sent request {request.number} again")
         return self._reader.read(request.leaves, request.count)
 
+    def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
+        """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""
+        finite = not isinstance(error, FloatingPointError)
+        code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
+        reason = code, _one_line(str(error))
+        if session:
+            with self._lock:  # Nothing more is accepted before another handshake.
+                self._sessions[session] = reason
+        logging.warning("dropped a client at %s, which %s", context.peer(), reason[1])
+        context.abort(*reason)
+
     def _wait(self, look: Callable[..., int], *arguments: int) -> int | None:
-        """Looks for capacity for a moment; returns None at once if enough clients wait already."""
+        """Waits for capacity for a moment; returns None at once if enough clients wait already."""
         if self._finished or not self._may_wait.acquire(blocking=False):
             return None
         try:
@@ -251,10 +258,10 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         )
 
     def _pause(self, waited: bool) -> float:
-        """Returns the seconds after which a client may ask again, each a little after the last.
+        """Returns the seconds after which a client may ask again, a little later for each client.
 
-        So all clients together ask no more often than a few of them, and each in its turn. If it is
-        no other's turn, one that has waited here, as only some can at a time, may do so again.
+        So all clients together ask at a limited rate, each in its turn. While nobody pauses, a
+        client that has `waited` may ask again at once, since only some can wait at a time.
         """
         with self._lock:
             now = time.monotonic()
@@ -262,20 +269,6 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             if pause or not waited:
                 self._next_question = now + pause + 1 / _QUESTIONS_PER_SECOND
         return pause
-
-
-def _refuse(context: Context, error: Exception) -> None:
-    """Logs what a client did, and ends the call by telling it."""
-    code, why = _reason(error)
-    logging.warning("dropped a client at %s, which %s", context.peer(), why)
-    context.abort(code, why)
-
-
-def _reason(error: Exception) -> _Reason:
-    """Returns what a client is told of the error for which it was dropped."""
-    finite = not isinstance(error, FloatingPointError)
-    code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
-    return code, _one_line(str(error))
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Rollouts and weights as the messages of `learner.proto` hold them: each leaf as its bytes."""
+"""Rollouts and weights as the messages of `learner.proto` hold them, each leaf as its bytes."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from environments import NUM_WORD_BUCKETS, Observation
+from environments import NUM_WORD_BUCKETS
 from scalable_agent_popart.rollouts import Rollout
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
@@ -30,39 +30,31 @@ def to_bytes(leaves: Sequence[np.ndarray]) -> list[bytes]:
 
 
 class RolloutReader:
-    """Reads rollouts from bytes, and finds what no actor of the run can have sent."""
+    """Reads rollouts from bytes, and refuses what no actor of the run can have sent."""
 
     def __init__(self, spec: Rollout, num_tasks: int):
-        """Takes the `spec` of one rollout, and the number of tasks that it may be of."""
-        # Numbers of one kind end before the value that the same leaf has here.
-        ends = tf.nest.map_structure(lambda leaf: None, spec)
-        observation = ends.env_outputs.observation
-        if isinstance(observation, Observation):
-            observation = observation._replace(instruction=NUM_WORD_BUCKETS + 1)
-        num_actions = spec.agent_outputs.policy_logits.shape[-1]
-        ends = ends._replace(
-            task_id=num_tasks,
-            env_outputs=ends.env_outputs._replace(observation=observation),
-            agent_outputs=ends.agent_outputs._replace(action=num_actions),
-            policy_version=_MAX_VERSION,
-        )
+        """Takes the `spec` of one rollout, and the number of tasks."""
+        ends = {  # Each of these leaves holds numbers from 0 up to, but without, its end.
+            "task_id": num_tasks,
+            "env_outputs.observation.instruction": NUM_WORD_BUCKETS + 1,
+            "agent_outputs.action": spec.agent_outputs.policy_logits.shape[-1],
+            "policy_version": _MAX_VERSION,
+        }
         self._leaves = []
-        for (path, leaf), end in zip(
-            tree.flatten_with_path(spec), tf.nest.flatten(ends), strict=True
-        ):
-            dtype = np.dtype(leaf.dtype.as_numpy_dtype)
-            end = 2 if dtype.kind == "b" else end  # Any byte but 0 and 1 is no bool.
-            # Without a sign, a number below 0 is a large one.
+        for path, leaf in tree.flatten_with_path(spec):
+            name, dtype = ".".join(map(str, path)), np.dtype(leaf.dtype.as_numpy_dtype)
+            end = 2 if dtype.kind == "b" else ends.get(name)  # No bool has a byte above 1.
+            # Read without a sign, a number below 0 is a large one.
             raw = dtype if end is None else np.dtype(f"u{dtype.itemsize}")
-            self._leaves.append((".".join(map(str, path)), dtype, raw, tuple(leaf.shape), end))
+            self._leaves.append((name, dtype, raw, tuple(leaf.shape), end))
         self._max_count = max_rollouts_per_call(spec)
         self.max_bytes = self._max_count * num_bytes(spec)
 
     def read(self, data: Sequence[bytes], count: int) -> list[np.ndarray]:
         """Returns the leaves of `count` rollouts, `[count, ...]`.
 
-        Raises ValueError if no actor of the run can have sent them, and FloatingPointError if a
-        number is not finite, as where an environment returns such a reward.
+        Raises ValueError if no actor of the run can have sent them. Raises FloatingPointError if a
+        number is not finite, which an environment may have returned as its reward.
         """
         if not 1 <= count <= self._max_count:
             raise ValueError(f"put {count} rollouts at once")

@@ -14,7 +14,7 @@ from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
 from scalable_agent_popart.distributed.handshake import differences, handshake
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply, WeightsReply
-from scalable_agent_popart.distributed.learner_side import RemoteActors
+from scalable_agent_popart.distributed.learner_side import RemoteActors, RemoteParts
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
@@ -84,6 +84,7 @@ def learner_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LearnerSide
     (tmp_path / "run").mkdir()
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
+    RemoteParts().prepare(config)
     actors = RemoteActors(config, spec, learner)
     return learner, actors._port, actors  # type: ignore[return-value]
 

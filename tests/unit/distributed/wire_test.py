@@ -420,6 +420,8 @@ BAD_PUTS = {
     "another count": (PutRequest(number=1, count=2, leaves=put().leaves), "put 2 rollouts with"),
     "no leaves": (PutRequest(number=1, count=1), "rollouts of 0 leaves"),
     "a task that is not": (put(changed=leaf("task_id", 7)), "task_id of 7, which is not in"),
+    "an action that is not": (put(changed=leaf("agent_outputs.action", 3)), "action of 3, which"),
+    "a version below 0": (put(changed=leaf("policy_version", -1)), "policy_version of -1, which"),
     "not a number": (put(changed=leaf("env_outputs.reward", np.nan)), "reward holds nan"),
     "no flags": (put(changed={5: bytes([2] * 5)}), "done of 2, which is not in [0, 2)"),
 }
