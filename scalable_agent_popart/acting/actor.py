@@ -11,7 +11,7 @@ from scalable_agent_popart.system.stage_clock import StageClock
 
 _WAIT_SECONDS = 0.2  # Between looks at whether the sink was closed.
 _SHORT_WAIT_SECONDS = 0.02  # Between questions to the sink while a whole rollout waits.
-# Rollouts an environment may be behind and still catch up with. More would fill whole batches.
+# Rollouts that an environment which fell behind may catch up on. More would fill whole batches.
 _MAX_TO_CATCH_UP = 10
 
 
@@ -20,12 +20,12 @@ class RolloutSink(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Tells if no more rollouts are wanted."""
+        """Returns whether no more rollouts are wanted."""
 
     def reserve(self, count: int, seconds: float, behind: bool) -> int:
         """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
 
-        There is more capacity for rollouts of environments that are behind others.
+        Environments that are behind others have additional capacity.
         """
 
     def put(self, rollouts: Rollout) -> None:
@@ -49,7 +49,7 @@ def run_actor(
     is that of a rollout's first step.
 
     While the sink is full, an environment waits with its whole rollout. Those that have handed over
-    fewer rollouts, after a slow reset perhaps, go on meanwhile and have capacity of their own, so
+    fewer rollouts, perhaps after a slow reset, play meanwhile and have capacity of their own, so
     that the learner sees every environment equally often.
 
     The environments are closed on return. The clock has the stages `environment`, `queue`,
@@ -95,12 +95,12 @@ def run_actor(
 def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -> np.ndarray:
     """Sorts waiting environments `[M]` by the rollouts taken of each, then the tasks in turn.
 
-    Copies of a task are neighbours in a pool, since one emulator steps them: in their order a
-    batch could be of a single task.
+    Copies of a task are neighbours in a pool, since one emulator steps them. Without the second
+    rule a batch could be of a single task.
     """
     waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
     task = task_ids[waiting]
-    earlier = np.tril(task[:, np.newaxis] == task, -1).sum(axis=1)  # Of the same task, [M]
+    earlier = np.tril(task[:, np.newaxis] == task, -1).sum(axis=1)  # Copies of its task, [M]
     return waiting[np.lexsort((earlier, num_taken[waiting]))]
 
 
@@ -113,11 +113,11 @@ def _hand_over(
 ) -> np.ndarray:
     """Puts rollouts of environments `waiting` `[M]`, in this order, while the sink takes them.
 
-    Only if all environments wait does it wait for the sink to take one; or all, if they step in
-    lockstep. Returns those whose rollouts were put.
+    It waits for the sink only if all environments wait: until one rollout is taken, or in lockstep
+    until all are. Returns the environments whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
-    # An environment is behind if others are ahead by two, as some are always ahead by one.
+    # An environment is behind if others are ahead by two, since some are always ahead by one.
     num_behind = int(np.count_nonzero(num_taken[waiting] < num_taken.max() - 1))
     done = 0
     while done < len(waiting) and not sink.closed:

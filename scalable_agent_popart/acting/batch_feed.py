@@ -2,31 +2,18 @@
 
 import queue
 import threading
-from typing import Protocol
 
 import tensorflow as tf
 
 from scalable_agent_popart import rollouts
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.stage_clock import StageClock, shares
 from scalable_agent_popart.system.threads import Threads
 
-# One graph for all feeds of a process, since members that take turns need many.
+# All feeds of a process share one graph, since members that take turns need many feeds.
 _time_major = tf.function(rollouts.time_major, autograph=False)
 _POLL_SECONDS = 0.2  # Between the main thread's looks for signals and failed threads.
-
-
-class RolloutSource(Protocol):
-    """Gives stacked rollouts."""
-
-    def get(self, batch_size: int) -> rollouts.Rollout | None:
-        """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""
-
-    def fill(self) -> float:
-        """Counts the rollouts that wait, as a share of the capacity."""
-
-    def close(self) -> None:
-        """Wakes all threads that wait; may be called twice."""
 
 
 class BatchFeed(Threads):
@@ -36,13 +23,13 @@ class BatchFeed(Threads):
       clock: measures the stages `wait` and `learn` of the thread that takes batches.
     """
 
-    def __init__(self, source: RolloutSource, batch_size: int):
+    def __init__(self, source: RolloutQueue, batch_size: int):
         super().__init__()
         self.clock = StageClock()
         self._source = source
         self._batch_size = batch_size
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
-        # Acquired before rollouts are taken, so that no second batch grows old while one waits.
+        # It is acquired before rollouts are taken, so that no second batch grows old meanwhile.
         self._may_take = threading.Semaphore(1)
         self._closed = False
 
@@ -70,8 +57,8 @@ class BatchFeed(Threads):
     def load(self) -> dict[str, float]:
         """Measures who waits for whom.
 
-        `learner_wait` is the share of the learner's time since the last call without a batch, near
-        0 if it is the bottleneck; `queue_fill`, then near 1, the queue's fill now.
+        `learner_wait` is the share of the time since the last call in which the learner had no
+        batch. It is near 0, and `queue_fill` near 1, if the learner is the bottleneck.
         """
         waiting = shares([self.clock]).get("wait", 0.0)
         self.clock.restart()

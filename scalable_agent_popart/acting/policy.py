@@ -20,7 +20,7 @@ class Weights(NamedTuple):
 
 
 class WeightSource(Protocol):
-    """Gives a policy its weights."""
+    """A policy gets its weights from here."""
 
     def latest(self) -> Weights:
         """Returns the newest weights published."""
@@ -56,7 +56,7 @@ class Policy:
         """
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
-        self._compiled_step: Any = None  # Until the first step shows the inputs' shapes.
+        self._compiled_step: Any = None  # The first step shows the inputs' shapes.
         self.begun = np.zeros(num_environments, bool)
         # Outputs of the last step in each environment, `[N, ...]`.
         self._output = AgentOutput(
@@ -64,14 +64,14 @@ class Policy:
             policy_logits=np.zeros((num_environments, agent.num_actions), np.float32),
         )
         self._beginning = tuple(part.numpy() for part in agent.initial_state(1))
-        # Each `[N, ...]`: uncopied tensors after a step of all environments, or arrays.
+        # Each part `[N, ...]` is an array, or an uncopied tensor after a step of all environments.
         self._state: AgentState = tuple(
             np.repeat(part, num_environments, axis=0) for part in self._beginning
         )
         self.restart(source, seed)
 
     def restart(self, source: WeightSource, seed: int) -> None:
-        """Becomes as a new policy that has kept the traced graph."""
+        """Makes this a new policy again, which keeps the traced graph."""
         self._source = source
         self._seed = np.array([seed % 2**31, 0], np.int32)
         self._version = -1
@@ -84,7 +84,7 @@ class Policy:
         return self._step.experimental_get_tracing_count()
 
     def forget(self, ids: np.ndarray) -> None:
-        """Puts the environments `ids` back to action 0 and the state at an episode's start."""
+        """Resets the environments `ids` to action 0 and the state at an episode's start."""
         if not len(ids):
             return
         self.begun[ids] = True
@@ -111,7 +111,7 @@ class Policy:
         inputs = (self._output.action[ids], env_output, state, self._seed)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
         if self._compiled_step is None:
-            # Of one signature, it is called in three quarters of the time of one that has to look
+            # A function of one signature takes three quarters of the time of one that has to look
             # for the signature that fits.
             specs = tf.nest.map_structure(
                 lambda tensor: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype), inputs[:-1]
@@ -139,9 +139,9 @@ class Policy:
             part[ids] = value
 
     def refresh(self) -> int:
-        """Takes the weights published last, if not its own already; returns their version.
+        """Takes the weights published last, unless it has them; returns their version.
 
-        They may be of an older version: those of a learner that went back to a checkpoint.
+        The version may be an older one, of a learner that went back to a checkpoint.
         """
         weights = self._source.latest()
         if weights.version != self._version:

@@ -13,7 +13,7 @@ from scalable_agent_popart.rollouts import Rollout
 class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
-    A quarter more is for environments that are behind, while others wait for the learner.
+    Another quarter is for environments that are behind, while others wait for the learner.
 
     Attributes:
       closed: True once `close` was called.
@@ -47,7 +47,7 @@ class RolloutQueue:
         self.put_leaves(tf.nest.flatten(rollouts))
 
     def put_leaves(self, leaves: Sequence[Any]) -> None:
-        """Adds rollouts as `put`, given as their leaves in the spec's order."""
+        """Adds rollouts as `put` does, given as their leaves in the spec's order."""
         with contextlib.suppress(tf.errors.CancelledError):
             self._queue.enqueue_many(leaves)
 
@@ -62,19 +62,14 @@ class RolloutQueue:
             self._changed.notify_all()
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
-    def num_reserved(self) -> int:
-        """Counts the rollouts that were put, or are about to be, and were not taken yet."""
-        with self._changed:
-            return self._reserved
-
     def free(self, seconds: float = 0.0) -> int:
-        """Counts the rollouts that `reserve` would grant, after waiting so long for one."""
+        """Returns how many rollouts `reserve` would grant, after waiting so long for the first."""
         with self._changed:
             self._changed.wait_for(lambda: self._reserved < self._capacity or self.closed, seconds)
             return 0 if self.closed else max(0, self._capacity - self._reserved)
 
     def fill(self) -> float:
-        """Counts the rollouts that wait, as a share of the capacity, at most 1."""
+        """Returns the rollouts that wait as a share of the capacity, at most 1."""
         return min(1.0, int(self._queue.size()) / self._capacity)
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ import abc
 import contextlib
 from typing import Self
 
-from scalable_agent_popart.acting.batch_feed import BatchFeed, RolloutSource
+from scalable_agent_popart.acting.batch_feed import BatchFeed
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.threads import Threads
 
@@ -12,10 +13,10 @@ from scalable_agent_popart.system.threads import Threads
 class Actors(contextlib.AbstractContextManager):
     """Actors of this process or of others, and a feed of batches made of their rollouts.
 
-    Entering it starts its threads; leaving it ends them, and raises what one of them has raised.
+    Entering starts its threads. Leaving ends them, and raises what one of them has raised.
     """
 
-    def __init__(self, source: RolloutSource, batch_size: int, threads: Threads):
+    def __init__(self, source: RolloutQueue, batch_size: int, threads: Threads):
         self.feed = BatchFeed(source, batch_size)
         self.threads = threads
 
@@ -38,16 +39,12 @@ class Actors(contextlib.AbstractContextManager):
 
     @abc.abstractmethod
     def describe_start(self) -> str:
-        """Describes the progress towards the first batch, for the terminal."""
+        """Describes for the terminal how far the first batch is."""
 
     @abc.abstractmethod
     def publish(self, version: int) -> None:
         """Makes the learner's present weights the newest."""
 
     def restarts(self) -> dict[str, int]:
-        """Counts, by task, the environments that were lost and started again, where any were."""
+        """Counts by task how often environments were lost and started again, if any were."""
         return {}
-
-    def load(self) -> dict[str, float]:
-        """Measures who waits for whom; see `BatchFeed.load`."""
-        return self.feed.load()

@@ -41,12 +41,12 @@ class LocalActors(Actors):
         super().__init__(self.rollout_queue, config.batch_size, threads)
 
     def describe_start(self) -> str:
-        policies = list(self.threads.policies.values())  # Its thread may be adding one.
+        policies = list(self.threads.policies.values())  # Threads may be adding some.
         started = sum(int(np.count_nonzero(policy.begun)) for policy in policies)
         if started < (num_actors := self._config.num_actors):
             return f"{started} of {num_actors} environments ready"
         batch_size = self._config.batch_size
-        return f"{min(self.rollout_queue.num_reserved(), batch_size)} of {batch_size} rollouts"
+        return f"{batch_size - self.rollout_queue.free()} of {batch_size} rollouts"
 
     def publish(self, version: int) -> None:
         self._store.publish(version)
@@ -70,19 +70,19 @@ class ActorThreads(Threads):
         seed: np.random.SeedSequence,
         policies: dict[int, Policy] | None = None,
     ):
-        """Prepares a thread for each source of weights and sink of rollouts `[T + 1, ...]`.
+        """Prepares a thread for each source of weights and sink of rollouts.
 
-        `policies` are those of ended threads with the same agent and tasks, by thread number, to
-        be used again; missing ones are added.
+        `policies` of ended threads with the same agent and tasks, by thread number, are used
+        again; missing ones are added.
         """
         super().__init__()
         self._config = config
         self._spec = spec
         self._ends = ends
         self._seeds = seed.spawn(len(ends))
-        self.clocks = [StageClock() for _ in ends]  # Measure where the time of each thread goes.
+        self.clocks = [StageClock() for _ in ends]  # They measure where each thread's time goes.
         self.policies = {} if policies is None else policies
-        self.pools: list[EnvironmentPool] = []  # Of the threads that have begun.
+        self.pools: list[EnvironmentPool] = []  # Threads that have begun add theirs.
 
     def start(self) -> None:
         config = self._config

@@ -27,7 +27,7 @@ from scalable_agent_popart.training.local_actors import LocalActors
 
 
 class Tuner:
-    """Leaves a run's hyperparameters as they are; subclasses change them, and maybe weights."""
+    """Keeps a run's hyperparameters; subclasses change them, and perhaps weights."""
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:
         """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
@@ -35,21 +35,21 @@ class Tuner:
         return {}
 
     def on_episode(self, task: str, episode_return: float, frames: int) -> None:
-        """Called for each finished game of the run, also for those before it was resumed."""
+        """Is called for each finished game of the run, also those before it was resumed."""
 
     def begin(self, save: Callable[[], str]) -> None:
-        """Called when all is restored and training goes on; `save` returns a checkpoint's path."""
+        """Is called before the first update; `save` returns a checkpoint's path."""
 
     def due(self) -> bool:
-        """Tells if `tune` is to be called before the next update."""
+        """Returns whether `tune` is to be called before the next update."""
         return False
 
     def tune(self, save: Callable[[], str]) -> bool:
-        """Changes what it changes; returns True if training goes on."""
+        """Makes the changes; returns whether training continues."""
         raise NotImplementedError
 
     def on_divergence(self) -> None:
-        """Called when the loss is no longer a finite number and training ends."""
+        """Is called when the loss is no longer a finite number and training ends."""
 
     def close(self) -> None:
         """Ends the tuner's records."""
@@ -59,7 +59,7 @@ class Parts:
     """Makes the learner and the actors of a run: threads of this process, or a subclass's own."""
 
     def prepare(self, config: Config) -> None:
-        """Makes what actors need and a user may have to mend, before anything else is written."""
+        """Makes what actors need and a user may have to fix, before anything else is written."""
 
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
         """Makes a learner that has learned nothing."""
@@ -79,11 +79,11 @@ def train(
 ) -> int | None:
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
-    Returns None at the end or where the tuner stops, or the number of the signal that asked to
-    stop. Raises UserError if the run directory is another run's, damaged or without its
-    checkpoints, or if others can read its keys, before anything is written; if another process
-    trains there; or if the learner's port is taken. Raises DivergenceError if loss, weights or
-    logits are no longer finite.
+    Returns None at the end or when the tuner stops, or the number of the signal that asked to stop.
+    Raises UserError before anything is written if the run directory is another run's, damaged or
+    without its checkpoints, or if others can read its keys. Raises it, too, if another process
+    trains there or the learner's port is taken. Raises DivergenceError if loss, weights or logits
+    are no longer finite.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
@@ -92,7 +92,7 @@ def train(
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
         directory.lock()
-        directory.check(config)  # Again: from here on no other process moves the run on.
+        directory.check(config)  # Another process may have trained it before the lock was free.
         parts.prepare(config)
         factory.check_precision(config)
         tf.random.set_seed(config.seed)
@@ -114,7 +114,6 @@ def train(
             directory.refuse_to_lose_logs()
         finished = learner.frames >= config.total_environment_frames
         if not finished:
-            # With the configuration that trains it from now on.
             directory.record(config, int(learner.frames), device)
             if remarks := config.remarks():
                 logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
@@ -125,7 +124,7 @@ def train(
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
         if not finished:
             tuner.begin(checkpoints.save)
-        # A finished run needs no actors, but actor jobs have to be told of the end.
+        # A finished run needs no actors, but actor jobs must be told of the end.
         if not finished or config.learner_address:
             try:
                 with stop, parts.make_actors(config, spec, learner) as actors:
@@ -152,7 +151,7 @@ def _describe_start(config: Config, learner: Learner, device: str) -> str:
 
 
 def _describe_end(config: Config, learner: Learner, score: str) -> str:
-    """Describes what a finished run has come to, and what can be done with it next."""
+    """Describes the result of a finished run, and what can be done with it next."""
     test = f"--mode=test --logdir={config.logdir}"
     if suites.is_outside(config.suite):
         test += f" --level_name={config.level_name}"
@@ -173,7 +172,7 @@ def _learn(
 ) -> None:
     """Learns and records until frames are used up or it is stopped.
 
-    If actors fail for good, as by losing an environment, it saves what was learned and raises that.
+    If actors fail for good, it saves what was learned and raises their error.
     """
     failure: Exception | None = None
     log_due = checkpoint_due = time.monotonic()
@@ -181,7 +180,7 @@ def _learn(
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
-        except DivergenceError:  # Noticed by a policy.
+        except DivergenceError:  # A policy has noticed.
             raise
         except (EnvironmentLostError, UserError) as error:
             failure = error
@@ -196,7 +195,7 @@ def _learn(
             log.show_start("compiling the update")
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
-        measures = due and config.log_task_gradients  # With the weights that the update meets.
+        measures = due and config.log_task_gradients  # With the weights before the update.
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
         actors.publish(int(learner.num_updates))
@@ -218,7 +217,7 @@ def _learn(
             if not tuner.tune(checkpoints.save):
                 break
             actors.publish(int(learner.num_updates))
-    if metrics is not None:  # Before the threads are waited for, and still safe from signals.
+    if metrics is not None:  # The caller still holds signals back and has not ended any thread.
         _record(config, learner, actors, log, metrics)
         checkpoints.save()
     if failure is not None:
@@ -244,10 +243,10 @@ def _record(
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
         largest = zip(config.suite.tasks, metrics["largest_target"].numpy().tolist(), strict=True)
         by_task["largest_target"] = {task: value for task, value in largest if value >= 0}
-    # Values that the update reports are those that it used.
+    # The update has reported some hyperparameters itself, as it used them.
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())
-    log.record_metrics(frames, {**values, **actors.load()}, by_task)
+    log.record_metrics(frames, {**values, **actors.feed.load()}, by_task)
 
 
 def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:

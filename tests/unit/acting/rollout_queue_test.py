@@ -66,8 +66,8 @@ def test_capacity_is_reserved_until_rollouts_are_taken_with_more_for_those_behin
     assert rollout_queue.reserve(1, 0.0, behind=True) == 0
     rollout_queue.put(zeros(10))
     assert rollout_queue.fill() == 1
-    assert rollout_queue.num_reserved() == 10
+    assert rollout_queue.free() == 0
     assert rollout_queue.reserve(1, 0.0) == 0
     assert rollout_queue.get(4) is not None
-    assert rollout_queue.num_reserved() == 6
+    assert rollout_queue.free() == 2
     assert rollout_queue.reserve(9, 0.0) == 2

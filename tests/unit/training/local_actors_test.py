@@ -54,8 +54,8 @@ def test_tasks_and_order_survive_threads_and_queue(monkeypatch: pytest.MonkeyPat
                 assert len({s.environment for s in seen}) == 1
                 steps_seen[seen[0].environment].append([s.step for s in seen])
                 tasks_seen.add(int(batch.task_id[b]))
-        stages, load = shares(actors.threads.clocks), actors.load()
-        assert actors.load()["learner_wait"] == 0, "nobody has waited since"
+        stages, load = shares(actors.threads.clocks), actors.feed.load()
+        assert actors.feed.load()["learner_wait"] == 0, "nobody has waited since"
     assert set(stages) == {"refresh", "policy", "environment", "queue"}
     assert sum(stages.values()) == pytest.approx(1)
     assert 0 < load["learner_wait"] <= 1, "the first batch was waited for"
