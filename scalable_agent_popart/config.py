@@ -1,30 +1,20 @@
-"""The configuration of a run: all its settings, checked, with the suite that they name."""
+"""The configuration of a run: all its settings, checked, and the suite that they name."""
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
-from scalable_agent_popart import config_checks, suites
+from scalable_agent_popart import config_checks, settings, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.settings import (
-    CHECKPOINT,
-    EXPERIMENT,
-    JOB,
-    OLDER,
-    REPORT_SETTINGS,
-    RUNS,
-    SETTINGS,
-    TEST,
-    Settings,
-)
+from scalable_agent_popart.settings import SETTINGS, Settings
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 _PATTERNS = frozenset("*?[]\\")
 _MAX_TOLD = 5  # Differences that a message names.
-_MAY_CHANGE = "total_environment_frames"  # When a run is resumed, though it shapes learning.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,35 +22,36 @@ class Config(Settings):
     """Settings of a run that agree with each other and the suite.
 
     Attributes:
-      suite: what `level_name` stands for, with the tasks in play; of a run's record as recorded.
+      suite: what `level_name` stands for, with the tasks in play; no setting.
     """
 
-    suite: Suite = field(repr=False, compare=False)  # Is no setting.
+    suite: Suite = field(repr=False, compare=False)
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
-        """The configuration that flags ask for; raises UserError if they make no sense together."""
+        """Returns what flags ask for; raises UserError if they make no sense together."""
         refuse_meaningless(given)
         return cls.from_settings(given)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
-        """The configuration of a `record`, perhaps of an older version; see `suites.record`.
+        """Returns the configuration of a `record`, perhaps of an older version.
 
-        Settings that did not exist when it was made have their defaults, or what these were then.
+        Settings that it lacks have their defaults, or what these were then. For the suite `own` of
+        the command see `suites.record`.
         """
         flags = dict(record["flags"])
-        if flags.get("precision") == "auto":  # An older version chose, and recorded nothing of it.
+        if flags.get("precision") == "auto":  # An older version did not record what it chose.
             del flags["precision"]
         for name in SETTINGS.keys() & flags.keys():
             kind, value = cls.__dataclass_fields__[name].type, flags[name]
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"--{name} is {value!r}")
-        return cls.from_settings({**OLDER, **flags}, suite_record.recorded(record, own))
+        return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record, own))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
-        """The configuration of flags that need not all mean something; else as `from_flags`."""
+        """Does what `from_flags` does, but also takes flags that mean nothing."""
         if not flags.get("level_name"):
             given = f"give a suite ({_SUITES}) or levels of one; --list_levels lists them"
             raise UserError(f"--level_name is missing: {given}")
@@ -78,7 +69,7 @@ class Config(Settings):
             told = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
             raise UserError(f"--level_name: the suite {told}, which is no flag")
         own = {"level_name": suite.level_name, "suite": suite}
-        if flags.get("use_popart"):  # Its heads are one per task anyhow; older runs recorded both.
+        if flags.get("use_popart"):  # It has one head per task anyway; older runs recorded both.
             own["multi_head"] = False
         values = {**defaults, **flags, **own}
         fits = min(values["height"], values["width"]) >= config_checks.MIN_UNPADDED
@@ -87,17 +78,17 @@ class Config(Settings):
         for name, declared in SETTINGS.items():
             if declared.allowed and (value := getattr(config, name)) not in declared.allowed:
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
-        for problem in config_checks.problems(config, suite):
+        for problem in config_checks.problems(config):
             raise UserError(problem)
         return config
 
     @property
     def uses_port(self) -> bool:
-        """Tells if actors are processes of their own, which reach the learner by its port."""
+        """Returns whether actors are other processes, which reach the learner by its port."""
         return bool(self.learner_address or self.actor_jobs) or self.job_name == "actor"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A suite from outside of the package need not pickle: the other process imports its own.
+        # A suite from outside of the package may not pickle, so the other process imports its own.
         return _unpickle, (self.flags,)
 
     @property
@@ -107,7 +98,7 @@ class Config(Settings):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The JSON that a file keeps of this configuration, for `from_record`."""
+        """The JSON that a file keeps for `from_record`."""
         options = self.environment_options(training=True)
         described = suite_record.describe(self.suite, options)
         return {"flags": self.flags, "tasks": self.suite.tasks, "suite": described}
@@ -122,33 +113,34 @@ class Config(Settings):
 
     @property
     def num_heads(self) -> int:
-        """Value heads: one a task if they are task-specific, else one."""
+        """The number of value heads: one per task, or one for all."""
         return len(self.suite.tasks) if self.multi_head or self.use_popart else 1
 
     @property
     def agent_name(self) -> str:
-        """The agent's name in the paper; where it has none, one formed alike."""
+        """The agent's name in the paper, or one formed alike."""
         head = "PopArt-" if self.use_popart else "MultiHead-" if self.multi_head else ""
         return f"{'Pixel-' if self.pixel_control else ''}{head}IMPALA"
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The flags that shape learning, which two runs of one experiment share, seeds aside.
+        """The flags that shape learning, which runs of one experiment share, without the seed.
 
-        Of a population's member, those that all its members share.
+        A member of a population has those that all its members share.
         """
         flags = {
             name: getattr(self, name)
             for name, declared in SETTINGS.items()
-            if declared.part.name in (EXPERIMENT.name, CHECKPOINT.name) and name not in self.tuned
+            if declared.part.name in (settings.EXPERIMENT.name, settings.CHECKPOINT.name)
+            and name not in self.tuned
             if declared.part.modes != ("pbt",) or self.population_size
             if not declared.needs or getattr(self, declared.needs)
         }
-        # Not where the images lie, but whether there are any for levels that show them.
+        # What matters is not where the images are, but whether levels that show some have them.
         return {**flags, "dataset_path": not self.remarks()}
 
     def remarks(self) -> dict[str, str]:
-        """Says, by level in play or its test version, what it lacks with these flags."""
+        """Returns what levels in play or their test versions lack with these flags, by level."""
         suite = self.suite
         levels = {*suite.tasks, *map(suite.test_version, suite.tasks)}
         every = suite.remarks(self.environment_options(training=True))
@@ -156,7 +148,7 @@ class Config(Settings):
 
     @property
     def tuned(self) -> tuple[str, ...]:
-        """Flags whose values population-based training tunes; none without a population."""
+        """The flags that population-based training tunes; none without a population."""
         return tuple(self.suite.search_space) if self.population_size else ()
 
     @property
@@ -165,46 +157,43 @@ class Config(Settings):
         return {name: getattr(self, name) for name, each in SETTINGS.items() if each.shared}
 
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
-        """The environments' behaviour; only in tests do episodes begin at human starts."""
+        """Returns how environments behave; only tests have human starts."""
         names = SETTINGS.keys() & {each.name for each in fields(suites.EnvironmentOptions)}
         own = {name: getattr(self, name) for name in names} | {"training": training}
         return suites.EnvironmentOptions(**own | ({"human_starts_dir": ""} if training else {}))
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
-        """This configuration with other values of some flags; checked again."""
+        """Returns this configuration with other values of some flags, checked again."""
         suite = None if "level_name" in given else self.suite
         return Config.from_settings({**self.flags, **given}, suite)
 
     def resuming(self, previous: "Config", given: Mapping[str, Any]) -> "Config":
-        """This configuration, with what a run of `previous` keeps unless the flags `given` name it.
+        """Returns this configuration with what a run of `previous` keeps.
 
-        Defaults have changed since older runs were made; they go on as they were.
+        Defaults have changed since older runs were made. These keep their values unless the flags
+        `given` name others.
         """
-        return replace(self, **{n: getattr(previous, n) for n in OLDER if n not in given})
+        return replace(self, **{n: getattr(previous, n) for n in settings.OLDER if n not in given})
 
     def differences(self, other: "Config") -> list[str]:
-        """Names what keeps a run of `other` from being resumed as this one: flags, tasks, actions.
+        """Describes what keeps a run of `other` from being resumed as this one.
 
         Value heads and statistics belong to tasks by their position alone, as logits do to actions.
         """
-
-        def fixed(config: Config) -> Iterator[tuple[str, Any]]:
-            for name, declared in SETTINGS.items():
-                if declared.part.name == CHECKPOINT.name:
-                    yield f"--{name}", getattr(config, name)
-            if self.level_name == other.level_name:
-                yield "the number of actions", config.num_actions
-                yield from ((f"task {i}", task) for i, task in enumerate(config.suite.tasks))
-
-        then, now = dict(fixed(other)), dict(fixed(self))
-        names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-        return [f"{name} was {then.get(name)} and is {now.get(name)}" for name in names[:_MAX_TOLD]]
+        names = [n for n, each in SETTINGS.items() if each.part.name == settings.CHECKPOINT.name]
+        fixed = [(f"--{name}", getattr(other, name), getattr(self, name)) for name in names]
+        if self.level_name == other.level_name:
+            fixed.append(("the number of actions", other.num_actions, self.num_actions))
+            tasks = itertools.zip_longest(other.suite.tasks, self.suite.tasks)
+            fixed += [(f"task {i}", *both) for i, both in enumerate(tasks)]
+        told = [f"{name} was {then} and is {now}" for name, then, now in fixed if then != now]
+        return told[:_MAX_TOLD]
 
     def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
-        """The flags that shape learning and are others than `previous` has: then, and now.
+        """Returns the flags that shape learning and differ from `previous`, with both values.
 
-        These are the seed and those of `experiment`. Actors and their threads are not, since they
-        follow the machine, though the policy's lag and the tasks' shares follow from them.
+        These are the seed and the flags of `experiment`. The numbers of actors and threads are no
+        part of them: they depend on the machine, although the policy's lag depends on them.
         """
         then, now = ({"seed": each.seed, **each.experiment} for each in (previous, self))
         return {
@@ -214,15 +203,15 @@ class Config(Settings):
         }
 
     def refused_changes(self, previous: "Config") -> list[str]:
-        """Names the `changes` that make another run of one that has learned; more frames do not."""
+        """Describes the `changes` that make this another run; more frames do not."""
         return [
             f"--{name} was {then} and is {now}"
             for name, (then, now) in self.changes(previous).items()
-            if name != _MAY_CHANGE
+            if name != "total_environment_frames"
         ]
 
     def for_test(self, given: Mapping[str, Any]) -> "Config":
-        """The configuration to test this run with the flags given, perhaps on other levels.
+        """Returns how to test this run with the flags `given`, perhaps on other levels.
 
         Raises UserError if a policy of this run cannot play under these flags.
         """
@@ -230,9 +219,8 @@ class Config(Settings):
         logdir = given.get("logdir", self.logdir)
         if suites.is_outside(self.suite) and "level_name" not in given:
             raise UserError(
-                f"{logdir} was trained on {self.level_name}: give --level_name too, since "
-                "modules and levels from outside of the package are loaded only if a command names "
-                "them"
+                f"{logdir} was trained on {self.level_name}: give --level_name too, since modules "
+                "and levels from outside of the package are loaded only if a command names them"
             )
         suite = suites.resolve(given.get("level_name", self.level_name))
         if suite.name != self.suite.name:
@@ -240,11 +228,15 @@ class Config(Settings):
             raise UserError(
                 f"{logdir} was trained on {self.suite.name}; it cannot be tested on {other}"
             )
-        # What its tests are to be like is asked each time, and its part in a run of many is over.
-        own = {n: v for n, v in self.flags.items() if SETTINGS[n].part not in (TEST, JOB)}
-        asked = {n: v for n, v in given.items() if SETTINGS[n].part != JOB}
+        # Each test has its own flags, and takes no part in a run of many processes.
+        own = {
+            n: v
+            for n, v in self.flags.items()
+            if SETTINGS[n].part not in (settings.TEST, settings.JOB)
+        }
+        asked = {n: v for n, v in given.items() if SETTINGS[n].part != settings.JOB}
         config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
-        # Scores are of raw rewards, whatever the clipping, and may be of other levels.
+        # Scores count raw rewards whatever the clipping, and a test may play other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
         if config.level_name != self.level_name:
             played = replace(played, suite=suite.select(self.suite.tasks))
@@ -265,15 +257,15 @@ def _unpickle(flags: dict[str, Any]) -> Config:
 
 
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
-    """Raises UserError if a flag given means nothing; `trained` is the run tested, if known.
+    """Raises UserError if a flag means nothing, or if --logdir is a pattern of file names.
 
-    Also refuses a --logdir with a character of file patterns.
+    `trained` is the run that is tested, if that is known.
     """
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
-    # An evaluator is given its learner's flags, and a learner and its actors the evaluator's.
+    # All jobs of a run may have the same flags: an evaluator the learner's, and the reverse.
     in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
-    modes = RUNS if evaluates else (mode, "test") if in_many else (mode,)
+    modes = settings.RUNS if evaluates else (mode, "test") if in_many else (mode,)
     own = given if trained is None else {**trained.flags, **given}
     is_known = trained is not None or not (evaluates or mode == "test")
     if found := sorted(_PATTERNS & set(given.get("logdir", ""))):
@@ -288,7 +280,7 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
             "leave it out"
         )
     for name in given:
-        declared = (SETTINGS | REPORT_SETTINGS)[name]
+        declared = (SETTINGS | settings.REPORT_SETTINGS)[name]
         if not set(modes) & set(declared.part.modes):
             meant = "|".join(declared.part.modes)
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
@@ -297,7 +289,7 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
 
 def describe_default(each: Field) -> str:
-    """The default of a field that is a setting, in words; by suite where it depends on that."""
+    """Returns the default of a setting in words, by suite if it depends on that."""
     text = "" if each.default == () else str(each.default)
     if each.default is MISSING:
         by_value: dict[Any, list[str]] = {}

@@ -1,25 +1,23 @@
-"""Flags that are each possible, and together are not, or not with the suite that they are for."""
+"""Checks of flags that contradict each other or their suite."""
 
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.suites import Suite
 
 if TYPE_CHECKING:
     from scalable_agent_popart.config import Config
 
-# A side of the image, for the shallow network's 8x8/4 and 4x4/2 convolutions without padding.
-MIN_UNPADDED = 20
-# A side of the image must have these for pixel control's deconvolutions.
-_MIN_PIXELS = 32
-# A host's name or IPv4 address, or its IPv6 address in brackets; and a port.
+# Fewest pixels per side for the shallow network without padding, and for pixel control.
+MIN_UNPADDED, _MIN_PIXELS = 20, 32
+# A host's name or IPv4 address, or its IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 
 
-def problems(config: "Config", suite: Suite) -> Iterator[str]:
-    """Yields what is wrong with flags that contradict each other or the suite."""
+def problems(config: "Config") -> Iterator[str]:
+    """Yields what is wrong with a configuration."""
+    suite = config.suite
     if not config.logdir:
         yield "--logdir is empty: give the directory of the run"
     lower, upper = config.popart_scale_lower_bound, config.popart_scale_upper_bound
@@ -47,7 +45,7 @@ def problems(config: "Config", suite: Suite) -> Iterator[str]:
         has = f"the {config.network} one on {config.height}x{config.width}"
         yield f"--padding=valid is for the shallow network on {images}, not for {has}"
     num_tasks, actors = len(suite.tasks), config.num_actors * (config.actor_jobs or 1)
-    # How many jobs a learner with an address will have is not known here.
+    # A learner with an address may have any number of jobs.
     learns = config.job_name == "learner" and config.mode != "test"
     if learns and not config.learner_address and actors < num_tasks:
         jobs = f" in each of --actor_jobs={config.actor_jobs}" if config.actor_jobs else ""
@@ -82,7 +80,7 @@ def problems(config: "Config", suite: Suite) -> Iterator[str]:
     if member >= 0 and config.pbt_places > 1:
         yield "--pbt_places is for members that share a machine; with --pbt_member leave it out"
     for name in suite.search_space:
-        if getattr(config, name) == 0:  # Which no factor changes.
+        if getattr(config, name) == 0:  # No factor changes it.
             yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
     if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
         how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"

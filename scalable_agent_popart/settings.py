@@ -1,7 +1,7 @@
 """Every setting, declared once.
 
-Flags, their ranges and choices, `--help`, docs/configuration.md, `config.Config` and every list of
-settings that another module needs follow from the declarations.
+Flags, their ranges and choices, `--help`, docs/configuration.md, `config.Config` and other modules'
+lists of settings follow from the declarations.
 """
 
 import math
@@ -16,24 +16,24 @@ class Part(NamedTuple):
     modes: tuple[str, ...]
 
     def during(self, *modes: str) -> "Part":
-        """Returns the same part, for a setting that means something in other modes."""
+        """Returns this part for a setting that means something in other modes."""
         return self._replace(modes=modes)
 
 
 RUNS = ("train", "pbt", "test")
 _MODES = (*RUNS, "report")
-EXPERIMENT = Part("experiment", ("train", "pbt"))  # Which runs with other seeds share.
-CHECKPOINT = Part("checkpoint", RUNS)  # The experiment's, and a run can never change it.
+EXPERIMENT = Part("experiment", ("train", "pbt"))  # The same in runs with other seeds.
+CHECKPOINT = Part("checkpoint", RUNS)  # It belongs to the experiment, and a run never changes it.
 RUN = Part("run", RUNS)
 PROCESS = Part("process", ("train", "pbt"))
-JOB = Part("job", ("train", "pbt"))  # A process's part in a run of many processes.
+JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
 PARTS = (EXPERIMENT, CHECKPOINT, RUN, PROCESS, JOB, TEST, REPORT)
 
 
 class Bounds(NamedTuple):
-    """The finite numbers from `low`, or those greater than `above`, to `high`."""
+    """The finite numbers from `low`, or greater than `above`, up to `high`."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -47,32 +47,35 @@ class Bounds(NamedTuple):
         return f"{least} and {'finite' if self.high == math.inf else f'at most {self.high}'}"
 
 
+POSITIVE, SHARE = Bounds(above=0), Bounds(0, 1)
+
+
 @dataclass(frozen=True)
 class Setting:
     """The declaration of a setting, next to its name, its type and a constant default."""
 
     help: str
     part: Part
-    allowed: Bounds | tuple[str, ...] | None = None  # Choices, if not numbers; None: any value.
-    needs: str = ""  # The setting without which it means nothing.
+    allowed: Bounds | tuple[str, ...] | None = None  # Numbers or choices; None is for any value.
+    needs: str = ""  # Without this setting it means nothing.
     shared: bool = False  # An actor job must have the learner's value; shapes follow from it.
-    # What runs had before the setting or its present default existed. A run that is resumed keeps
-    # the value of its record unless the command names another.
+    # Runs had this value before the setting or its present default existed. A run that is resumed
+    # keeps the value of its record unless the command names another.
     older: Any = None
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The possible values, if these are words; empty otherwise."""
+        """The possible values if these are words, and otherwise none."""
         return () if isinstance(self.allowed, Bounds) else self.allowed or ()
 
     @property
     def range(self) -> str:
-        """The possible values in words; empty if all are possible."""
+        """The possible values in words, empty if all are possible."""
         return f"one of {', '.join(self.choices)}" if self.choices else str(self.allowed or "")
 
 
 def setting(default: Any, text: str, part: Part = EXPERIMENT, **declared: Any) -> Any:
-    """Declares a field with a default, or with `...` where that depends on the suite."""
+    """Declares a field with a default, which is `...` if it depends on the suite."""
     made = Setting(text, part, **declared)
     return field(default=MISSING if default is ... else default, metadata={"setting": made})
 
@@ -99,7 +102,7 @@ class Settings:
     )
     job_name: str = setting(
         "learner",
-        "This process's part in a run of many, which have a --learner_address. An evaluator tests "
+        "What this process is in a run of many, which have a --learner_address. An evaluator tests "
         "the run in --logdir again and again while it trains.",
         JOB,
         allowed=("learner", "actor", "evaluator"),
@@ -107,63 +110,63 @@ class Settings:
     task: int = setting(-1, "Number of the actor job, from 0.", JOB, allowed=Bounds(-1))
     learner_address: str = setting(
         "",
-        "HOST:PORT of the learner, for a run of many processes; the learner takes any free port "
-        "for 0. Actor jobs that see its --logdir find it there.",
+        "HOST:PORT of the learner, for a run of many processes. With port 0 the learner takes any "
+        "that is free. Actor jobs that see its --logdir find it there.",
         JOB,
     )
     keys_dir: str = setting(
         "",
-        "Keys that close the learner's port to all but the run's own jobs. The learner makes them "
-        "where there are none. Default: keys in --logdir.",
+        "Keys that close the learner's port to everybody but the run's own jobs. The learner makes "
+        "them if there are none. Default: keys in --logdir.",
         JOB,
     )
     actor_jobs: int = setting(
         0,
-        "Actor jobs that the learner starts beside itself on this machine, as processes with "
-        "--num_actors environments each.",
+        "Actor jobs that the learner starts on its own machine, as processes with --num_actors "
+        "environments each.",
         JOB,
         allowed=Bounds(0),
     )
     seed: int = setting(1, "Random seed.", RUN, allowed=Bounds(0))
     total_environment_frames: int = setting(
         ...,
-        "Environment frames to train for; in a population, of each member. Defaults are for whole "
+        "Environment frames to train for, per member in a population. Defaults are for whole "
         "suites; for only some of a suite's levels they are smaller in proportion.",
-        allowed=Bounds(above=0),
+        allowed=POSITIVE,
     )
     num_actors: int = setting(
         ...,
         "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
         "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
         PROCESS.during(*RUNS),
-        allowed=Bounds(above=0),
+        allowed=POSITIVE,
     )
     actor_threads: int = setting(
         0,
-        "Threads that step actors; 0: one a core, or fewer, so that each has at least "
-        "eight actors if there are that many.",
+        "Threads that step actors. 0 stands for one per core, or for fewer if each would have less "
+        "than eight actors.",
         PROCESS,
         allowed=Bounds(0),
     )
     unroll_length: int = setting(
-        ..., "Rollout length in agent steps.", allowed=Bounds(above=0), shared=True
+        ..., "Rollout length in agent steps.", allowed=POSITIVE, shared=True
     )
-    batch_size: int = setting(..., "Rollouts per batch.", allowed=Bounds(above=0))
+    batch_size: int = setting(..., "Rollouts per batch.", allowed=POSITIVE)
     num_action_repeats: int = setting(
-        ..., "Frames per agent step.", CHECKPOINT, allowed=Bounds(above=0), shared=True
+        ..., "Frames per agent step.", CHECKPOINT, allowed=POSITIVE, shared=True
     )
     height: int = setting(
-        ..., "Height of the observation.", CHECKPOINT, allowed=Bounds(above=0), shared=True
+        ..., "Height of the observation.", CHECKPOINT, allowed=POSITIVE, shared=True
     )
     width: int = setting(
-        ..., "Width of the observation.", CHECKPOINT, allowed=Bounds(above=0), shared=True
+        ..., "Width of the observation.", CHECKPOINT, allowed=POSITIVE, shared=True
     )
     action_set: str = setting(
         ..., "Set of actions; for DmLab-30 popart or impala.", CHECKPOINT, shared=True
     )
     dataset_path: str = setting(
         "",
-        "Images for two psychlab levels of DmLab-30; dummy, its default, for squares.",
+        "Images for two psychlab levels of DmLab-30; dummy, the default there, for squares.",
         EXPERIMENT.during(*RUNS),
     )
     level_cache_dir: str = setting(
@@ -171,9 +174,9 @@ class Settings:
     )
     level_cache_gib: float = setting(
         10.0,
-        "GiB of compiled levels to keep, at most; those not used for longest go first.",
+        "Most GiB of compiled levels to keep; those not used for longest are removed first.",
         PROCESS.during(*RUNS),
-        allowed=Bounds(above=0),
+        allowed=POSITIVE,
         needs="level_cache_dir",
     )
     network: str = setting(
@@ -189,9 +192,9 @@ class Settings:
         older="same",
     )
     use_lstm: bool = setting(..., "Adds an LSTM after the torso.", CHECKPOINT, shared=True)
-    multi_head: bool = setting(False, "One value head a level (MultiHead-IMPALA).", CHECKPOINT)
+    multi_head: bool = setting(False, "One value head per level (MultiHead-IMPALA).", CHECKPOINT)
     use_popart: bool = setting(
-        False, "One value head a level, normalised (PopArt-IMPALA).", CHECKPOINT
+        False, "One value head per level, normalised (PopArt-IMPALA).", CHECKPOINT
     )
     popart_step_size: float = setting(
         3e-4,
@@ -202,18 +205,18 @@ class Settings:
     )
     popart_start: str = setting(
         "average",
-        "PopArt's statistics begin as the plain average of a task's rollouts, or fixed at a shift "
-        "of 0 and a scale of 1.",
+        "PopArt's statistics begin as the plain average of a task's rollouts, until each of these "
+        "weighs less than the step size. Or they begin fixed at a shift of 0 and a scale of 1.",
         CHECKPOINT,
         allowed=("average", "fixed"),
         needs="use_popart",
         older="fixed",
     )
     popart_scale_lower_bound: float = setting(
-        1e-4, "Smallest scale (sigma).", allowed=Bounds(above=0), needs="use_popart"
+        1e-4, "Smallest scale (sigma).", allowed=POSITIVE, needs="use_popart"
     )
     popart_scale_upper_bound: float = setting(
-        1e6, "Largest scale (sigma).", allowed=Bounds(above=0), needs="use_popart"
+        1e6, "Largest scale (sigma).", allowed=POSITIVE, needs="use_popart"
     )
     popart_second_moment_of: str = setting(
         "squares",
@@ -235,7 +238,7 @@ class Settings:
     )
     entropy_cost: float = setting(..., "Entropy cost/multiplier.", allowed=Bounds(0))
     baseline_cost: float = setting(0.5, "Baseline cost/multiplier.", allowed=Bounds(0))
-    discounting: float = setting(0.99, "Discounting factor.", allowed=Bounds(0, 1))
+    discounting: float = setting(0.99, "Discounting factor.", allowed=SHARE)
     pixel_control: bool = setting(
         False, "Adds the auxiliary task of pixel control (Pixel-IMPALA).", CHECKPOINT
     )
@@ -246,31 +249,31 @@ class Settings:
         needs="pixel_control",
     )
     pixel_control_discount: float = setting(
-        0.9, "Discounting factor of pixel control.", allowed=Bounds(0, 1), needs="pixel_control"
+        0.9, "Discounting factor of pixel control.", allowed=SHARE, needs="pixel_control"
     )
-    learning_rate: float = setting(..., "Learning rate, at the start.", allowed=Bounds(above=0))
+    learning_rate: float = setting(..., "Learning rate, at the start.", allowed=POSITIVE)
     learning_rate_schedule: str = setting(
         "linear",
         "Anneals the learning rate to 0 over the run, or keeps it as --mode=pbt does by default.",
         allowed=("linear", "constant"),
     )
-    decay: float = setting(0.99, "RMSProp decay.", allowed=Bounds(0, 1))
+    decay: float = setting(0.99, "RMSProp decay.", allowed=SHARE)
     momentum: float = setting(0.0, "RMSProp momentum.", allowed=Bounds(0))
-    epsilon: float = setting(..., "RMSProp epsilon, inside the root.", allowed=Bounds(above=0))
+    epsilon: float = setting(..., "RMSProp epsilon, inside the root.", allowed=POSITIVE)
     max_grad_norm: float = setting(
-        ..., "Global norm that gradients are clipped to; 0: never.", allowed=Bounds(0)
+        ..., "Global norm that gradients are clipped to; 0 for never.", allowed=Bounds(0)
     )
     precision: str = setting(
         "float32",
-        "Type of the convolutional part of the network; the rest is float32.",
+        "Type of the network's convolutional part; the rest is float32.",
         EXPERIMENT.during(*RUNS),
         allowed=("float32", "bfloat16"),
         older="float32",
     )
     gpus: int = setting(
         -1,
-        "GPUs of the learner: 1 refuses to train without one, 0 leaves it unused; -1: 1 if there "
-        "is one. A learner uses no more.",
+        "GPUs of the learner: 0 uses none, 1 refuses to train without one, -1 uses one if there "
+        "is one.",
         PROCESS,
         allowed=Bounds(-1, 1),
     )
@@ -284,16 +287,13 @@ class Settings:
         PROCESS.during("pbt", "test"),
     )
     pbt_places: int = setting(
-        1,
-        "Members that this machine trains at a time.",
-        PROCESS.during("pbt"),
-        allowed=Bounds(above=0),
+        1, "Members that this machine trains at a time.", PROCESS.during("pbt"), allowed=POSITIVE
     )
     pbt_episodes: int = setting(
         ...,
         "Episodes of all levels between comparisons; at least one of each level with a score.",
         EXPERIMENT.during("pbt"),
-        allowed=Bounds(above=0),
+        allowed=POSITIVE,
     )
     pbt_burn_in_frames: int = setting(
         ...,
@@ -302,27 +302,29 @@ class Settings:
         allowed=Bounds(0),
     )
     checkpoint_seconds: float = setting(
-        60.0, "Seconds between checkpoints.", PROCESS, allowed=Bounds(above=0)
+        60.0, "Seconds between checkpoints.", PROCESS, allowed=POSITIVE
     )
     log_seconds: float = setting(
-        5.0, "Seconds between lines of metrics.", PROCESS, allowed=Bounds(above=0)
+        5.0, "Seconds between lines of metrics.", PROCESS, allowed=POSITIVE
     )
     log_task_gradients: bool = setting(
         False,
-        "Logs the norm of each level's gradients; to measure it takes as long as some updates.",
+        "Logs the norm of each level's gradients; measuring it takes as long as some updates.",
         PROCESS,
     )
     allow_changes: bool = setting(
         False,
-        "Lets a run that is resumed go on with other flags that shape learning; config.json keeps "
-        "what changed when, and reports name it.",
+        "Lets a run be resumed with other flags that shape learning; config.json keeps what "
+        "changed when, and reports name it.",
         PROCESS.during("train"),  # Members of a population copy one another.
     )
-    test_num_episodes: int = setting(..., "Episodes of each level.", TEST, allowed=Bounds(above=0))
+    test_num_episodes: int = setting(..., "Episodes of each level.", TEST, allowed=POSITIVE)
     starts: str = setting(
         "noop", "1 to 30 no-ops, or human starts.", TEST, allowed=("noop", "human")
     )
-    human_starts_dir: str = setting("", "Recorded starts, a file a game, for --starts=human.", TEST)
+    human_starts_dir: str = setting(
+        "", "Recorded starts for --starts=human, one file per game.", TEST
+    )
     record_video: bool = setting(False, "Films the first minute of each level.", TEST)
 
 
@@ -332,8 +334,8 @@ class ReportSettings:
 
     runs: tuple = setting(
         (),
-        "Runs to report on, with commas: run directories, folders of them, or patterns such as "
-        "runs/*.",
+        "Runs to report on, separated by commas: run directories, folders of them, or patterns "
+        "such as runs/*.",
         REPORT,
     )
     report_dir: str = setting("", "Where to write the report.", REPORT)
