@@ -6,12 +6,12 @@
   python experiment.py --mode=test --logdir=/tmp/atari57
   python experiment.py --mode=report --runs=/tmp/atari57,/tmp/other --report_dir=/tmp/report
 
-Where the package is installed, the command popart-impala does the same as python experiment.py.
-Of a flag that is on or off, --name turns it on and --noname off; others are written --name=value.
+If the package is installed, the command popart-impala does the same as python experiment.py.
+A flag that is on or off is written --name or --noname, and any other one --name=value.
 """
 
-# Flags become one `Config`; nothing below this file reads them. Heavy imports wait until `main`,
-# so that a wrong flag is answered at once.
+# Flags become one `Config`, and no other file reads them. Heavy imports wait, so that a wrong flag
+# is answered at once.
 
 import argparse
 import dataclasses
@@ -50,7 +50,7 @@ _HELP = (
 )
 _VERSION = ("-version", "--version")
 _LIST_LEVELS = "Lists the levels of the suite in --level_name, or without it the suites, and ends."
-# What `--help` names after the settings.
+# `--help` names these after the settings.
 _OTHER_FLAGS = {
     "--help": "Lists the flags, and ends.",
     "--version": "Prints the version and the git revision, if that is known, and ends.",
@@ -84,7 +84,7 @@ _define_flags()
 
 
 def main(argv: list[str]) -> None:
-    """Runs the mode asked for; exits with one line for a user's error."""
+    """Runs the mode that is asked for; exits with one line for a user's error."""
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> None:
         job = _JOBS[config.mode, given.get("job_name", "learner")]
         if (number := job(config, given)) is not None:
             sys.exit(128 + number)
-    except KeyboardInterrupt:  # Training turns it into a checkpoint; elsewhere it just ends.
+    except KeyboardInterrupt:  # Only training handles it, by saving a checkpoint.
         sys.exit(128 + signal.SIGINT)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
@@ -117,7 +117,7 @@ def main(argv: list[str]) -> None:
 
 
 def given_flags() -> dict[str, Any]:
-    """The flags that were set, name to value."""
+    """Returns the values of the flags that were set, by name."""
     return {
         name: flags.FLAGS[name].value
         for name in (*settings.SETTINGS, *settings.REPORT_SETTINGS)
@@ -141,7 +141,7 @@ def describe(field: dataclasses.Field) -> str:
 
 
 def _help() -> str:
-    """Lists the flags by group, as docs/configuration.md does."""
+    """Returns the list of flags by group, as docs/configuration.md has it."""
     layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS, description=__doc__, formatter_class=layout, add_help=False
@@ -169,19 +169,19 @@ def _version() -> str:
 
 def _list_levels(level_name: str) -> None:
     if level_name:
-        print("\n".join(suites.resolve(level_name).reference_scores))  # Also those not named.
+        print("\n".join(suites.resolve(level_name).reference_scores))  # All, not only the named.
     else:
         for suite in suites.ALL:
             print(f"{suite.name}: {len(suite.tasks)} level{'s' * (len(suite.tasks) > 1)}")
 
 
 def _own_suite(given: Mapping[str, Any]) -> Suite | None:
-    """Returns the suite that this command names, if it does; records may name any."""
+    """Returns the suite that this command names, if any; a record's own suite is not trusted."""
     return suites.resolve(given["level_name"]) if given.get("level_name") else None
 
 
 def _make_config(given: Mapping[str, Any]) -> Config:
-    waits = given.get("job_name") == "evaluator"  # For its learner, which may start later.
+    waits = given.get("job_name") == "evaluator"  # Its learner may start later.
     if waits or given.get("mode") == "test":
         logdir, member = flags.FLAGS.logdir, flags.FLAGS.pbt_member
         if member >= 0:
@@ -198,7 +198,7 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         config = trained.for_test({**given, "logdir": logdir})
     else:
         config = Config.from_flags(given)
-        # An actor job has the directory of its run if it is given one.
+        # An actor job may have no directory.
         if config.job_name == "learner" or "logdir" in given:
             kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
             previous = kind(config.logdir).read_config(config.suite)
@@ -211,7 +211,7 @@ def _make_config(given: Mapping[str, Any]) -> Config:
 
 
 def _report(given: Mapping[str, Any]) -> None:
-    """Writes a report on other runs; loads no TensorFlow."""
+    """Writes a report on other runs, without TensorFlow."""
     own = {name: value for name, value in given.items() if name in settings.REPORT_SETTINGS}
     asked = settings.ReportSettings(**own)
     for name in ("runs", "report_dir"):
@@ -274,50 +274,43 @@ def _act(config: Config, given: Mapping[str, Any]) -> int | None:
 
 
 def _test(config: Config, given: Mapping[str, Any]) -> None:
-    _load_tensorflow(config, f"test of {config.agent_name} in {config.logdir}", learns=False)
+    """Tests a run once, or as an evaluator again and again while it trains."""
+    follows = given.get("job_name") == "evaluator"
+    what = f"{'evaluator' if follows else 'test'} of {config.agent_name} in {config.logdir}"
+    _load_tensorflow(config, what, learns=False)
     from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
 
-    _exit_on_signals()
-    evaluate.Tester(config).test()
-
-
-def _follow(config: Config, given: Mapping[str, Any]) -> None:
-    """Tests a run again and again while it trains."""
-    _load_tensorflow(config, f"evaluator of {config.agent_name} in {config.logdir}", learns=False)
-    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
-
-    _exit_on_signals()
-    evaluate.follow(config)
-
-
-def _exit_on_signals() -> None:
-    """Ends by SystemExit, so that processes of environments and unfinished films are removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
+            # SystemExit lets processes of environments and unfinished films be removed.
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if follows:
+        evaluate.follow(config)
+    else:
+        evaluate.Tester(config).test()
 
 
 def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:
-    """Says what this process is about to do, loads TensorFlow, and chooses its devices."""
+    """Prints what this process is about to do, loads TensorFlow, and chooses its devices."""
     from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
 
     print(f"{what}: loading TensorFlow", file=sys.stderr)
     tensorflow_import.import_quietly()
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
-    # All jobs may have the same flags, and a test has the run's; but only a learner demands a GPU.
+    # Only a learner demands a GPU, although all jobs and tests may have its flags.
     hardware.prepare_process(config.gpus if learns else -abs(config.gpus))
 
 
-# What a process does, by its mode and its job. It returns the signal that ended it, if any.
+# The function of a process, by its mode and its job; it returns the signal that ended it, if any.
 _JOBS: dict[tuple[str, str], Callable[[Config, Mapping[str, Any]], int | None]] = {
     ("train", "learner"): _train,
     ("train", "actor"): _act,
     ("pbt", "learner"): _train_population,
     ("pbt", "actor"): _act,
     ("test", "learner"): _test,
-    ("test", "evaluator"): _follow,
+    ("test", "evaluator"): _test,
 }
 
 
@@ -335,7 +328,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     terminal.outlive_terminal()
-    # What started it may ignore it, and this program would until it is ready to save.
+    # The parent may ignore SIGTERM, and this program would inherit that until it is ready to save.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         app.run(main, flags_parser=_parse_flags)
