@@ -3,13 +3,13 @@
 It needs only NumPy and dm-tree, so that processes that emulate stay small. An actor plays an
 *environment pool*, whose N environments need not wait for one another. A *batched environment*
 steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single `Environment`
-runs in a process of its own, or among others in a `SerialEnvironments`.
+runs in its own process, or with others in a `SerialEnvironments`.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
-is `done` without being an `episode_end`. A step that is `done` carries the reward of the last
-transition and the *first* observation of the next episode: environments restart within the step,
-and no observation is repeated.
+is `done` and no `episode_end`. A step that is `done` carries the reward of the last transition and
+the *first* observation of the next episode: environments restart within the step, and no
+observation is repeated.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class ArraySpec:
 
 
 class Observation(NamedTuple):
-    """An image with an instruction; without instructions, an observation is the image itself."""
+    """An image with an instruction; without instructions an observation is the image itself."""
 
     image: Any  # uint8 [N, height, width, channels]
     # int32 [N, MAX_WORDS]: each word's hash bucket, from 1 to NUM_WORD_BUCKETS; padded with 0.
@@ -74,17 +74,16 @@ class Ready(NamedTuple):
 
     ids: np.ndarray  # int64 [M], ascending indices into the N environments
     output: StepOutput  # [M, ...]
-    # bool [M]: just started or restarted, so that the step continues nothing: it is `done` with 0.
-    fresh: np.ndarray
+    fresh: np.ndarray  # bool [M], just started or restarted; such a step is `done` with reward 0
 
 
 class EnvironmentPool(Protocol):
     """N environments; `receive` and `send` raise EnvironmentLostError if one cannot be kept."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
-    # If true, actions must go to all at once, except that whole groups may be left out, for good.
+    # If true, actions must go to all at once. Only whole groups may be left out, from then on.
     lockstep: bool
-    groups: np.ndarray  # int64 [N], the group of each, which can rest without the others
+    groups: np.ndarray  # int64 [N], the group of each, which can rest while others play
 
     @property
     def restarts(self) -> np.ndarray:
@@ -125,7 +124,7 @@ class Environment(Protocol):
 
 
 class BatchedEnvironment(Protocol):
-    """N environments in lockstep; after a `send` to several, all work on the step at once."""
+    """N environments in lockstep; several of these can work on a step at the same time."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
 
@@ -162,7 +161,7 @@ class EpisodeCounter:
         ids: np.ndarray | slice = slice(None),
         begins: np.ndarray | bool = False,
     ) -> StepOutputInfo:
-        """Adds one step of M environments, or none where one `begins`; what ends goes to zero."""
+        """Adds a step of M environments, except where one `begins`; totals restart after an end."""
         played = np.logical_not(begins)
         episode_return = np.where(played, self._return[ids] + reward, 0.0)
         episode_step = (self._step[ids] + 1) * played
@@ -172,16 +171,16 @@ class EpisodeCounter:
 
 
 class StepCheck:
-    """Holds rewards and observations against what was declared of them."""
+    """Compares rewards and observations with what was declared of them."""
 
     def __init__(self, observation: Any):
         """Takes nested `ArraySpec`s of one environment's observation."""
         self._specs = [(spec.shape, np.dtype(spec.dtype)) for spec in tree.flatten(observation)]
 
     def check(self, reward: Any, observation: Any, *size: int) -> None:
-        """Raises InvalidStepError if an environment's step, or `[*size, ...]`, is not as declared.
+        """Raises InvalidStepError if a step of one environment, or of `size`, is not as declared.
 
-        Rewards must be finite as float32. Neither is converted: a float in [0, 1] would make a
+        Rewards must be finite as float32. Nothing is converted: a float in [0, 1] would make a
         black image, and a NaN would spread to all tasks.
         """
         arrays = tree.flatten(observation)
@@ -199,7 +198,7 @@ class StepCheck:
         rewards = np.asarray(reward)
         if rewards.dtype.kind not in "fiub" or rewards.shape != size:
             raise InvalidStepError(f"a reward must be a number, and is {reward!r:.100}")
-        # An array's reduction costs as much as some environments' whole step.
+        # Some environments take no longer for a whole step than NumPy for a reduction.
         largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
         if not largest <= _MAX_REWARD:
             raise InvalidStepError(f"a reward must be a finite float32, and is {reward!r:.100}")
@@ -217,7 +216,7 @@ class SerialEnvironments:
     ):
         """Takes the N environments, and their names for messages.
 
-        `observation` is nested `ArraySpec`s. What does not fit them raises InvalidStepError.
+        `observation` is nested `ArraySpec`s. A step that does not fit raises InvalidStepError.
         """
         self.task_ids = task_ids
         self._members = members
@@ -257,7 +256,7 @@ class SerialEnvironments:
 
 
 class Lockstep:
-    """A pool of batched environments, each a group, all stepped together unless at rest."""
+    """A pool of batched environments, each a group; all that do not rest step together."""
 
     lockstep = True
 
@@ -289,10 +288,10 @@ class Lockstep:
 
 
 class CheckedPool:
-    """A pool that holds what another one returns against what was declared of it.
+    """A pool that compares what another one returns with what was declared of it.
 
-    It raises InvalidStepError where that does not fit, and EnvironmentLostError where an
-    environment calls `sys.exit`, with which it would end the program as if that were finished.
+    It raises InvalidStepError if that does not fit. It raises EnvironmentLostError if an
+    environment calls `sys.exit`, which would otherwise end the program as if that were finished.
     """
 
     def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
@@ -346,13 +345,13 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Lists environments' names in a message, each once, and not too many."""
+    """Lists environments' names for a message, each once, and not too many."""
     distinct = list(dict.fromkeys(names))
     return ", ".join(distinct[:_MAX_NAMED]) + ", ..." * (len(distinct) > _MAX_NAMED)
 
 
 def _close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
-    """Closes every member, even if closing another one fails."""
+    """Closes every member, even if closing one fails."""
     with contextlib.ExitStack() as stack:
         for member in members:
             stack.callback(member.close)

@@ -16,26 +16,26 @@ then rescales w and b so that every v_i(s) stays what it was (equations 9 and 13
 
 Choices that the paper leaves open or allows to be made either way:
 
-* The start (`start`). With "fixed", mu = 0 and nu = 1, so that training starts unnormalised. Of
-  these, (1 - beta)^n is left after n rollouts of a task. With "average" the n-th rollout has the
-  weight max(beta, 1 / n) in nu, which is the plain average of a task's rollouts up to 1 / beta of
-  them, and the paper's moving average from then on. So is mu, which averages one rollout more,
-  whose targets are 0: its weight is max(beta, 1 / (n + 1)). Without this sigma would be 0 after a
-  first rollout of one constant target. With it sigma starts at the size of the targets. Where they
-  do not vary it shrinks as 1 / sqrt(n) up to 1 / beta rollouts, and then as exp(-beta n / 2).
-  Rollouts count from the first one on that has a reward other than 0. Before it a task has no scale
-  yet, and keeps mu = 0 and sigma = 1: the variance of targets that are all about 0 would make sigma
-  so small that the first reward became a target of hundreds of sigma.
+* The start (`start`). With "fixed", mu = 0 and nu = 1, so that training starts unnormalised. Their
+  share in the statistics is (1 - beta)^n after n rollouts of a task. With "average" the n-th
+  rollout has the weight max(beta, 1 / n) in nu. That is the plain average of a task's rollouts up
+  to 1 / beta of them, and the paper's moving average from then on. The shift mu averages one more
+  rollout, whose targets are 0, so its weight is max(beta, 1 / (n + 1)). Without this sigma would be
+  0 after a first rollout of one constant target. With it sigma starts at the size of the targets.
+  If they do not vary it shrinks as 1 / sqrt(n) up to 1 / beta rollouts, and then as
+  exp(-beta n / 2). Rollouts count from the first one that has a reward other than 0. Before it a
+  task has no scale yet, and keeps mu = 0 and sigma = 1. The variance of targets that are all about
+  0 would make sigma so small that the first reward became a target of hundreds of sigma.
 * "We average the targets within a rollout" (section "Implementation notes"): nu tracks the mean
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
 * The statistics are updated after the gradient step, as in the implementation notes. The order is
   the caller's: calling `update` first gives the "just-in-time" variant. The learner calls it first
-  where an average begins (`is_new`), since a task's first rewards would otherwise be learned from
+  when an average begins (`is_new`), since a task's first rewards would otherwise be learned from
   on their own scale, whatever that is.
-* The weights start a hundred times smaller than a linear layer's usually do. A first value far
-  above the rewards' scale would be preserved by the rescaling: with sigma on its way from 1 to
-  0.01 the weights would grow a hundredfold, and their gradients would drown the policy's.
+* The weights start a hundred times smaller than a linear layer's usually do. The rescaling would
+  preserve a first value far above the rewards' scale: while sigma fell from 1 to 0.01 the weights
+  would grow a hundredfold, and their gradients would drown the policy's.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class Value(NamedTuple):
 
 
 class ValueHead(snt.Module):
-    """One linear value function a task, normalised by that task's running statistics.
+    """One linear value function per task, normalised by that task's running statistics.
 
     Attributes:
       shift: mu, non-trainable float64 variable `[num_tasks]`.
@@ -103,13 +103,13 @@ class ValueHead(snt.Module):
         self._step_size = step_size
         self._variance_bounds = (scale_lower_bound**2, scale_upper_bound**2)
         self._second_moment_of = second_moment_of
-        self.weights = self.bias = None  # Until the first call tells the number of features.
-        # In float64, because nu and mu^2 are close where sigma is small beside mu.
+        self.weights = self.bias = None  # The first call knows the number of features.
+        # They are float64, because nu and mu^2 are close if sigma is small compared with mu.
         self.shift = tf.Variable(tf.zeros([num_tasks], tf.float64), trainable=False, name="shift")
         self.second_moment = tf.Variable(
             tf.ones([num_tasks], tf.float64), trainable=False, name="second_moment"
         )
-        # A fixed start needs none, and checkpoints of older versions have none.
+        # A fixed start needs no count, and checkpoints of older versions have none.
         self.count = None
         if normalise and start == "average":
             zeros = tf.zeros([num_tasks], tf.float64)
@@ -124,7 +124,7 @@ class ValueHead(snt.Module):
         """Computes sigma in float64 `[num_tasks]`."""
         if not self.normalise:
             return tf.ones_like(self.shift)
-        # Clipped before the root because rounding may leave the difference below zero.
+        # It is clipped before the root because rounding may leave the difference below zero.
         variance = self.second_moment - tf.square(self.shift)
         return tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds))
 
@@ -176,8 +176,8 @@ class ValueHead(snt.Module):
     ) -> None:
         """Moves the statistics towards a batch's value targets and preserves the outputs.
 
-        One online update a rollout, in the batch's order, each with the rollout's mean
-        (section "Implementation notes"). Tasks absent from the batch keep their statistics,
+        Each rollout makes one online update, in the batch's order, with its mean (section
+        "Implementation notes"). Tasks absent from the batch keep their statistics,
         weights and bias bit for bit, whatever the targets of the others are.
 
         Args:

@@ -1,10 +1,10 @@
-"""Errors that are the user's to mend."""
+"""Errors that the user has to fix."""
 
 import errno
 
 from environments import EnvironmentLostError, InvalidStepError
 
-# A disk that is full may be cleared, and a file system over a network come back.
+# A full disk may be cleared, and a file system over a network may come back.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
@@ -17,7 +17,7 @@ class UserError(Exception):
 class DivergenceError(UserError):
     """A run's loss, weights or logits are no longer finite numbers."""
 
-    signal_number: int | None = None  # Of the signal that had asked the run to stop before.
+    signal_number: int | None = None  # A signal that asked the run to stop earlier.
 
     def __init__(self, what: str):
         advice = "lower --learning_rate or --max_grad_norm and give another --logdir"
@@ -25,7 +25,7 @@ class DivergenceError(UserError):
 
 
 class PassingError(UserError):
-    """Stands for what may be mended before the same command is given again."""
+    """An error that may be gone when the same command is given again."""
 
 
 class InUseError(PassingError):
@@ -33,13 +33,13 @@ class InUseError(PassingError):
 
 
 class UnsavedError(PassingError):
-    """A run's records or checkpoint cannot be written any more, as on a full disk."""
+    """A run's records or checkpoint cannot be written any more, perhaps on a full disk."""
 
 
 def explain(error: BaseException) -> str | None:
-    """Returns one line for the user; None if the error is not the user's to mend."""
+    """Returns one line for the user; None if it is no error that a user can fix."""
     if isinstance(error, UserError | EnvironmentLostError):
-        # What files and environments say may hold a terminal's control characters.
+        # Texts of files and environments may hold control characters of a terminal.
         return "".join(c if c.isprintable() else " " for c in str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left on a disk that is needed ({error}); make room and repeat"
@@ -47,10 +47,10 @@ def explain(error: BaseException) -> str | None:
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Returns `FAILS_AGAIN` for what would, so that a cluster need not try; otherwise 1.
+    """Returns `FAILS_AGAIN` if a cluster need not try again, and otherwise 1.
 
-    A lock of a process on a lost node, a full disk, a file system that is away and a lost
-    environment may be mended meanwhile.
+    Locks of a lost node, full disks, file systems that are away and lost environments may all be
+    fixed meanwhile.
     """
     cause = getattr(error, "__cause__", None)
     passing = isinstance(cause, OSError) and cause.errno in PASSING

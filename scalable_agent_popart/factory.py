@@ -18,12 +18,12 @@ from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import cores, hardware
 
-# Images in a part of a batch on the processor, so few that the next layer finds them in the cache.
+# So few images in a part of a batch that the next layer finds them in the processor's cache.
 _IMAGES_PER_PART = 64
 # Pixels in a microbatch of the deep network on the processor. It holds 2.3 MiB of activations for
 # each image of 72x96 pixels. Eight rollouts of DmLab-30 took 3.5% longer than 32 at once, four 10%.
 _MAX_MICROBATCH_PIXELS = 6_000_000
-# Min number of environments a thread: a call of the policy costs as much as some images more.
+# Fewer environments per thread would waste time, since each call of the policy has a fixed cost.
 _MIN_ACTORS_PER_THREAD = 8
 
 
@@ -61,8 +61,8 @@ def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
 def _bare_agent(config: Config) -> Agent:
     suite = config.suite
     frame = suite.observation_spec(config.environment_options(training=True))
-    # On a processor a multiple of the cores, for which each has work. The agent splits whole steps,
-    # and so into no more parts than a rollout has steps.
+    # Without a GPU the parts are a multiple of the cores. The agent splits whole steps, so it makes
+    # no more parts than a rollout has steps.
     images = config.unroll_length * config.batch_size // _num_microbatches(config)
     n = cores.num_cores()
     num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
@@ -94,10 +94,10 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
 
 
 def _num_microbatches(config: Config) -> int:
-    """Returns into how many parts a batch is split to hold the activations of one at a time."""
+    """Returns into how many parts a batch is split, so that activations of only one are held."""
     if config.network == "shallow" or hardware.has_gpu():
         return 1
-    pixels = config.unroll_length * config.height * config.width  # Of a rollout.
+    pixels = config.unroll_length * config.height * config.width  # Per rollout.
     return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))
 
 
@@ -113,10 +113,10 @@ def num_actor_threads(config: Config) -> int:
 
 
 def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) -> list[np.ndarray]:
-    """Deals each actor its task, by thread: round robin over the tasks, then over the threads.
+    """Returns the task of each actor, by thread: round robin over the tasks, then over the threads.
 
-    Every thread plays as many different tasks as it can, so that batches mix them; copies of one
-    task stand side by side. Jobs with as many actors each continue one another's round.
+    Every thread plays as many different tasks as it can, so that batches mix them. Copies of a task
+    are neighbours. Jobs with the same number of actors continue one another's round.
     """
     first = job * num_actors
     tasks = np.sort(np.arange(first, first + num_actors) % num_tasks).astype(np.int32)
@@ -130,10 +130,7 @@ def make_environments(
     seed: np.random.SeedSequence,
     training: bool,
 ) -> EnvironmentPool:
-    """Makes environments that play these tasks of the suite, and that are held to their contract.
-
-    See `environments.CheckedPool` for what that raises.
-    """
+    """Makes environments that play these tasks of the suite; see `environments.CheckedPool`."""
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     options, names = config.environment_options(training), [suite.tasks[i] for i in task_ids]
     with without_exit(names):

@@ -6,7 +6,7 @@ answer to `env_outputs[t]` is therefore `agent_outputs[t + 1]`.
 
 A rollout holds T + 1 steps: T transitions, and the state to bootstrap from. Consecutive
 rollouts of one environment overlap by that step: the last of one is the first of the next. An
-environment that is lost on the way and starts again also starts a new rollout.
+environment that is lost and starts again also starts a new rollout.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class AgentOutput(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T + 1 steps of one environment; of N environments with a leading dimension N.
+    """T + 1 steps of one environment, or of N environments with a leading dimension N.
 
     Stacked for the learner it is called a batch: `[T + 1, B, ...]`, with `task_id`,
     `agent_state` and `policy_version` `[B, ...]`.
@@ -53,7 +53,7 @@ def rollout_spec(
 ) -> Rollout:
     """Returns `tf.TensorSpec`s of one environment's rollout of T = `unroll_length` agent steps.
 
-    They are for nested `ArraySpec`s of one observation and an initial state `[1, ...]`.
+    `observation` is nested `ArraySpec`s, and `agent_state` an initial state `[1, ...]`.
     """
 
     def over_time(dtype: Any, *shape: int) -> tf.TensorSpec:
@@ -107,11 +107,11 @@ def select(batch: Rollout, ids: np.ndarray) -> Rollout:
 
 
 class RolloutBuffer:
-    """Rollouts of N environments in the making, each at a step of its own.
+    """Unfinished rollouts of N environments, each at its own step.
 
-    For each environment, by its number in `ids` `[M]`: `write` its steps; before its second,
-    `begin` its rollout; and once it is full, `take` it, which leaves its last step as the first of
-    the next. The `newest` step is there all the time.
+    `ids` `[M]` are numbers of environments. `write` their steps, and before the second of them
+    `begin` the rollout. `take` it once it is full, which keeps its last step as the first of the
+    next. The `newest` step can be read at any time.
     """
 
     def __init__(self, spec: Rollout, task_ids: np.ndarray):
@@ -136,7 +136,7 @@ class RolloutBuffer:
         self._written[ids] += 1
 
     def full(self, ids: np.ndarray) -> np.ndarray:
-        """Tells which of the environments have a whole rollout; bool `[M]`."""
+        """Returns which of the environments have a whole rollout, bool `[M]`."""
         return self._written[ids] == self._num_steps
 
     def take(self, ids: np.ndarray) -> Rollout:
@@ -148,7 +148,7 @@ class RolloutBuffer:
         return taken
 
     def at_start(self, ids: np.ndarray) -> np.ndarray:
-        """Tells which of the environments have written step 0 alone; bool `[M]`."""
+        """Returns which of the environments have written only step 0, bool `[M]`."""
         return self._written[ids] == 1
 
     def newest(self, ids: np.ndarray) -> StepOutput:

@@ -15,7 +15,7 @@ from scalable_agent_popart.agent import frame_stack, networks
 from scalable_agent_popart.agent.lstm import ResettingLSTM
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
 
-# Tensors [B, ...]: the LSTM's two if there is one, then the frame stack if frames are stacked.
+# Tensors [B, ...]: two of the LSTM if there is one, then the frame stack if frames are stacked.
 AgentState = tuple[tf.Tensor, ...]
 
 
@@ -47,8 +47,8 @@ class Agent(snt.Module):
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
           reads_instructions: whether observations are `environments.Observation`s.
           dtype: of the convolutions, float32 or bfloat16.
-          num_parts: max number of parts of an unroll that pass through the convolutions one beside
-            the other. Processor cores that each take a part need not wait for one another within
+          num_parts: max number of parts of an unroll that pass through the convolutions in
+            parallel. Processor cores that each take a part need not wait for one another within
             a convolution, and find in their cache what the layer before has left there.
           padding: SAME or VALID, of the shallow network's convolutions.
         """
@@ -90,8 +90,8 @@ class Agent(snt.Module):
           last_actions: `[T, B]` int32, the action that led to each step.
           env_outputs: `[T, B, ...]`; reward, done, episode_end and observation are used.
           state: the recurrent state `[B, ...]` as it was before the first of these steps.
-          bootstrap: whether the last step is only there for its value to be bootstrapped
-            from, so that no gradient through it is wanted; saves its backward pass.
+          bootstrap: whether the last step only has its value bootstrapped from, so that no
+            gradient flows through it; this saves its backward pass.
         """
         images = image_of(env_outputs.observation)  # [T, B, H, W, C]
         new_state: AgentState = ()

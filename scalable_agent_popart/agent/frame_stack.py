@@ -1,4 +1,4 @@
-"""The last four frames of a game, packed into one word a pixel.
+"""The last four frames of a game, packed into one word per pixel.
 
 Environments, rollouts and the queue carry single frames; the agent keeps the stack as recurrent
 state. A byte is a pixel of one frame, the newest in the highest, so that a step is a shift, and
@@ -8,8 +8,8 @@ reading the bytes in memory order gives the stack with the oldest first.
 import numpy as np
 import tensorflow as tf
 
-NUM_FRAMES = 4  # Bytes of a uint32.
-_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Of each frame's bits in a word, the newest first.
+NUM_FRAMES = 4  # A uint32 has four bytes.
+_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Where a frame's bits are in a word, newest first.
 
 
 def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -29,7 +29,7 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
         state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, np.uint32(8)), newest)
         stacks.append(state)
     stacked = tf.stack(stacks)
-    # Games start rarely, and most calls are spared another pass over all pixels.
+    # Games start rarely, so most calls save another pass over all pixels.
     stacked = tf.cond(tf.reduce_any(starts), lambda: _on_black(stacked, starts), lambda: stacked)
     return tf.bitcast(stacked, tf.uint8), stacked[-1]
 

@@ -1,11 +1,11 @@
-"""An LSTM unrolled over rollouts, with a gradient that is fast also for few of them.
+"""An LSTM unrolled over rollouts, with a gradient that is fast even for few of them.
 
   i, f, o = sigmoid(...), g = tanh(...) of x_t W_x + b + h W_h
   c_t = f c + i g        h_t = o tanh(c_t)
 
 where h and c are h_{t-1} and c_{t-1}, or zero where an episode has ended. Automatic differentiation
-would add to the gradient of every weight at each step, which takes longer than all else if the
-batch is small. Here those of W_x and W_h are one product each over all steps.
+would add to the gradient of every weight at each step, which takes most of the time if the batch is
+small. Here the gradients of W_x and W_h are one product each over all steps.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ import tensorflow as tf
 
 
 class ResettingLSTM(snt.Module):
-    """An LSTM whose state starts again at zero wherever an episode has ended."""
+    """An LSTM whose state is reset to zero wherever an episode has ended."""
 
     def __init__(self, num_units: int, name: str):
         super().__init__(name=name)
-        self._lstm = snt.LSTM(num_units)  # Has the weights, and makes their initial values.
+        self._lstm = snt.LSTM(num_units)  # It has the weights, and makes their initial values.
 
     def initial_state(self, batch_size: int) -> snt.LSTMState:
         """Returns zeros `[batch_size, num_units]`, hidden and cell."""
@@ -51,8 +51,8 @@ def _unroll(
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
     """Computes h_t `[T, B, H]` and the last c_t `[B, H]`.
 
-    Of inputs x_t W_x + b `[T, B, 4 H]`, of `keep` `[T, B, 1]`, 0 where an episode has ended and
-    otherwise 1, of the state `[B, H]` before, and of W_h `[H, 4 H]`.
+    Inputs are x_t W_x + b `[T, B, 4 H]`, and weights W_h `[H, 4 H]`. `keep` `[T, B, 1]` is 0 where
+    an episode has ended and otherwise 1. The state before is `[B, H]`.
     """
     steps, size = inputs.shape[0], weights.shape[0]
 
@@ -80,7 +80,7 @@ def _unroll(
     gates, old_cells, new_cells, outputs = (each.stack() for each in seen)  # [T, B, ...]
 
     def gradient(d_outputs: tf.Tensor, d_cell: tf.Tensor) -> tuple:
-        # Factors of all steps, so that few operations are left for each.
+        # These factors of all steps leave few operations for each step.
         i, f, g, o = tf.split(gates, 4, axis=2)
         squashed = tf.tanh(new_cells)
         through_output = o * (1.0 - squashed**2)

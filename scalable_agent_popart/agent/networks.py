@@ -1,8 +1,8 @@
 """Networks that turn observations into features (Espeholt et al., 2018, Figure 3).
 
-Torsos turn an image into 256 features, the instruction encoder words into 64. Convolutions, pooling
-and residual sums run in the torso's compute type, float32 or bfloat16; every weight is float32, and
-so is all else.
+Torsos turn an image into 256 features, and the instruction encoder turns words into 64.
+Convolutions, pooling and residual sums run in the torso's compute type, float32 or bfloat16. All
+weights and the rest are float32.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Convolution(snt.Module):
         With SAME padding h and w are H and W, with VALID H - kernel + 1 and W - kernel + 1.
         """
         self._create(inputs.shape[-1])
-        # Cast at every call, so that the gradients of several calls are added in float32.
+        # The cast at every call lets gradients of several calls be added in float32.
         weights = tf.cast(self.weights * input_scale, inputs.dtype)
         outputs = tf.nn.conv2d(inputs, weights, self._stride, self._padding)
         return _add_bias(outputs, tf.cast(self.bias, inputs.dtype))
@@ -40,7 +40,7 @@ class Convolution(snt.Module):
     @snt.once
     def _create(self, num_inputs: int) -> None:
         shape = (self._kernel, self._kernel, num_inputs, self._num_channels)
-        deviation = 1.0 / np.sqrt(np.prod(shape[:-1]))  # As Sonnet's.
+        deviation = 1.0 / np.sqrt(np.prod(shape[:-1]))  # The same as Sonnet's.
         weights = snt.initializers.TruncatedNormal(stddev=deviation)(shape, tf.float32)
         self.weights = tf.Variable(weights, name="weights")
         self.bias = tf.Variable(tf.zeros([self._num_channels]), name="bias")
@@ -73,7 +73,7 @@ class Torso(snt.Module):
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
         """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
-        # bfloat16 too holds bytes exactly: the first layer's few weights are scaled in place of
+        # bfloat16 also holds bytes exactly, so the first layer's few weights are scaled in place of
         # all the pixels.
         scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
         images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
@@ -123,7 +123,7 @@ class DeepTorso(Torso):
         hidden = images
         for convolution, first_block, second_block in self._sections:
             hidden = convolution(hidden, scale)
-            scale = 1.0  # Of the images alone.
+            scale = 1.0  # Only the images are scaled.
             hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
             hidden = second_block(first_block(hidden))
         return hidden
@@ -149,14 +149,14 @@ TORSOS: dict[str, Callable[[tf.DType, str], Torso]] = {"deep": DeepTorso, "shall
 
 
 class InstructionEncoder(snt.Module):
-    """Word embeddings of 20 features and an LSTM of 64, whose output after the last word counts."""
+    """Word embeddings of 20 features, and an LSTM of 64 read out after the last word."""
 
     def __init__(self) -> None:
         super().__init__()
         # Bucket 0 stands for the lack of a word and never reaches the output.
         self._embedding = snt.Embed(NUM_WORD_BUCKETS + 1, 20, densify_gradients=True)
         self._core = snt.LSTM(64)
-        # Creates the variables, which cannot be done within a loop.
+        # This creates the variables, which cannot be done within a loop.
         self._core(self._embedding(tf.zeros([1], tf.int32)), self._core.initial_state(1))
 
     def __call__(self, words: tf.Tensor) -> tf.Tensor:
@@ -169,7 +169,7 @@ class InstructionEncoder(snt.Module):
             has_word = (i < lengths)[:, tf.newaxis]  # [N, 1]
             return i + 1, tf.nest.map_structure(lambda a, b: tf.where(has_word, a, b), new, state)
 
-        _, state = tf.while_loop(  # As many steps as the longest of the instructions has words.
+        _, state = tf.while_loop(  # It takes as many steps as the longest instruction has words.
             lambda i, _: i < tf.reduce_max(lengths),
             read,
             (tf.constant(0), self._core.initial_state(tf.shape(words)[0])),

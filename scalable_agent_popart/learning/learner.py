@@ -43,8 +43,8 @@ class Hyperparameters:
 class Learner(snt.Module):
     """Owns the agent's weights, the value head, the optimiser and the frame count.
 
-    Of its variables, `frames` counts the environment frames learned from, and `num_updates` is the
-    version of the weights: copying another's weights counts, too.
+    The variable `frames` counts the environment frames learned from. `num_updates` is the version
+    of the weights, so copying another's weights counts, too.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Learner(snt.Module):
     ):
         """Creates every variable, so that they can be restored before the first update.
 
-        The value head has one head for all tasks, or one per task; `spec` is one environment's;
+        The value head has one head for all tasks, or one per task. `spec` is one environment's.
         `q_head` learns pixel control on the side. The gradient of a batch is the sum of those of
         `num_microbatches`, each of some of its rollouts. They are computed one after the other, so
         that memory holds the activations of only one. If statistics go first, they need all
@@ -89,7 +89,7 @@ class Learner(snt.Module):
         self._compiled_update = tf.function(
             self._update,
             input_signature=[rollouts.batch_spec(spec, settings.batch_size)],
-            autograph=False,  # Nothing to convert, and looking for it takes seconds.
+            autograph=False,  # There is nothing to convert, and looking for it takes seconds.
             jit_compile=settings.xla or None,
         )
         self._compiled_norms = tf.function(
@@ -99,14 +99,13 @@ class Learner(snt.Module):
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns what to log.
 
-        These are scalars, and of each head the largest of its targets in sigmas: see
-        `_largest_targets`.
+        These are scalars, and the largest target of each head in sigmas; see `_largest_targets`.
         """
         return self._compiled_update(batch)
 
     @property
     def num_traces(self) -> int:
-        """Counts the tracings of the update; one, unless something is wrong."""
+        """Counts the tracings of the update: one, unless something is wrong."""
         return self._compiled_update.experimental_get_tracing_count()
 
     def gradient_norms(
@@ -115,13 +114,13 @@ class Learner(snt.Module):
         """Measures, apart from the update, what each task adds to a batch's gradient.
 
         Losses are sums over rollouts, so the gradient g of a batch `[T + 1, B, ...]` to the agent's
-        weights is the sum of those of its tasks: g = sum_k g_k. Values count as they reach the
-        agent through layers that both share. They are scaled by the statistics as they are, also
-        where an update would change those first.
+        weights is the sum of those of its tasks: g = sum_k g_k. Values count because they reach the
+        agent through shared layers. The present statistics scale them, even if an update would
+        change the statistics first.
 
         Returns:
-          |g_k| before any clipping, by the names of the tasks in the batch: `policy_gradient_norm`
-          of the policy's loss alone, `total_gradient_norm` of what an update minimises.
+          |g_k| before any clipping, by the names of the tasks in the batch. `policy_gradient_norm`
+          is of the policy's loss alone, and `total_gradient_norm` of what an update minimises.
         """
         task_ids = batch.task_id.numpy()  # [B]
         norms: dict[str, dict[str, float]] = defaultdict(dict)
@@ -185,7 +184,7 @@ class Learner(snt.Module):
         return parts, targets, began, tape.gradient(parts["total_loss"], self._parameters)
 
     def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
-        """Computes the same, of one microbatch after the other."""
+        """Computes the same for one microbatch after the other."""
         results: list[tuple] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
@@ -202,10 +201,10 @@ class Learner(snt.Module):
     ) -> tuple[dict, tf.Tensor, tf.Tensor]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
 
-        If it `updates_statistics`, these targets update the statistics before they scale anything:
-        all of them if statistics go first, and otherwise those of tasks whose average they begin.
+        If it `updates_statistics`, targets update the statistics before these scale anything. If
+        statistics go first, these are all targets, and otherwise those that begin a task's average.
         Without that a task's first rewards would be learned from on their own scale. The last
-        result is the rollouts `[B]` that have been counted so.
+        result marks the rollouts `[B]` that were counted in this way.
         """
         settings, env_outputs = self._settings, batch.env_outputs
         # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
@@ -253,12 +252,12 @@ class Learner(snt.Module):
         return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs, began
 
     def _rewarded(self, batch: Rollout) -> tf.Tensor:
-        """Returns which rollouts `[B]` have a reward other than 0, as it is learned from."""
+        """Returns which rollouts `[B]` have a clipped reward other than 0."""
         rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
         return tf.reduce_any(rewards != 0, axis=0)
 
     def _largest_targets(self, batch: Rollout, targets: tf.Tensor) -> tf.Tensor:
-        """Returns each head's largest |G - mu| / sigma in the batch; negative where it has none."""
+        """Returns each head's largest |G - mu| / sigma in the batch; negative if it has none."""
         head_ids = self._head_ids(batch)
         shift, scale = self.head.statistics(head_ids)  # [B]
         sizes = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]

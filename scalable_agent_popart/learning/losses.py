@@ -1,7 +1,8 @@
 """The actor-critic losses, summed over batch and time as the published settings assume.
 
-Their gradients are equations 11 and 12 of Hessel et al. (2019); without PopArt mu = 0 and
-sigma = 1, and they are IMPALA's. Tensors are `[T, B]` unless said otherwise, every loss a scalar.
+Their gradients are equations 11 and 12 of Hessel et al. (2019). Without PopArt mu = 0 and
+sigma = 1, and they are IMPALA's. Tensors are `[T, B]` unless said otherwise, and every loss is a
+scalar.
 """
 
 import tensorflow as tf
@@ -11,10 +12,10 @@ import tensorflow_probability as tfp
 def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
     """Clips raw rewards `[...]` to those that the agent learns from; refuses an unknown clipping.
 
-    `abs_one`: clipped to [-1, 1]. `none`: as they are. `soft_asymmetric`: 5 tanh(r / 5), times 0.3
-    where negative, as in IMPALA's released code. `oar`, the optimistic asymmetric reward as the
-    papers write it: 0.3 min(tanh r, 0) + 5 max(tanh r, 0); the table in Hessel et al. (2019) has
-    the first sign the wrong way.
+    `abs_one` clips to [-1, 1], and `none` changes nothing. `soft_asymmetric` is 5 tanh(r / 5),
+    times 0.3 if negative, as in IMPALA's released code. `oar` is the papers' optimistic asymmetric
+    reward, 0.3 min(tanh r, 0) + 5 max(tanh r, 0). The table in Hessel et al. (2019) has the wrong
+    sign in the first term.
     """
     if clipping == "abs_one":
         return tf.clip_by_value(rewards, -1.0, 1.0)

@@ -9,7 +9,7 @@ learned by multi-step Q-learning from what the actors experience anyway:
   G_ij(t) = r_ij(t) + gamma G_ij(t + 1)           G_ij(T) = max_a Q_ij(x_T, a)
   loss    = sum over t, i, j of 1/2 (G_ij(t) - Q_ij(x_t, a_t))^2
 
-Nothing acts on these values; what they are for is the features that learning them makes.
+Nothing acts on these values; they are learned for the sake of the features.
 
 Choices that the paper leaves open:
 
@@ -18,10 +18,10 @@ Choices that the paper leaves open:
 * The loss is a sum over cells, as it is over time and batch. The paper does not give its weight.
   The default of `--pixel_control_cost`, 0.01, is ours; UNREAL sampled its own from 0.01 to 0.1 for
   Labyrinth, and from 0.0001 to 0.01 for Atari.
-* Where an episode ends, also by a lost life, gamma = 0. Where the next image belongs to another
-  game, its change is not the action's doing, and r = 0; after a lost life it is kept.
-* The grid is the largest with an even number of cells a side, at least 8. What is left over is cut
-  off at the margins, as in UNREAL: of 84x84 pixels the central 80x80 count.
+* If an episode ends, also by a lost life, gamma = 0. If the next image belongs to another game, its
+  change is not the action's doing, and r = 0; after a lost life it is kept.
+* The grid is the largest with an even number of cells per side, at least 8. The margins are cut
+  off, as in UNREAL: the central 80x80 of 84x84 pixels count.
 * The head's hidden layers are rectified, and its outputs are not.
 """
 
@@ -48,8 +48,8 @@ class QHead(snt.Module):
 
       Q_ij(x, a) = V_ij(x) + A_ij(x, a) - mean over all b of A_ij(x, b)
 
-    Of 72x96 pixels: 6x9x32, after 3x3 kernels 8x11x32, after 4x4 kernels with stride 2 18x24
-    values, and as many advantages of each action. In float32, whatever the torso's type.
+    For 72x96 pixels the shapes are 6x9x32, after 3x3 kernels 8x11x32, and after 4x4 kernels with
+    stride 2 18x24 values, and as many advantages of each action. All is float32.
     """
 
     def __init__(self, num_actions: int, height: int, width: int):
@@ -98,17 +98,17 @@ def cell_rewards(images: tf.Tensor, episode_ends: tf.Tensor) -> tf.Tensor:
     """Computes the pseudo-rewards r_ij `[T, B, rows, columns]` in [0, 1], without gradient.
 
     Entry t is what the action taken at step t has changed. Images are `[T + 1, B, height, width,
-    channels]` uint8; ends `[T + 1, B]` tell if an image is the first of another episode.
+    channels]` uint8; ends `[T + 1, B]` mark images that are the first of another episode.
     """
     steps, _, height, width, channels = images.shape
     rows, columns = grid_shape(height, width)
     top, left = (height - _CELL * rows) // 2, (width - _CELL * columns) // 2
     images = images[:, :, top : top + _CELL * rows, left : left + _CELL * columns]
-    # A difference of bytes, without their wrapping around below zero.
+    # A plain difference of bytes would wrap around below zero.
     changes = tf.maximum(images[1:], images[:-1]) - tf.minimum(images[1:], images[:-1])
     # [T, B, 4 rows, 4 columns, channels] -> [T, B, rows, 4, columns, 4 channels]
     cells = tf.reshape(changes, [steps - 1, -1, rows, _CELL, columns, _CELL * channels])
-    # In two steps, which reduce over neighbours and then over rows, in half the time of one.
+    # Reducing over neighbours and then over rows takes half the time of one reduction.
     by_row = tf.reduce_mean(tf.cast(cells, tf.float32), axis=5)  # [T, B, rows, 4, columns]
     rewards = tf.reduce_mean(by_row, axis=3) / 255.0
     return tf.where(episode_ends[1:, :, tf.newaxis, tf.newaxis], 0.0, rewards)
@@ -140,10 +140,10 @@ def loss(
 ) -> tf.Tensor:
     """Computes the loss of a batch of rollouts, a scalar.
 
-    The head learns from it, and so do the features `[T + 1, B, D]`, but for the last step's.
-    Actions a_t are `[T, B]`; the rest is as in `cell_rewards` and `q_targets`.
+    The head learns from it, and so do the features `[T + 1, B, D]` except the last step's. Actions
+    a_t are `[T, B]`; the rest is as in `cell_rewards` and `q_targets`.
     """
-    # Apart from the others, as no gradient is wanted through the last step's values.
+    # The last step's values are separate because no gradient may flow through them.
     bootstrap = max_values(q_head(features[-1:]))[0]  # [B, rows, columns]
     targets = q_targets(cell_rewards(images, episode_ends), discounts, bootstrap)
     predictions = action_values(q_head(features[:-1]), actions)

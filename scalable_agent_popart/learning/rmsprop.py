@@ -4,11 +4,11 @@
   mom <- momentum mom + learning_rate g / sqrt(ms + epsilon)
   w   <- w - mom
 
-Two things set it apart from the optimisers of Sonnet 2 and Keras: epsilon stands inside the
+It differs in two things from the optimisers of Sonnet 2 and Keras. Epsilon stands inside the
 root, and ms starts at one rather than zero, which keeps the first steps small.
 
-With momentum above zero a weight whose gradient is zero keeps moving, the value heads of tasks
-that are absent from a batch among them.
+With momentum above zero a weight whose gradient is zero keeps moving. So do the value heads of
+tasks that are absent from a batch.
 """
 
 from collections.abc import Sequence
