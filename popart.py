@@ -224,7 +224,7 @@ class ValueHead(snt.Module):
         if self.weights is None:
             return  # Never called: there are no outputs to preserve yet.
         new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
-        # In float64, and rounded once.
+        # It is computed in float64 and rounded once.
         weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
         bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
         present = tf.reduce_any(counted > 0, axis=0)  # [num_tasks]

@@ -49,11 +49,9 @@ def run_actor_job(config: Config) -> int | None:
     link = LearnerLink(locate, settings, name)
     weights = RemoteWeights(link, agent.trainable_variables)
     with StopOnSignal() as stop, contextlib.closing(link):
-        while weights.newest is None and not over.is_set() and stop.signal_number is None:
-            weights.refresh()
-            over.wait(_WAIT_SECONDS)
-        if weights.newest is None:
-            return stop.signal_number
+        while weights.latest().version < 0:
+            if over.wait(_WAIT_SECONDS) or stop.signal_number is not None:
+                return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
         sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
         # The random number keeps a job that is started again from playing the same again.
@@ -77,28 +75,24 @@ class RemoteWeights:
 
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable]):
         """Connects nowhere yet; weights have the variables' shapes and types."""
-        self.newest: Weights | None = None  # Received last.
+        self._newest = Weights(-1, [])
         self._link = link
         self._variables = variables
         self._lock = threading.Lock()
 
     def latest(self) -> Weights:
-        """Returns the newest weights, or without a learner those received last."""
-        with self._lock:
-            self.refresh()
-        assert self.newest is not None
-        return self.newest
+        """Returns the newest weights, or without a learner those received last.
 
-    def refresh(self) -> None:
-        """Fetches the learner's weights if they differ from those received last."""
-        found = self._link.weights(-1 if self.newest is None else self.newest.version)
-        if found is None:
-            return
-        tensors = [
-            tf.constant(np.frombuffer(data, own.dtype.as_numpy_dtype).reshape(own.shape))
-            for data, own in zip(found.variables, self._variables, strict=True)
-        ]
-        self.newest = Weights(found.version, tensors)
+        Their version is -1 before any were received.
+        """
+        with self._lock:
+            if (found := self._link.weights(self._newest.version)) is not None:
+                tensors = [
+                    tf.constant(np.frombuffer(data, own.dtype.as_numpy_dtype).reshape(own.shape))
+                    for data, own in zip(found.variables, self._variables, strict=True)
+                ]
+                self._newest = Weights(found.version, tensors)
+            return self._newest
 
 
 class RemoteQueue:

@@ -147,7 +147,7 @@ class LearnerLink:
                 self._back_off = _FIRST_BACK_OFF_SECONDS
             return self._connection
         except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
-            if isinstance(error, UserError) and exit_code(error) == FAILS_AGAIN:
+            if exit_code(error) == FAILS_AGAIN:
                 raise
             if time.monotonic() > self._next_warning:
                 self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS

@@ -118,7 +118,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             self._server.start()
 
     def finish(self) -> None:
-        """Tells actors that nothing is left to learn."""
+        """Announces to actors that nothing is left to learn."""
         self._finished = True
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         with self._lock:
             last = self._sessions.pop(request.session, request.number)
             again = not isinstance(last, int) or request.number <= last
-            self._sessions[request.session] = last if again else request.number  # As the newest.
+            self._sessions[request.session] = last if again else request.number  # Now the newest.
         if again:
             raise ValueError(f"sent request {request.number} again")
         return self._reader.read(request.leaves, request.count)

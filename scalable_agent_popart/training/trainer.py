@@ -195,7 +195,7 @@ def _learn(
             log.show_start("compiling the update")
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
-        measures = due and config.log_task_gradients  # With the weights before the update.
+        measures = due and config.log_task_gradients  # It uses the weights before the update.
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
         actors.publish(int(learner.num_updates))
