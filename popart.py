@@ -7,8 +7,8 @@ computes (equations 5 and 10)
     n_i(s) = w_i . f(s) + b_i            the normalised value, learned by gradient descent
     v_i(s) = sigma_i n_i(s) + mu_i       the unnormalised value, on the scale of the rewards
 
-and `update` moves the statistics towards the value targets G of a task's rollouts (equation 6),
-then rescales w and b so that every v_i(s) stays what it was (equations 9 and 13):
+`update` moves the statistics towards the value targets G of a task's rollouts (equation 6). Then
+it rescales w and b so that every v_i(s) stays what it was (equations 9 and 13):
 
     mu' = (1 - beta) mu + beta G         nu' = (1 - beta) nu + beta G^2
     sigma = sqrt(nu - mu^2), clipped

@@ -37,8 +37,8 @@ class Config(Settings):
     def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
         """Returns the configuration of a `record`, perhaps of an older version.
 
-        Settings that it lacks have their defaults, or what these were then. For the suite `own` of
-        the command see `suites.record`.
+        Settings that it lacks have their defaults, or what these were then. `suites.record`
+        explains `own`, the suite of the command.
         """
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version did not record what it chose.

@@ -183,7 +183,7 @@ class Settings:
     popart_start: str = CHECKPOINT.setting(
         "average",
         "PopArt's statistics begin as the plain average of a task's rollouts, until each of these "
-        "weighs less than the step size. Or they begin fixed at a shift of 0 and a scale of 1.",
+        "weighs less than the step size. If fixed, they begin at a shift of 0 and a scale of 1.",
         ("average", "fixed"),
         needs="use_popart",
         older="fixed",
@@ -247,7 +247,7 @@ class Settings:
         "is one.",
         Bounds(-1, 1),
     )
-    xla: bool = PROCESS.setting(False, "XLA compiles the learner's update. For GPUs.")
+    xla: bool = PROCESS.setting(False, "XLA compiles the learner's update, which is for GPUs.")
     population_size: int = CHECKPOINT.during("pbt", "test").setting(
         0, "Number of members.", Bounds(0)
     )

@@ -49,8 +49,8 @@ def run_actor(
     is that of a rollout's first step.
 
     While the sink is full, an environment waits with its whole rollout. Those that have handed over
-    fewer rollouts, perhaps after a slow reset, play meanwhile and have capacity of their own, so
-    that the learner sees every environment equally often.
+    fewer rollouts, perhaps after a slow reset, play meanwhile and have capacity of their own. So
+    the learner sees every environment equally often.
 
     The environments are closed on return. The clock has the stages `environment`, `queue`,
     `refresh` and `policy`.

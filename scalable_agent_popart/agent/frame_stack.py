@@ -1,15 +1,15 @@
 """The last four frames of a game, packed into one word per pixel.
 
 Environments, rollouts and the queue carry single frames; the agent keeps the stack as recurrent
-state. A byte is a pixel of one frame, the newest in the highest, so that a step is a shift, and
-reading the bytes in memory order gives the stack with the oldest first.
+state. A byte is a pixel of one frame, and the highest byte is the newest, so that a step is a
+shift. In memory the oldest frame comes first.
 """
 
 import numpy as np
 import tensorflow as tf
 
 NUM_FRAMES = 4  # A uint32 has four bytes.
-_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Where a frame's bits are in a word, newest first.
+_SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Places of frames in a word, the newest first.
 
 
 def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

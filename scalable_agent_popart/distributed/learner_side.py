@@ -141,7 +141,7 @@ class Publisher(Threads):
     def _show_newest(self) -> None:
         version, tensors = self._store.latest()
         arrays = [tensor.numpy() for tensor in tensors]
-        # No actor can act with weights that are not finite. Until the learner has noticed, actors
-        # keep the last ones.
+        # No actor can act with weights that are not finite. They keep the last ones until the
+        # learner has noticed.
         if all(np.isfinite(array).all() for array in arrays):
             self._port.publish(version, to_bytes(arrays))

@@ -41,7 +41,6 @@ _MAX_WEIGHTS_ON_THEIR_WAY = 16
 _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
 # The learner remembers so many sessions, and forgets those that have sent nothing for longest.
 _MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
-_Reason = tuple[grpc.StatusCode, str]  # Why a client was dropped.
 
 
 class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
@@ -70,7 +69,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
         # By session, the number of its last `Put`, or why its client was dropped.
-        self._sessions: OrderedDict[bytes, int | _Reason] = OrderedDict()
+        self._sessions: OrderedDict[bytes, int | tuple[grpc.StatusCode, str]] = OrderedDict()
         self._next_question = 0.0  # When the last of the pauses is over.
         self._weights = pb.WeightsReply(version=-1)  # There are none yet.
         self._finished = False
@@ -134,10 +133,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Passes on only requests that can be read, from clients that have shaken hands.
-
-        A client that was dropped since then gets the reason again.
-        """
+        """Passes on only readable requests, from clients that shook hands and were not dropped."""
         handler = continuation(details)
         if handler is None:
             return None
@@ -177,10 +173,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         return reply
 
     def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
-        """Returns the status; if asked to wait, as soon as there is capacity or after a moment.
-
-        So the next batch arrives soon after one was taken.
-        """
+        """Returns the status; if asked to wait, as soon as there is capacity or after a moment."""
         waited = self._wait(self._queue.free) if request.wait else None
         return self._status(waited is not None)
 

@@ -19,8 +19,8 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.settings import Settings
 
 
-# Not a `tf.Module`: what a run's flags decide is no part of its checkpoints. Population-based
-# training, which lets checkpoints decide, adds these variables to them itself.
+# This is no `tf.Module`, because flags decide and not checkpoints. Population-based training, which
+# lets checkpoints decide, adds these variables to them itself.
 @dataclass(frozen=True)
 class Hyperparameters:
     """Settings that may change while a run learns, as float32 scalar variables."""
@@ -207,8 +207,8 @@ class Learner(snt.Module):
         result marks the rollouts `[B]` that were counted in this way.
         """
         settings, env_outputs = self._settings, batch.env_outputs
-        # Row t of env_outputs and agent_outputs is what led to step t, so the transition from
-        # t to t + 1 has its action, reward and done in row t + 1.
+        # Row t of env_outputs and agent_outputs is what led to step t. So row t + 1 has the action,
+        # reward and done of the transition from t to t + 1.
         taken, led_to = tf.nest.map_structure(lambda t: t[1:], (batch.agent_outputs, env_outputs))
         unroll = self.agent.unroll(
             batch.agent_outputs.action, env_outputs, batch.agent_state, bootstrap=True

@@ -1,9 +1,9 @@
 """Pixel control: learning on the side how to change what is seen.
 
 An auxiliary task of Jaderberg et al. (2017, UNREAL), as Hessel et al. (2019) use it (appendix,
-"Pixel Control"). The image is split into cells of 4x4 pixels. Each cell (i, j) has a
-pseudo-reward, how much its pixels change from one step to the next, and action values of its own,
-learned by multi-step Q-learning from what the actors experience anyway:
+"Pixel Control"). The image is split into cells of 4x4 pixels. The pseudo-reward of a cell (i, j) is
+how much its pixels change from one step to the next. Each cell has its own action values, learned
+by multi-step Q-learning from what the actors experience anyway:
 
   r_ij(t) = mean over the cell of |x_{t+1} - x_t|
   G_ij(t) = r_ij(t) + gamma G_ij(t + 1)           G_ij(T) = max_a Q_ij(x_T, a)
@@ -48,8 +48,8 @@ class QHead(snt.Module):
 
       Q_ij(x, a) = V_ij(x) + A_ij(x, a) - mean over all b of A_ij(x, b)
 
-    For 72x96 pixels the shapes are 6x9x32, after 3x3 kernels 8x11x32, and after 4x4 kernels with
-    stride 2 18x24 values, and as many advantages of each action. All is float32.
+    From 72x96 pixels it makes 6x9x32, after 3x3 kernels 8x11x32, and after 4x4 kernels with stride
+    2 18x24 values, and as many advantages of each action. All is float32.
     """
 
     def __init__(self, num_actions: int, height: int, width: int):

@@ -23,7 +23,7 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     store = WeightStore(learned.trainable_variables, version=1)
     policy = Policy(acting, store, seed=0, num_environments=1)
     before = [variable.numpy() for variable in learned.trainable_variables]
-    for variable in learned.trainable_variables:  # In place, as the learner changes them.
+    for variable in learned.trainable_variables:  # The learner changes them in place, too.
         unused = tf.Variable(tf.ones_like(variable))
         tf.raw_ops.ResourceApplyRMSProp(
             var=variable.handle,

@@ -46,7 +46,7 @@ def test_an_agent_that_stacks_frames_sees_what_one_that_is_given_stacks_sees() -
     stacking = Agent(NUM_ACTIONS, "shallow", use_lstm=True, stacked_frame=FRAME)
     given = Agent(NUM_ACTIONS, "shallow", use_lstm=True)
     actions, env_outputs = make_inputs(8, 2, FRAME.shape)
-    # A lost life restarts the LSTM beside a stack that goes on; a game's end restarts both.
+    # A lost life restarts the LSTM but not the stack; a game's end restarts both.
     env_outputs = with_game_over(with_done(env_outputs, (5, 1), (0, 1)), (3, 0), (6, 0))
     state = random_state(2, use_lstm=True, stacks=True)
     ends = env_outputs.info.episode_end
@@ -144,7 +144,7 @@ def unroll_and_differentiate(
 def test_neither_parts_nor_a_bootstrap_step_change_outputs_or_gradients(
     num_parts: int, use_lstm: bool, stacks: bool, bootstrap: bool
 ) -> None:
-    kind = (use_lstm, stacks, slice(-1))  # As of the learner's losses.
+    kind = (use_lstm, stacks, slice(-1))  # The same as in the learner's losses.
     whole, gradients = unroll_and_differentiate(1, *kind, bootstrap=False)
     in_parts, others = unroll_and_differentiate(num_parts, *kind, bootstrap=bootstrap)
     assert_close(in_parts.policy_logits, whole.policy_logits)

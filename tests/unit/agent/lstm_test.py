@@ -22,7 +22,7 @@ def test_outputs_states_and_gradients_are_those_of_an_lstm_that_is_reset(steps: 
     inputs, done = normal(steps, batch_size, num_inputs), rng.uniform(size=(steps, 3)) < 0.3
     done[0], done[-1] = (False, True, False), (False, True, True)
     state = snt.LSTMState(normal(batch_size, _SIZE), normal(batch_size, _SIZE))
-    weights = normal(steps + 2, batch_size, _SIZE)  # Of every number in a sum.
+    weights = normal(steps + 2, batch_size, _SIZE)  # They weight every number in a sum.
     lstm = ResettingLSTM(_SIZE, name="core")
     lstm(inputs, done, state)
     lstm._lstm.b.assign(rng.normal(size=4 * _SIZE))

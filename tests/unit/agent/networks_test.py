@@ -74,7 +74,7 @@ def test_weights_start_as_a_truncated_normal_of_the_inputs_number_and_biases_at_
     convolution = Convolution(64, kernel=8, name="convolution")
     convolution(tf.zeros([1, 8, 8, 64]))
     assert not convolution.bias.numpy().any()
-    weights = np.float64(convolution.weights) * np.sqrt(8 * 8 * 64)  # Of deviation 1, cut at 2.
+    weights = np.float64(convolution.weights) * np.sqrt(8 * 8 * 64)  # Deviation 1, cut at 2.
     assert 1.99 < np.abs(weights).max() <= 2.0 + EPS
     assert (abs(weights.mean()), weights.std()) == pytest.approx((0.0, 0.8796), abs=0.008)
 
@@ -132,7 +132,7 @@ def test_a_torso_in_bfloat16_is_near_the_one_in_float32(name: str) -> None:
 @pytest.mark.parametrize("name", TORSOS)
 @pytest.mark.parametrize(
     ("shape", "flat"),
-    # Of the last layer of 32 channels: 84 / 8 and 10 / 8, 5 / 8, each rounded up.
+    # The last layer has 32 channels: 84 / 8 and 10 / 8, 5 / 8, each rounded up.
     [((84, 84, 4), 11 * 11 * 32), ((10, 5, 3), 2 * 1 * 32)],
 )
 def test_torsos_have_the_layers_of_the_paper(name: str, shape: tuple[int, ...], flat: int) -> None:

@@ -1,4 +1,4 @@
-"""Actor jobs beside a learner: started, started again where they die, and ended."""
+"""Actor jobs that a learner starts: they are started again when they die, and ended."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
         assert b"PRIVATE KEY" in keys.load(place, role).private_key
     with pytest.raises(FileNotFoundError):
         keys.load(tmp_path / "other", keys.ACTOR)
-    (place / "learner.crt").unlink()  # As where only the actor jobs' part is.
+    (place / "learner.crt").unlink()  # A job may have only the actor jobs' part.
     with pytest.raises(UserError, match=r"learner.crt is missing: give the learner"):
         keys.load(place, keys.LEARNER)
 
@@ -64,7 +64,7 @@ def test_keys_are_the_users_own_or_roots(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(keys, "os", SimpleNamespace(fstat=fstat, geteuid=lambda: 1000))
         keys.load(place, keys.ACTOR)
 
-    load_as_user_1000(owner=0)  # As in a Secret that Kubernetes has mounted.
+    load_as_user_1000(owner=0)  # Kubernetes mounts a Secret like that.
     for owner, refusal in ((1000, "actor.key is open to other"), (1001, "belongs to another user")):
         with pytest.raises(UserError, match=refusal):
             load_as_user_1000(owner)

@@ -107,9 +107,9 @@ def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
             expected[version] = weights()
             actors.publish(version)
             wait_until(lambda: len(port.shown) == 2)
-        variables[0].assign_add(tf.ones_like(variables[0]))  # Not to be seen yet.
+        variables[0].assign_add(tf.ones_like(variables[0]))  # Nobody may see this yet.
         learner.frames.assign(10**12)
-        actors.threads.stop()  # As leaving does, and surely before the first are shown.
+        actors.threads.stop()  # Leaving does so, too, but perhaps later.
         port.free.set()
     assert list(dict.fromkeys(port.shown))[1:] == [(1, expected[1]), (3, expected[3])]
     assert port.finished_after == len(port.shown), "actors are sent away with the newest"

@@ -321,7 +321,7 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
         keys.make(tmp_path / "other")
         run_keys = keys.load(run.keys, keys.ACTOR)
         own = keys.load(tmp_path / "other", keys.ACTOR)
-        if stranger == "learner's":  # Which proves no actor job, for all that it is the run's.
+        if stranger == "learner's":  # It is of the same run, but no actor job's.
             own = keys.load(run.keys, keys.LEARNER)
         channel = link_module.open_channel(port.address, own._replace(authority=run_keys.authority))
     with channel, pytest.raises(grpc.RpcError) as refused:
@@ -509,7 +509,7 @@ def test_a_loopback_address_is_open_to_its_own_machine_only(
 ) -> None:
     port = run.open(f"{host}:0")
     port.publish(0, [])
-    # Like any other interface's, this address is not the one that was asked for.
+    # This address stands for another interface than the one that was asked for.
     with socket.socket() as other:
         number = int(port.address.rpartition(":")[2])
         assert (other.connect_ex(("127.0.0.2", number)) == 0) == reached

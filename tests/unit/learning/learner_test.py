@@ -32,7 +32,7 @@ _MULTI_HEAD = {"normalise": False, "use_lstm": True}
 _STATISTICS_FIRST = {"popart_order": "statistics_first"}
 _AVERAGE = {"start": "average"}
 _PIXEL_CONTROL = {"controls_pixels": True}
-_IN_TURN = {"num_microbatches": 3}  # Of two, one and one rollouts.
+_IN_TURN = {"num_microbatches": 3}  # They have two, one and one rollouts.
 _CLIPPED = {
     "max_grad_norm": 1000.0,
     "reward_clipping": "abs_one",
@@ -175,7 +175,7 @@ def test_gradients_are_clipped_by_their_global_norm() -> None:
     for limit in (1000.0, 0.5):
         restore(learner.variables, before)
         learner.hyperparameters.assign({"max_grad_norm": limit})
-        # Of all but the value head, which PopArt rescales.
+        # The value head is left out, since PopArt rescales it.
         old = snapshot(learner.agent.trainable_variables)
         norm = float(learner.update(make_batch())["gradient_norm"])
         new = snapshot(learner.agent.trainable_variables)

@@ -106,7 +106,7 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
         dealt = factory.deal_tasks(num_actors, num_tasks, num_threads)
         assert len(dealt) == num_threads
         assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-        for tasks in dealt:  # As mixed as its size allows.
+        for tasks in dealt:  # Its tasks are as mixed as its size allows.
             assert len(set(tasks)) >= min(len(tasks), num_tasks // num_threads)
     for num_actors, num_tasks, num_jobs in ((12, 5, 1), (10, 57, 40), (57, 57, 3), (3, 5, 7)):
         jobs = [
