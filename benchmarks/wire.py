@@ -28,6 +28,7 @@ tensorflow_import.import_quietly()
 import tensorflow as tf
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
@@ -53,7 +54,7 @@ def _link(address: str, directory: Path) -> LearnerLink:
 
 
 @contextlib.contextmanager
-def _port(weights: bytes = b"") -> Iterator[tuple[LearnerPort, RolloutQueue, Path]]:
+def _port(weight_bytes: int = 0) -> Iterator[tuple[LearnerPort, RolloutQueue, Path]]:
     """Opens a port on loopback in front of a queue of one batch, and makes keys for it."""
     config = _config()
     spec = factory.make_rollout_spec(config)
@@ -63,7 +64,7 @@ def _port(weights: bytes = b"") -> Iterator[tuple[LearnerPort, RolloutQueue, Pat
         own = keys.load(directory, keys.LEARNER)
         num_tasks = len(config.suite.tasks)
         port = LearnerPort("127.0.0.1:0", spec, num_tasks, queue, _HANDSHAKE, own)
-        port.publish(0, [weights])
+        port.publish(Weights(0, [tf.zeros([weight_bytes], tf.uint8)]))
         try:
             yield port, queue, directory
         finally:
@@ -89,7 +90,7 @@ def fetch(num_clients: int) -> float:
     """Measures the bytes of weights per second that threads, each with a connection, fetch."""
     connected = threading.Barrier(num_clients)
     with (
-        _port(bytes(_WEIGHT_BYTES)) as (port, _, directory),
+        _port(_WEIGHT_BYTES) as (port, _, directory),
         ThreadPoolExecutor(num_clients) as clients,
     ):
 

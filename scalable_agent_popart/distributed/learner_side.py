@@ -5,11 +5,8 @@ its queue and weights.
 """
 
 import contextlib
-import threading
 import time
 from typing import Self
-
-import numpy as np
 
 from scalable_agent_popart.acting.policy import WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
@@ -18,12 +15,10 @@ from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.distributed.handshake import handshake
 from scalable_agent_popart.distributed.port import LearnerPort
-from scalable_agent_popart.distributed.wire import to_bytes
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.directory import RunDirectory
-from scalable_agent_popart.system.threads import Threads
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.trainer import Parts
 
@@ -53,15 +48,14 @@ class RemoteParts(Parts):
 
 
 class RemoteActors(Actors):
-    """Actor jobs as the learner sees them; weights are shown to them on entering."""
-
-    threads: "Publisher"
+    """Actor jobs as the learner sees them, which are let in on entering."""
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         """Opens the port; raises UserError if it is taken."""
         self._config = config
         self._learner = learner
         self._directory = RunDirectory(config.logdir)
+        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
         queue = RolloutQueue(spec, config.batch_size)
         self._port = LearnerPort(
             config.learner_address or _ANY_LOOPBACK_PORT,
@@ -72,10 +66,11 @@ class RemoteActors(Actors):
             keys.load(keys.directory_of(config), keys.LEARNER),
         )
         self._jobs = ActorProcesses(config, self._port.address)
-        super().__init__(queue, config.batch_size, Publisher(self._port, learner))
+        super().__init__(queue, config.batch_size)
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._port.publish(self._store.latest())
         self._directory.record_learner(self._port.address)
         self._jobs.start()
         return self
@@ -90,7 +85,6 @@ class RemoteActors(Actors):
                 stack.callback(time.sleep, _FAREWELL_SECONDS)
                 stack.callback(self.feed.close)
             stack.callback(self._jobs.close, finished)
-            self.threads.close()  # It shows the newest weights before it ends.
             if finished:
                 self._port.finish()
                 self._directory.record_learner(self._port.address, int(self._learner.frames))
@@ -104,44 +98,5 @@ class RemoteActors(Actors):
         return "waiting for rollouts of actor jobs"
 
     def publish(self, version: int) -> None:
-        self.threads.publish(version)
-
-
-class Publisher(Threads):
-    """A thread that shows actor jobs the newest weights, so that the learner need not wait."""
-
-    def __init__(self, port: LearnerPort, learner: Learner):
-        super().__init__()
-        self._port = port
-        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
-        self._wake_up = threading.Event()
-        self._stopping = False
-
-    def start(self) -> None:
-        self._show_newest()  # No actor is let in before.
-        self.start_thread("weights", self._work)
-
-    def publish(self, version: int) -> None:
-        """Shows the learner's present weights soon, unless newer ones come first."""
         self._store.publish(version)
-        self._wake_up.set()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._wake_up.set()
-
-    def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            self._wake_up.wait()
-            self._wake_up.clear()
-            stopping = self._stopping  # Read first, so that the last weights are not missed.
-            self._show_newest()
-
-    def _show_newest(self) -> None:
-        version, tensors = self._store.latest()
-        arrays = [tensor.numpy() for tensor in tensors]
-        # No actor can act with weights that are not finite. They keep the last ones until the
-        # learner has noticed.
-        if all(np.isfinite(array).all() for array in arrays):
-            self._port.publish(version, to_bytes(arrays))
+        self._port.publish(self._store.latest())

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -21,12 +21,13 @@ from absl import logging
 from google.protobuf.message import DecodeError, Message
 from grpc import ServicerContext as Context
 
+from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed import learner_pb2_grpc
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import Keys
-from scalable_agent_popart.distributed.wire import RolloutReader
+from scalable_agent_popart.distributed.wire import RolloutReader, to_bytes
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
@@ -71,7 +72,11 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         # By session, the number of its last `Put`, or why its client was dropped.
         self._sessions: OrderedDict[bytes, int | tuple[grpc.StatusCode, str]] = OrderedDict()
         self._next_question = 0.0  # When the last of the pauses is over.
-        self._weights = pb.WeightsReply(version=-1)  # There are none yet.
+        self._newest = self._copied = Weights(-1, [])  # There are none yet.
+        self._weights = pb.WeightsReply(
+            version=-1
+        )  # These are `_copied`, unless that is not finite.
+        self._copying = threading.Lock()
         self._finished = False
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
@@ -109,10 +114,10 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
             "another, or 0 for any that is free"
         )
 
-    def publish(self, version: int, variables: Sequence[bytes]) -> None:
-        """Shows weights, the bytes of each variable; the first call lets actors in."""
-        first = self._weights.version < 0
-        self._weights = pb.WeightsReply(version=version, variables=variables)
+    def publish(self, weights: Weights) -> None:
+        """Shows weights, which are copied when an actor asks; the first call lets actors in."""
+        first = self._newest.version < 0
+        self._newest = weights
         if first:
             self._server.start()
 
@@ -126,7 +131,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._pool.shutdown()
 
     def raise_error(self) -> None:
-        """Raises the exception of a thread that put rollouts into the queue, if there was one."""
+        """Raises the learner's own error in a thread of the port, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -182,13 +187,32 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
 
         While many answers are on their way, a client keeps the weights that it has.
         """
-        weights = self._weights
-        known = weights.version == request.known_version
-        if known or not self._may_send.acquire(blocking=False):
+        weights = self._copy_newest()
+        nothing_new = weights.version in (-1, request.known_version)
+        if nothing_new or not self._may_send.acquire(blocking=False):
             return pb.WeightsReply(version=request.known_version)
         if not context.add_callback(self._may_send.release):  # The client is gone already.
             self._may_send.release()
         return weights
+
+    def _copy_newest(self) -> pb.WeightsReply:
+        """Returns the newest weights, or older ones while another thread copies them."""
+        if self._newest is not self._copied and self._copying.acquire(blocking=False):
+            try:
+                newest = self._newest
+                arrays = [tensor.numpy() for tensor in newest.tensors]
+                # No actor can act with weights that are not finite. They keep the last ones until
+                # the learner has noticed.
+                if all(np.isfinite(array).all() for array in arrays):
+                    variables = to_bytes(arrays)
+                    self._weights = pb.WeightsReply(version=newest.version, variables=variables)
+                self._copied = newest
+            except BaseException as error:
+                self._error = error
+                raise
+            finally:
+                self._copying.release()
+        return self._weights
 
     def Put(self, request: pb.PutRequest, context: Context) -> pb.StatusReply:
         """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
@@ -245,7 +269,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         return pb.StatusReply(
             taken=taken,
             free=free,
-            version=self._weights.version,
+            version=self._newest.version,
             finished=self._finished,
             pause=0.0 if free or self._finished else self._pause(waited),
         )

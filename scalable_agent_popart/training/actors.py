@@ -16,25 +16,29 @@ class Actors(contextlib.AbstractContextManager):
     Entering starts its threads. Leaving ends them, and raises what one of them has raised.
     """
 
-    def __init__(self, source: RolloutQueue, batch_size: int, threads: Threads):
-        self.feed = BatchFeed(source, batch_size)
-        self.threads = threads
+    def __init__(self, queue: RolloutQueue, batch_size: int, *threads: Threads):
+        self.feed = BatchFeed(queue, batch_size)
+        self._threads = (*threads, self.feed)
 
     def __enter__(self) -> Self:
-        self.threads.start()
-        self.feed.start()
+        for each in self._threads:
+            each.start()
         return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
-        self.feed.close()
-        self.threads.close()
+        for each in reversed(self._threads):
+            each.close()
         if exception_type is None:
-            self.threads.raise_error()
-            self.feed.raise_error()
+            self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raises what a thread has raised, if one has."""
+        for each in self._threads:
+            each.raise_error()
 
     def next_batch(self) -> Rollout | None:
         """Returns the next batch `[T + 1, B, ...]`, or None; raises what a thread has raised."""
-        self.threads.raise_error()
+        self.raise_error()
         return self.feed.next_batch()
 
     @abc.abstractmethod

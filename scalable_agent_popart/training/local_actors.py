@@ -21,8 +21,6 @@ from scalable_agent_popart.training.actors import Actors
 class LocalActors(Actors):
     """Actor threads of the learner's own process."""
 
-    threads: "ActorThreads"
-
     def __init__(
         self,
         config: Config,
@@ -37,8 +35,8 @@ class LocalActors(Actors):
         # The version keeps a resumed run from replaying its past.
         seed = np.random.SeedSequence([config.seed, version])
         ends = [(self._store, self.rollout_queue)] * factory.num_actor_threads(config)
-        threads = ActorThreads(config, spec, ends, seed, policies)
-        super().__init__(self.rollout_queue, config.batch_size, threads)
+        self.threads = ActorThreads(config, spec, ends, seed, policies)
+        super().__init__(self.rollout_queue, config.batch_size, self.threads)
 
     def describe_start(self) -> str:
         policies = list(self.threads.policies.values())  # Threads may be adding some.

@@ -9,18 +9,17 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
 from scalable_agent_popart.distributed.handshake import differences, handshake
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply, WeightsReply
-from scalable_agent_popart.distributed.learner_side import RemoteActors, RemoteParts
+from scalable_agent_popart.distributed.learner_side import RemoteParts
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
-from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 
 
 def flags(**given: object) -> Config:
@@ -46,22 +45,16 @@ def test_actor_jobs_need_an_address_and_a_number() -> None:
 
 
 class FakePort:
-    """Keeps the weights it is to show, and takes as long for it as it is told to."""
+    """Keeps the weights that it is to show."""
 
     address = "localhost:1"
 
     def __init__(self, *_: object) -> None:
-        self.shown: list[tuple[int, bytes]] = []
+        self.shown: list[Weights] = []
         self.finished_after: int | None = None
-        self.free = threading.Event()
-        self.free.set()
-        self.error: Exception | None = None
 
-    def publish(self, version: int, variables: list[bytes]) -> None:
-        self.shown.append((version, b"".join(variables)))
-        self.free.wait(DEADLINE_SECONDS)
-        if self.error is not None:
-            raise self.error
+    def publish(self, weights: Weights) -> None:
+        self.shown.append(weights)
 
     def finish(self) -> None:
         self.finished_after = len(self.shown)
@@ -73,69 +66,33 @@ class FakePort:
         pass
 
 
-LearnerSide = tuple[Learner, FakePort, RemoteActors]
-
-
-@pytest.fixture
-def learner_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LearnerSide:
+def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(learner_module, "LearnerPort", FakePort)
     monkeypatch.setattr(learner_module, "_FAREWELL_SECONDS", 0.0)
     config = flags(learner_address="localhost:1", batch_size=4, logdir=str(tmp_path / "run"))
     (tmp_path / "run").mkdir()
     spec = factory.make_rollout_spec(config)
-    learner = factory.make_learner(config, spec)
-    RemoteParts().prepare(config)
-    actors = RemoteActors(config, spec, learner)
-    return learner, actors._port, actors  # type: ignore[return-value]
-
-
-def test_the_learner_does_not_wait_for_its_weights_to_be_shown(
-    learner_side: LearnerSide,
-) -> None:
-    learner, port, actors = learner_side
+    learner, parts = factory.make_learner(config, spec), RemoteParts()
+    parts.prepare(config)
+    actors = parts.make_actors(config, spec, learner)
+    port: FakePort = actors._port  # type: ignore[attr-defined]
     variables = learner.agent.trainable_variables
-
-    def weights() -> bytes:
-        return b"".join(v.numpy().tobytes() for v in variables)
-
+    expected = [variables[0].numpy()]
     with actors:
-        assert port.shown == [(0, weights())], "shown before anyone is let in"
-        port.free.clear()
-        expected = {}
-        for version in (1, 2, 3):
+        assert [weights.version for weights in port.shown] == [0], "before any job is started"
+        for version in (1, 2):
             variables[0].assign_add(tf.ones_like(variables[0]))
-            expected[version] = weights()
+            expected.append(variables[0].numpy())
             actors.publish(version)
-            wait_until(lambda: len(port.shown) == 2)
         variables[0].assign_add(tf.ones_like(variables[0]))  # Nobody may see this yet.
         learner.frames.assign(10**12)
-        actors.threads.stop()  # Leaving does so, too, but perhaps later.
-        port.free.set()
-    assert list(dict.fromkeys(port.shown))[1:] == [(1, expected[1]), (3, expected[3])]
-    assert port.finished_after == len(port.shown), "actors are sent away with the newest"
-
-
-def test_actors_never_see_weights_that_are_not_finite(learner_side: LearnerSide) -> None:
-    learner, port, actors = learner_side
-    with actors:
-        for version, number in ((1, np.nan), (2, 1.0)):
-            learner.agent.trainable_variables[0].assign_add(
-                tf.fill(learner.agent.trainable_variables[0].shape, number)
-            )
-            actors.publish(version)
-        actors.threads.stop()
-    assert {version for version, _ in port.shown} == {0}
-
-
-def test_an_error_while_weights_are_shown_reaches_the_learner(
-    learner_side: LearnerSide,
-) -> None:
-    _, port, actors = learner_side
-    with pytest.raises(ZeroDivisionError, match="while weights are shown"), actors:  # noqa: PT012
-        port.error = ZeroDivisionError("while weights are shown")
-        actors.publish(1)
-        while True:
-            assert actors.next_batch() is None
+    assert [weights.version for weights in port.shown] == [0, 1, 2]
+    for weights, first in zip(port.shown, expected, strict=True):
+        np.testing.assert_array_equal(weights.tensors[0], first)
+        assert len(weights.tensors) == len(variables)
+    assert port.finished_after == 3
 
 
 class FakeLink:

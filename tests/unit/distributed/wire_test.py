@@ -18,6 +18,7 @@ import tree
 
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
+from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import handshake, keys, learner_pb2_grpc, wire
 from scalable_agent_popart.distributed import link as link_module
@@ -51,6 +52,26 @@ def marked(count: int, mark: int) -> Rollout:
 def weights(link: LearnerLink, known: int = -1) -> tuple[int, list[bytes]] | None:
     reply = link.weights(known)
     return None if reply is None else (reply.version, list(reply.variables))
+
+
+def shown(version: int, *variables: bytes) -> Weights:
+    """Weights whose variables have these bytes."""
+    return Weights(version, [tf.constant(np.frombuffer(own, np.uint8)) for own in variables])
+
+
+class SlowTensor:
+    """A variable's value that a thread may copy only when it is allowed to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked, self.may_copy = threading.Event(), threading.Event()
+        self._error = error
+
+    def numpy(self) -> np.ndarray:
+        self.asked.set()
+        assert self.may_copy.wait(DEADLINE_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return np.ones(1, np.float32)
 
 
 class Wire:
@@ -97,10 +118,10 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     port, link = run.open(), run.link()
     assert link.status() is link.weights() is None, "nobody is let in before there are weights"
     assert link.put(marked(1, 0)) is None
-    port.publish(3, [b"older weights"])
+    port.publish(shown(3, b"older weights"))
     wait_until(lambda: link.status() is not None)
     assert link.status() == StatusReply(free=8, version=3)
-    port.publish(4, [b"weights", b"of two variables"])
+    port.publish(shown(4, b"weights", b"of two variables"))
     assert weights(link, 3) == (4, [b"weights", b"of two variables"])
     assert link.weights(4) is None, "they are known"
     assert link.put(marked(3, 1)) == StatusReply(taken=3, free=5, version=4)
@@ -114,6 +135,46 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     assert run.queue.fill() == 0
     port.finish()
     assert link.status() == StatusReply(free=8, version=4, finished=True)
+
+
+def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
+    port, link = run.open(), run.link()
+    numbers = (np.nan, 1.0, np.inf, 2.0)
+    found = []
+    for version, number in enumerate(numbers):
+        port.publish(Weights(version, [tf.constant([0.0, number])]))
+        wait_until(lambda: link.status() is not None)
+        found.append(weights(link))
+    one, two = (np.array([0.0, number], np.float32).tobytes() for number in (1.0, 2.0))
+    assert found == [None, (1, [one]), (1, [one]), (3, [two])]
+    assert link.weights(3) is None
+
+
+def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
+    port, link, other = run.open(), run.link(), run.link()
+    for version, older in ((1, None), (2, 1)):
+        port.publish(Weights(version, [slow := SlowTensor()]))  # type: ignore[list-item]
+        wait_until(lambda: link.status() is not None and other.status() is not None)
+        found: list[tuple[int, list[bytes]] | None] = []
+        asks = threading.Thread(target=lambda found=found: found.append(weights(link)))
+        asks.start()
+        assert slow.asked.wait(DEADLINE_SECONDS)
+        reply = other.weights(7)  # It has weights of an earlier learner.
+        assert (reply and reply.version) == older
+        slow.may_copy.set()
+        asks.join(DEADLINE_SECONDS)
+        assert found == [(version, [np.ones(1, np.float32).tobytes()])]
+
+
+def test_an_error_while_weights_are_copied_reaches_the_learner(run: Wire) -> None:
+    port, link, slow = run.open(), run.link(), SlowTensor(ZeroDivisionError())
+    slow.may_copy.set()
+    port.publish(Weights(0, [slow]))  # type: ignore[list-item]
+    wait_until(lambda: link.status() is not None)
+    port.raise_error()
+    assert link.weights() is None
+    with pytest.raises(ZeroDivisionError):
+        port.raise_error()
 
 
 def test_bytes_are_read_as_they_were_laid_out() -> None:
@@ -131,11 +192,11 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
 def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wire) -> None:
     link = run.link()
     first = run.open()
-    first.publish(1, [b"first"])
+    first.publish(shown(1, b"first"))
     wait_until(lambda: link.status() is not None)
     first.close()
     assert link.put(marked(1, 0)) is None, "lost with the learner"
-    run.open().publish(2, [b"second"])
+    run.open().publish(shown(2, b"second"))
     wait_until(lambda: weights(link) == (2, [b"second"]))
     assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7, version=2)
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
@@ -144,10 +205,12 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
 def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> None:
     link = run.link()
     first = run.open()
-    first.publish(1, [b"first"])
+    first.publish(shown(1, b"first"))
     wait_until(lambda: link.status() is not None)
     first.close()
-    run.open(first.address, {"--network": "deep", "--new_flag": "1"}).publish(2, [b"other shapes"])
+    run.open(first.address, {"--network": "deep", "--new_flag": "1"}).publish(
+        shown(2, b"other shapes")
+    )
     with pytest.raises(UserError, match=r"--network is deep .* --new_flag is 1 at the learner and"):
         wait_until(lambda: link.weights() is not None)
 
@@ -155,7 +218,7 @@ def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> 
 def test_a_link_that_waits_learns_of_capacity_at_once(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     link = run.link()
     wait_until(lambda: link.put(marked(8, 1)) is not None)
     assert link.status(0.1) == StatusReply()
@@ -173,7 +236,7 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
 def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     links = [run.link() for _ in range(7)]
     wait_until(lambda: links[0].put(marked(7, 1)) is not None)
     assert links[0].status() == StatusReply(free=1)
@@ -245,7 +308,7 @@ def test_an_error_of_the_queue_reaches_the_learner(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, link = run.open(), run.link()
-    port.publish(0, [])
+    port.publish(shown(0))
     monkeypatch.setattr(run.queue, "put_leaves", lambda leaves: 1 / 0)
     wait_until(lambda: link.status() is not None)
     port.raise_error()
@@ -255,7 +318,7 @@ def test_an_error_of_the_queue_reaches_the_learner(
 
 
 def test_differences_are_refused_on_both_sides(run: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     other = run.link("actor job 7", handshake={"--network": "deep"})
     difference = "--network is shallow at the learner and deep at actor job 7"
     with pytest.raises(UserError, match=difference):
@@ -275,7 +338,7 @@ def test_many_differences_make_a_short_line() -> None:
 
 def test_a_handshake_has_room_for_thousands_of_tasks(run: Wire) -> None:
     tasks = {f"task {i}": f"contributed/levels/level_number_{i}" for i in range(5000)}
-    run.open(handshake=tasks).publish(0, [])
+    run.open(handshake=tasks).publish(shown(0))
     wait_until(lambda: run.link(handshake=tasks).status() is not None)
     other = {**tasks, "task 4998": tasks["task 4999"], "task 4999": tasks["task 4998"]}
     with pytest.raises(UserError, match=r"task 4998 is .*_4998 at the learner and .*_4999 at"):
@@ -294,7 +357,7 @@ def test_files_that_cannot_be_read_for_a_moment_are_waited_for(
 ) -> None:
     if isinstance(error, UserError):
         error.__cause__ = OSError(errno.ESTALE, "Stale file handle")
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     link = run.link()
     locate = link._locate
 
@@ -313,7 +376,7 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
     run: Wire, tmp_path: Path, stranger: str
 ) -> None:
     port = run.open()
-    port.publish(0, [b"secret"])
+    port.publish(shown(0, b"secret"))
     assert weights(run.link()) == (0, [b"secret"])
     if stranger == "plain":
         channel = grpc.insecure_channel(port.address)
@@ -333,9 +396,9 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None
     own = keys.load(run.keys, keys.ACTOR)
     port = LearnerPort("127.0.0.1:0", SPEC, NUM_TASKS, RolloutQueue(SPEC, 8), HANDSHAKE, own)
     run.ports.append(port)
-    port.publish(0, [b"weights of a stranger"])
+    port.publish(shown(0, b"weights of a stranger"))
     assert run.link().weights() is None
-    run.open().publish(0, [b"weights"])
+    run.open().publish(shown(0, b"weights"))
     assert weights(run.link()) == (0, [b"weights"])
 
 
@@ -345,7 +408,7 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None
     ids=lambda m: type(m).__name__,
 )
 def test_nothing_is_answered_before_a_handshake(run: Wire, message: Any) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     method = type(message).__name__.removesuffix("Request")
     with run.channel() as channel, pytest.raises(grpc.RpcError) as refused:
         getattr(LearnerStub(channel), method)(message, timeout=20)
@@ -355,7 +418,7 @@ def test_nothing_is_answered_before_a_handshake(run: Wire, message: Any) -> None
 def test_a_job_that_the_learner_does_not_understand_is_told_so(
     run: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     link, path = run.link(), "/popart_impala.Learner/Handshake"
 
     def stub(channel: grpc.Channel) -> SimpleNamespace:
@@ -371,7 +434,7 @@ def test_a_job_that_the_learner_does_not_understand_is_told_so(
 def test_a_number_that_is_not_finite_is_named_on_both_sides(
     run: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     link, rollouts = run.link(), marked(2, 1)
     rollouts.env_outputs.reward[1, 2] = -np.inf
     what = "put a number that is not finite: env_outputs.reward holds -inf"
@@ -387,7 +450,7 @@ def session(channel: grpc.Channel) -> bytes:
 
 
 def test_a_large_handshake_and_a_service_of_another_version_are_refused(run: Wire) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     too_much = HandshakeRequest(name="x" * port_module._MAX_HANDSHAKE_BYTES)
     with run.channel() as channel:
         with pytest.raises(grpc.RpcError) as refused:
@@ -431,7 +494,7 @@ BAD_PUTS = {
 def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
     run: Wire, caplog: pytest.LogCaptureFixture, bad: str
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     rubbish, why = BAD_PUTS[bad]
     codes = []
     with run.channel() as channel:
@@ -455,7 +518,7 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
 def test_a_request_that_is_sent_twice_is_learned_from_once(
     run: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     with run.channel() as channel:
         request = put()
         request.session = session(channel)
@@ -478,7 +541,7 @@ def test_the_generated_modules_are_those_of_the_proto(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_link(run: Wire) -> None:
-    run.open().publish(0, [])
+    run.open().publish(shown(0))
     link = run.link()
     wait_until(lambda: link.status() is not None)
     took = []
@@ -508,7 +571,7 @@ def test_a_loopback_address_is_open_to_its_own_machine_only(
     run: Wire, host: str, reached: bool
 ) -> None:
     port = run.open(f"{host}:0")
-    port.publish(0, [])
+    port.publish(shown(0))
     # This address stands for another interface than the one that was asked for.
     with socket.socket() as other:
         number = int(port.address.rpartition(":")[2])
