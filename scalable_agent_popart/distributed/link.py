@@ -58,7 +58,7 @@ class LearnerLink:
         self._putting, self._asking = threading.Lock(), threading.Lock()
         self._latest: pb.StatusReply | None = None
         self._next_question = 0.0
-        self._connection: _Connection | None = None  # While there is no learner.
+        self._connection: _Connection | None = None  # It is None without a learner.
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
         self._next_warning = 0.0

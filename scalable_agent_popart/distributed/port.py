@@ -72,10 +72,8 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         # By session, the number of its last `Put`, or why its client was dropped.
         self._sessions: OrderedDict[bytes, int | tuple[grpc.StatusCode, str]] = OrderedDict()
         self._next_question = 0.0  # When the last of the pauses is over.
-        self._newest = self._copied = Weights(-1, [])  # There are none yet.
-        self._weights = pb.WeightsReply(
-            version=-1
-        )  # These are `_copied`, unless that is not finite.
+        self._newest, self._copied = Weights(-1, []), -1  # There are none yet.
+        self._weights = pb.WeightsReply(version=-1)  # The newest copy of finite weights.
         self._copying = threading.Lock()
         self._finished = False
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
@@ -197,7 +195,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
 
     def _copy_newest(self) -> pb.WeightsReply:
         """Returns the newest weights, or older ones while another thread copies them."""
-        if self._newest is not self._copied and self._copying.acquire(blocking=False):
+        if self._newest.version != self._copied and self._copying.acquire(blocking=False):
             try:
                 newest = self._newest
                 arrays = [tensor.numpy() for tensor in newest.tensors]
@@ -206,7 +204,7 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
                 if all(np.isfinite(array).all() for array in arrays):
                     variables = to_bytes(arrays)
                     self._weights = pb.WeightsReply(version=newest.version, variables=variables)
-                self._copied = newest
+                self._copied = newest.version
             except BaseException as error:
                 self._error = error
                 raise
