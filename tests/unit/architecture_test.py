@@ -1,4 +1,4 @@
-"""Which folder may import which: imports are parsed, never run, and held to the BUILD files."""
+"""Folders import only what they may: imports are parsed, never run, and held to the BUILD files."""
 
 import ast
 import functools

@@ -88,7 +88,7 @@ def test_intervals_over_seeds_are_students_t() -> None:
 
 
 def _p_by_hand(first: list[float], second: list[float]) -> float:
-    """Gives the runs to both agents in all ways: twice the rarer side, and at most 1."""
+    """Returns p over all ways to assign the runs: twice the rarer side, and at most 1."""
     runs = [*first, *second]
     found = np.mean(first) - np.mean(second)
     differences = []
@@ -140,5 +140,5 @@ def test_effects_are_in_standard_deviations_of_runs() -> None:
     assert constant.p == 1
     many = scores.difference_over_seeds(_episodes(20, 1, 0.5), _episodes(20, 2, 0.9))
     assert many is not None
-    # Of 50,000 ways at random none is as rare, and yet one of all is: the way that was found.
+    # None of 50,000 random ways is as rare, but the way that was found counts, too.
     assert many.p == pytest.approx(2 / 50_001)

@@ -22,7 +22,7 @@ from tests.fakes.agent_inputs import (
 _HEIGHT, _WIDTH = 40, 36
 _ROWS, _COLUMNS, _LEFT = 10, 8, 2  # Two columns of pixels are left out at either side.
 _STEPS, _NUM = 5, 4
-# Which environments step together: any, and all, and one again at once.
+# These environments step together: any, and all, and one again at once.
 _TURNS = ([0, 1, 2, 3], [2], [2], [0, 3], [1, 2, 3], [0, 1], [3], [0, 1, 2, 3], [0])
 _LOST = (2, 3)  # Step and environment that was lost before this step, and has begun anew.
 

@@ -98,7 +98,7 @@ def test_the_caption_shows_the_return_so_far_and_the_last_episodes(
     with VideoRecorder(tmp_path, {0: "boxing", 1: "pong"}) as recorder:
         for episode_return, end in zip(returns, ends, strict=True):
             recorder.watch(_step([0, 1], _images(2), [1.0, episode_return], [False, end]))
-    # Where an episode has ended, the next one's return is shown, which is 0.
+    # After an episode's end the next one's return is shown, which is 0.
     shown = [(0, None), (7, None), (0, 9), (3, 9), (0, 9), (0, 5)]
     captions = [_caption_parts(frame)[1:] for frame in encoded[1::2]]  # Pong's.
     for one, other in itertools.product(range(len(shown)), repeat=2):

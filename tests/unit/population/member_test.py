@@ -155,7 +155,7 @@ def test_a_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path)
     assert run.tune()
     for own in (run, _Run(tmp_path, 0)):  # Also once it is resumed.
         assert _same(own.weights(), weights)
-        assert own.progress() == (1500, 151)  # For actors, the weights are new.
+        assert own.progress() == (1500, 151)  # Actors must fetch new weights.
         assert _explored(own.tuned(), hyperparameters)
         assert own.tuned() == run.tuned()
         assert len(own.directory.read_lineage()) == 2
@@ -245,7 +245,7 @@ def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     run = _Run(root, 0).play(10.0)
     save = mock.Mock(side_effect=[run.checkpoints.save(), _DeathError])
     with monkeypatch.context() as patch:
-        if moment:  # Or else, it dies when it saves the outcome.
+        if moment:  # Otherwise it dies when it saves the outcome.
             patch.setattr(f"scalable_agent_popart.{moment}", mock.Mock(side_effect=_DeathError))
         with pytest.raises(_DeathError):
             run.member.tune(save)

@@ -94,8 +94,8 @@ _REFERENCES = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(-20.0, 
 @pytest.mark.parametrize(
     ("returns", "expected"),
     [
-        ({"easy": [0.0], "hard": [-20.0]}, 0.0),  # As random play.
-        ({"easy": [10.0], "hard": [200.0]}, 100.0),  # As people.
+        ({"easy": [0.0], "hard": [-20.0]}, 0.0),  # Random play scores so.
+        ({"easy": [10.0], "hard": [200.0]}, 100.0),  # People score so.
         ({"easy": [0.0, 40.0], "hard": [-20.0]}, 50.0),  # Capped after the mean over episodes,
         ({"easy": [-30.0], "hard": [200.0]}, -100.0),  # and from above only.
         ({"easy": [10.0] * 99, "hard": [-20.0]}, 50.0),  # A task counts once.

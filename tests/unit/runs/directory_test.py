@@ -240,7 +240,7 @@ def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: Run
             directory.check(_config())
         (directory.path / name).unlink()
     with pytest.raises(UserError, match="cannot be written to"):
-        RunDirectory("/proc/none/run").lock()  # Which root, too, cannot make.
+        RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
 
 
 def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(

@@ -135,7 +135,7 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
         _cut_events(tmp_path, 400)
         assert events.read_bytes() == whole
     resumed = _log(tmp_path)
-    resumed.open(200, 1000, show_progress=False)  # Of the checkpoint.
+    resumed.open(200, 1000, show_progress=False)  # The checkpoint's frames.
     for frames in (350, 450):
         record(resumed, frames)
     resumed.close()

@@ -12,7 +12,7 @@ from tests.fakes.play import play
 _SUITE = suites.resolve("catch5")
 _TASKS = range(len(_SUITE.tasks))
 _SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
-_STEPS = 9  # Of an episode.
+_STEPS = 9  # Steps of an episode.
 _OPTIONS = suites.EnvironmentOptions(1, height=10, width=5, action_set="moves")
 
 
@@ -34,7 +34,7 @@ def _controls(task_id: int) -> list[int]:
 
 
 def _follow_the_ball(controls: list[int]) -> Callable[[np.ndarray], np.ndarray]:
-    action_of_move = np.argsort(controls)  # Of -1, 0 and 1.
+    action_of_move = np.argsort(controls)  # Moves are -1, 0 and 1.
 
     def choose(boards: np.ndarray) -> np.ndarray:
         balls, paddles = _columns(boards)

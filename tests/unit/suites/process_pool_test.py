@@ -60,7 +60,7 @@ def waiting(tmp_path: Path) -> MakeEnvironment:
 
 
 def play(pool: ProcessPool, until: Callable[[Ready], bool]) -> list[Ready]:
-    """Gives every environment action 5 plus its number whenever it is ready."""
+    """Sends every environment action 5 plus its number whenever it is ready."""
     end = time.monotonic() + DEADLINE_SECONDS
     received = []
     while True:

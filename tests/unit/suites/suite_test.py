@@ -94,7 +94,7 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
 def test_wrong_names_are_refused_with_what_may_be_meant(
     level_name: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # Where it is installed, too.
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # It may be installed.
     assert re.search(message, _refusal(level_name))
 
 

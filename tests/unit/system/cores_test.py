@@ -11,7 +11,7 @@ from scalable_agent_popart.system import cores
     ("own", "files", "expected"),
     [
         ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 2),
-        # As a container sees it: the path is the host's, and the root is the container's group.
+        # A container sees this: the path is the host's, and the root is the container's group.
         ("0::/host/path", {"cpu.max": "400000 100000"}, 4),
         ("2:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "1e5"}, 3),
     ],

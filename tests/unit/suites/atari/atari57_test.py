@@ -115,7 +115,7 @@ def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
 def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     game: str, repeats: int, num_noops: int
 ) -> None:
-    """Of which Skiing knows only nine; the others do nothing."""
+    """Skiing knows only nine of them, and the others do nothing."""
     size = {"height": 84, "width": 84} if repeats == 4 else {"height": 40, "width": 50}
     options = _options(num_action_repeats=repeats, **size)
     actions = np.concatenate([np.arange(18), _random_actions(150, 1)[:, 0]])
@@ -123,7 +123,7 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     (environment,) = make([game], np.zeros(1, np.int32), [2927], options).members
     emulator = atari_emulator.Emulator(game, options, seed=2927)
     output = play(environment, actions[:, np.newaxis])
-    frame = emulator.begin(num_noops)  # As with this seed.
+    frame = emulator.begin(num_noops)  # This seed has so many.
     assert emulator._ale.getEpisodeFrameNumber() - num_noops == atari_emulator.FIRST_FRAMES.get(
         game, 0
     )
@@ -138,7 +138,7 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
 
 
 def test_games_begin_after_1_to_30_noops() -> None:
-    # Of all seeds below 3,000, those that give the smallest numbers and the largest.
+    # These of all seeds below 3,000 have the smallest numbers and the largest.
     environment = _make("pong", [2927, 1146, 2193, 2748])
     first = environment.reset()
     assert (environment._game_frame > 0).all()
