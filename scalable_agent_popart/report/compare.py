@@ -11,13 +11,16 @@ from scalable_agent_popart.suites import Suite
 MIN_PART_OF_FRAMES = 0.9  # Of the farthest run's, from which another run is compared with it.
 # Agents in the order of the paper; any other comes after them.
 _ORDER = ("IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA", "Pixel-IMPALA", "Pixel-PopArt-IMPALA")
-# Flags by which the paper tells variants of an agent apart, and its words for their values.
-_VARIANTS = {
-    "reward_clipping": {"none": "unclipped"},
-    "action_set": {"impala": "original action set"},
+# The words for the values of flags by which the paper tells variants of an agent apart.
+_WORDS = {
+    "reward_clipping": {
+        "none": "raw rewards",
+        "abs_one": "clipped",
+        "oar": "optimistic asymmetric rewards",
+        "soft_asymmetric": "soft asymmetric rewards",
+    },
+    "action_set": {"impala": "original action set", "popart": "larger action set"},
 }
-# Flags that make an agent's name, so that runs that differ in them are different agents always.
-_IN_NAMES = (*_VARIANTS, "use_popart", "multi_head", "pixel_control", "population_size")
 
 
 @dataclass(frozen=True)
@@ -84,55 +87,57 @@ def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison],
     return comparisons, left_out
 
 
-def agent_label(name: str, suite: Suite, others: Sequence[str] = (), **flags: Any) -> str:
-    """Gives an agent's name with, in brackets, the paper's words for its variant, and `others`."""
-    words = [
-        _VARIANTS[flag].get(value, f"{flag}={value}")
-        for flag, value in flags.items()
-        if value != suite.defaults[flag]
-    ]
-    words += others
-    return f"{name} ({', '.join(words)})" if words else name
+def in_words(flag: str, value: Any) -> str:
+    """Returns words for a flag's value; None stands for values sampled for each member."""
+    name = flag.removeprefix("use_").replace("burn_in", "burn-in").replace("_", " ")
+    for plain, proper in (("popart", "PopArt"), ("lstm", "LSTM"), ("pbt", "PBT")):
+        name = name.replace(plain, proper)
+    if value is None:
+        return f"{name} sampled"
+    if isinstance(value, bool):
+        return f"with{'' if value else 'out'} {name}"
+    words = f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+    return _WORDS.get(flag, {}).get(value, words)
 
 
 def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     """Groups runs by label and flags; where a label has several, their differences are added."""
-    labels: dict[str, dict[str, list[Run]]] = {}
+    several = len({run.config.action_set for run in runs}) > 1
+    variants = ("reward_clipping", "action_set") if several else ("reward_clipping",)
+    groups: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         flags = repr(sorted(_experiment(run).items()))
-        labels.setdefault(_label(run), {}).setdefault(flags, []).append(run)
+        groups.setdefault(_label(run, variants), {}).setdefault(flags, []).append(run)
     agents = []
-    for groups in labels.values():
-        experiments = [_experiment(own[0]) for own in groups.values()]
+    for label, by_flags in groups.items():
+        experiments = [_experiment(own[0]) for own in by_flags.values()]
         differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
         lengths = Counter(len(names.split(",")) for names in {e["level_name"] for e in experiments})
-        for own, flags_of in zip(groups.values(), experiments, strict=True):
-            others = [
-                f"{name} sampled" if flags_of[name] is None else f"{name}={flags_of[name]}"
-                for name in differing
-            ]
-            if "level_name" in differing:
+        for own, flags_of in zip(by_flags.values(), experiments, strict=True):
+            others = {name: in_words(name, flags_of[name]) for name in differing}
+            if "level_name" in others:
                 tasks = flags_of["level_name"].split(",")
                 in_full = len(tasks) < 4 or lengths[len(tasks)] > 1
                 named = ",".join(tasks) if in_full else f"{len(tasks)} tasks"
-                others[differing.index("level_name")] = f"trained on {named}"
-            agents.append(Agent(own[0].config.agent_name, _label(own[0], others), tuple(own)))
+                others["level_name"] = f"trained on {named}"
+            name = own[0].config.agent_name
+            agents.append(Agent(name, ", ".join([label, *others.values()]), tuple(own)))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return tuple(sorted(agents, key=lambda a: (rank.get(a.name, len(_ORDER)), a.label)))
 
 
-def _label(run: Run, others: Sequence[str] = ()) -> str:
+def _label(run: Run, variants: Sequence[str]) -> str:
     """Names a run's agent, with all that is known of it without the other runs."""
-    config, words = run.config, []
+    config = run.config
+    words = [config.agent_name, *(in_words(flag, getattr(config, flag)) for flag in variants)]
     if config.population_size:
-        words.append(f"population of {config.population_size}")
         # Members of one population share ancestors, and are not several runs of one agent.
-        if run.population is None or not run.population.whole:
-            words[0] = f"member {config.pbt_member} of a {words[0]}"
+        whole = run.population is not None and run.population.whole
+        member = "" if whole else f"member {config.pbt_member} of a "
+        words.append(f"{member}population of {config.population_size}")
     if run.mixed:
         words.append(f"mixed: {'; '.join(run.mixed)}")
-    variant = {flag: getattr(config, flag) for flag in _VARIANTS}
-    return agent_label(config.agent_name, config.suite, [*words, *others], **variant)
+    return ", ".join(words)
 
 
 def _experiment(run: Run) -> dict[str, Any]:

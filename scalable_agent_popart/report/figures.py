@@ -1,6 +1,7 @@
 """Draws the paper's figures and a population's, from the tables that the CSV files hold."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ _STATISTICS_A_ROW = 6
 _RETURNS_A_ROW = 4
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
+_PUBLISHED = "published "
 _LINEAR = 10  # A logarithmic axis of scores is linear between minus and plus this.
 _ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
@@ -60,13 +62,17 @@ class Style(NamedTuple):
 Styles = Mapping[str, Style]
 
 
-def styles_of(agents: Sequence[tuple[str, str]]) -> Styles:
-    """Gives each agent, of a name and a label, a style by its label."""
+def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
+    """Returns a style by label for each agent, given its name, reward clipping and label.
+
+    Only bars show agents of several reward clippings together, so lines start anew for each.
+    """
     found = {IMPALA: Style(_COLOURS[IMPALA], _LINES[0], _HATCHES[0])}
-    for name, label in agents:
-        colour = _COLOURS.get(name, _BLACK)
-        variant = sum(colour == other.colour for other in found.values()) % len(_LINES)
-        found[label] = Style(colour, _LINES[variant], _HATCHES[variant])
+    seen = Counter[Any]()
+    for name, clipping, label in agents:
+        line, hatch = seen[name, clipping] % len(_LINES), seen[name] % len(_HATCHES)
+        found[label] = Style(_COLOURS.get(name, _BLACK), _LINES[line], _HATCHES[hatch])
+        seen.update([name, (name, clipping)])
     return found
 
 
@@ -83,7 +89,7 @@ def learning_curves(
     _draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
     for agent, score in targets.items():
-        text, colour = f"published {agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
+        text, colour = f"{_PUBLISHED}{agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
         within = bottom <= score <= top
         axes.plot([], [], ":", color=colour, label=text + " (not in view)" * (not within))
         if within:
@@ -445,11 +451,23 @@ def _frames_axis(
 
 
 def _legend(figure: Figure, *parts: Axes, **where: Any) -> None:
+    """Adds a legend whose title has what all labels share; names of published scores are whole."""
     every = [axes.get_legend_handles_labels() for axes in parts]
     # Several lines may have the same, and a line may be in some of the axes only.
     handle_of = {text: line for own in every for line, text in zip(*own, strict=True)}
-    columns = _legend_columns(figure.get_figwidth(), list(handle_of))
-    figure.legend(handle_of.values(), handle_of, ncols=columns, **where)
+    words = {
+        t: t.split(", ") for t in handle_of if IMPALA not in t and not t.startswith(_PUBLISHED)
+    }
+    every_word = [own for label in words.values() for own in label]
+    shared = [own for own in dict.fromkeys(every_word) if every_word.count(own) == len(words)]
+    if len(words) == 1:  # A single curve keeps its name.
+        shared = shared[1:]
+    short = {t: ", ".join(w for w in own if w not in shared) for t, own in words.items()}
+    labels = [short.get(text, text) for text in handle_of]
+    columns = _legend_columns(figure.get_figwidth(), labels)
+    title = ", ".join(shared) or None
+    options = {"ncols": columns, "title": title, "alignment": "left", **where}
+    figure.legend(handle_of.values(), labels, title_fontsize="small", **options)
 
 
 def _legend_columns(width: float, labels: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
-from scalable_agent_popart.report.compare import Comparison, agent_label, compare
+from scalable_agent_popart.report.compare import Comparison, compare, in_words
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report
@@ -156,7 +156,9 @@ class _Section:
         self.published = bool((self.summary["kind"] == "published").any()) or any(
             final.papers for final in self._finals
         )
-        self._styles = figures.styles_of([(own.name, own.label) for own in comparison.agents])
+        self._styles = figures.styles_of(
+            [(own.name, own.runs[0].config.reward_clipping, own.label) for own in comparison.agents]
+        )
         # The name of the aggregate over tasks that agents are compared by first.
         self._headline = f"{self._suite.headline.replace('_', ' ')} {self._suite.score_name}"
 
@@ -209,7 +211,11 @@ class _Section:
         """Writes a figure for each reward clipping, as in the paper."""
         title = self._comparison.title
         return [
-            self._figure(draw(own), f"{name}-{clipping}", f"{title}, rewards {clipping}: {says}")
+            self._figure(
+                draw(own),
+                f"{name}-{clipping}",
+                f"{title}, {in_words('reward_clipping', clipping)}: {says}",
+            )
             for clipping, own in table.groupby("reward_clipping", sort=False)
         ]
 
@@ -243,7 +249,7 @@ class _Section:
         for final in self._finals:
             entries = own[own["protocol"] == final.column.name]
             published = {
-                agent_label(name, suite, reward_clipping=clipping): score
+                f"{name}, {in_words('reward_clipping', clipping)}": score
                 for (name, clipping), score in final.papers.items()
             }
             theirs = entries[entries["kind"] == "published"]

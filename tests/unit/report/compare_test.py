@@ -32,12 +32,24 @@ def test_runs_of_the_same_flags_are_one_agent_and_labels_name_the_others(tmp_pat
     flags = (*popart, {}, {"multi_head": True}, {"num_actors": 4}, unclipped)
     flags += ({**unclipped, "popart_step_size": 0.01},)
     assert list(_labels(_runs(tmp_path, *flags)).items()) == [
-        ("IMPALA", ["2", "4"]),
-        ("MultiHead-IMPALA", ["3"]),
-        ("PopArt-IMPALA", ["0", "1"]),
-        ("PopArt-IMPALA (unclipped, popart_step_size=0.0003)", ["5"]),
-        ("PopArt-IMPALA (unclipped, popart_step_size=0.01)", ["6"]),
+        ("IMPALA, clipped", ["2", "4"]),
+        ("MultiHead-IMPALA, clipped", ["3"]),
+        ("PopArt-IMPALA, clipped", ["0", "1"]),
+        ("PopArt-IMPALA, raw rewards, PopArt step size 0.0003", ["5"]),
+        ("PopArt-IMPALA, raw rewards, PopArt step size 0.01", ["6"]),
     ]
+
+
+def test_action_sets_and_settings_that_are_switched_on_have_words(tmp_path: Path) -> None:
+    level = {"level_name": "rooms_watermaze", "reward_clipping": "oar"}
+    sets = ({"action_set": "impala"}, {"action_set": "popart", "multi_head": True})
+    assert list(_labels(_runs(tmp_path / "sets", *({**level, **own} for own in sets)))) == [
+        "IMPALA, optimistic asymmetric rewards, original action set",
+        "MultiHead-IMPALA, optimistic asymmetric rewards, larger action set",
+    ]
+    lstms = ({"use_lstm": use} for use in (True, False))
+    labels = list(_labels(_runs(tmp_path / "lstms", *lstms)))
+    assert labels == ["IMPALA, clipped, with LSTM", "IMPALA, clipped, without LSTM"]
 
 
 def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(tmp_path: Path) -> None:
@@ -45,7 +57,7 @@ def test_a_run_resumed_with_other_flags_is_an_agent_of_its_own_and_says_so(tmp_p
     directory = RunDirectory(str(tmp_path / "1"))
     directory.record(runs[1].config.with_flags({"discounting": 0.5, "seed": 4}), 30_000)
     labels = _labels([runs[0], read_run(str(tmp_path / "1"))])
-    assert "IMPALA (mixed: seed 1 to 4 at 30,000 frames)" in labels
+    assert "IMPALA, clipped, mixed: seed 1 to 4 at 30,000 frames" in labels
 
 
 def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: Path) -> None:
@@ -81,8 +93,8 @@ def test_agents_of_as_many_tasks_are_told_apart_by_their_names(tmp_path: Path) -
     )
     (comparison,), _ = compare(runs, suites.resolve(both))
     assert {agent.label for agent in comparison.agents} == {
-        "IMPALA (trained on alien,boxing,pong,qbert)",
-        "IMPALA (trained on boxing,hero,pong,zaxxon)",
+        "IMPALA, clipped, trained on alien,boxing,pong,qbert",
+        "IMPALA, clipped, trained on boxing,hero,pong,zaxxon",
     }
 
 
@@ -94,11 +106,12 @@ def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_
     for name, flags in {"a": {"seed": 5}, "b": {"seed": 10}, "often": {"pbt_episodes": 9}}.items():
         make_population(tmp_path / name, dict.fromkeys(range(4), own[:1]), **flags)
     make_population(tmp_path / "sampled", {i: [event] for i, event in enumerate(own)})
+    population = "PopArt-IMPALA, raw rewards, population of 5"
     names = ("a", "b", "often", "sampled", "a/member-00", "a/member-01")
     assert _labels([read_run(str(tmp_path / name)) for name in names]) == {
-        "PopArt-IMPALA (member 0 of a population of 5)": ["member-00"],
-        "PopArt-IMPALA (member 1 of a population of 5)": ["member-01"],
-        "PopArt-IMPALA (population of 5, pbt_episodes=1000, epsilon=0.1)": ["a", "b"],
-        "PopArt-IMPALA (population of 5, pbt_episodes=1000, epsilon sampled)": ["sampled"],
-        "PopArt-IMPALA (population of 5, pbt_episodes=9, epsilon=0.1)": ["often"],
+        "PopArt-IMPALA, raw rewards, member 0 of a population of 5": ["member-00"],
+        "PopArt-IMPALA, raw rewards, member 1 of a population of 5": ["member-01"],
+        f"{population}, PBT episodes 1,000, epsilon 0.1": ["a", "b"],
+        f"{population}, PBT episodes 1,000, epsilon sampled": ["sampled"],
+        f"{population}, PBT episodes 9, epsilon 0.1": ["often"],
     }

@@ -17,7 +17,8 @@ from scalable_agent_popart.suites import Suite, catch, resolve
 from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import compare_runs, make_population, make_run
 
-_STYLES = figures.styles_of([(name, name) for name in ("IMPALA", "PopArt-IMPALA")])
+_IMPALA, _POPART = "IMPALA, clipped", "PopArt-IMPALA, clipped"
+_STYLES = figures.styles_of([("IMPALA", "abs_one", _IMPALA), ("PopArt-IMPALA", "abs_one", _POPART)])
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,11 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = tables.learning_curves(compared)
     (axes,) = figures.learning_curves(table, compared.suite, {"IMPALA": 55.0}, _STYLES).axes
     lines = {line.get_label(): line for line in axes.lines}
-    impala = table[table["agent"] == "IMPALA"]
-    np.testing.assert_allclose(lines["IMPALA"].get_ydata(), impala["median"])
-    popart = table[table["agent"] == "PopArt-IMPALA"]
+    impala = table[table["agent"] == _IMPALA]
+    np.testing.assert_allclose(lines[_IMPALA].get_ydata(), impala["median"])
+    popart = table[table["agent"] == _POPART]
     by_frames = popart.groupby("frames")["median"]
-    np.testing.assert_allclose(lines["PopArt-IMPALA, 2 runs"].get_ydata(), by_frames.mean())
+    np.testing.assert_allclose(lines[f"{_POPART}, 2 runs"].get_ydata(), by_frames.mean())
     runs = [own["median"].tolist() for _, own in popart.groupby("run")]
     assert all(run in [list(line.get_ydata()) for line in axes.lines] for run in runs)
     (band,) = axes.collections
@@ -54,9 +55,34 @@ def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
     for axes in panels:
         own = table[table["task"] == axes.get_title()]
         drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
-        popart = own[own["agent"] == "PopArt-IMPALA"].groupby("frames")["return"].mean()
-        np.testing.assert_allclose(drawn["PopArt-IMPALA, 2 runs"], popart)
-        np.testing.assert_allclose(drawn["IMPALA"], own[own["agent"] == "IMPALA"]["return"])
+        popart = own[own["agent"] == _POPART].groupby("frames")["return"].mean()
+        np.testing.assert_allclose(drawn[f"{_POPART}, 2 runs"], popart)
+        np.testing.assert_allclose(drawn[_IMPALA], own[own["agent"] == _IMPALA]["return"])
+
+
+def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_lines() -> None:
+    labels = [f"PopArt-IMPALA, raw rewards, precision {own}" for own in ("bfloat16", "float32")]
+    styles = figures.styles_of([("PopArt-IMPALA", "none", label) for label in labels])
+    rows = [{"agent": own, "run": own, "frames": at} for own in labels for at in (1, 2)]
+    table = pd.DataFrame(rows).assign(median=1.0)
+    for curves, published, title, texts in (
+        (
+            table,
+            {"IMPALA": 1.0},
+            "PopArt-IMPALA, raw rewards",
+            ["precision bfloat16", "precision float32", "published IMPALA: 1.0%"],
+        ),
+        (table[:2], {}, "raw rewards, precision bfloat16", ["PopArt-IMPALA"]),
+    ):
+        figure = figures.learning_curves(curves, resolve("pong"), published, styles)
+        assert [own.get_text() for own in figure.legends[0].get_texts()] == texts
+        assert figure.legends[0].get_title().get_text() == title
+    first, second = (styles[label] for label in labels)
+    assert first.colour == second.colour
+    assert first.line != second.line
+    clipped = figures.styles_of([("IMPALA", own, own) for own in ("abs_one", "none")])
+    assert clipped["abs_one"].line == clipped["none"].line
+    assert clipped["abs_one"].hatch != clipped["none"].hatch
 
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
@@ -92,7 +118,7 @@ _RETURNS = dataclasses.replace(
     ],
 )
 def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: str) -> None:
-    entry = {"agent": "IMPALA", "run": "a", "task": "$x$", "frames": 1, "runs": 1, "value": 5.0}
+    entry = {"agent": _IMPALA, "run": "a", "task": "$x$", "frames": 1, "runs": 1, "value": 5.0}
     table = pd.DataFrame([entry | dict.fromkeys(("low", "high", "lowest", "highest"), 5.0)])
     curves = figures.learning_curves(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
     assert curves.axes[0].get_ylabel() == of_curves

@@ -95,9 +95,9 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
 def test_tables_are_those_of_the_files(written: Path) -> None:
     text = (written / "report.md").read_text().split("## Atari")[1]
     rows = _table(text, "Agent")
-    popart = "PopArt-IMPALA"
-    variants = [popart, f"{popart} (unclipped)", f"Pixel-{popart}"]
-    assert list(rows) == ["IMPALA", "MultiHead-IMPALA", *variants, IMPALA]
+    impala, popart = "IMPALA, clipped", "PopArt-IMPALA, clipped"
+    variants = [popart, "PopArt-IMPALA, raw rewards", f"Pixel-{popart}"]
+    assert list(rows) == [impala, f"MultiHead-{impala}", *variants, IMPALA]
     summary = pd.read_csv(written / "summary.csv")
     assert set(summary["comparison"]) == {"atari57-3-tasks", "catch5"}
     summary = summary[summary["comparison"] == "atari57-3-tasks"]
@@ -105,7 +105,7 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
     for row in noop[noop["kind"] == "agent"].itertuples():
         cell = f"{row.value:.1f}% [{row.low:.1f}, {row.high:.1f}]" + " †" * (row.source != "test")
         assert rows[row.agent]["random starts: ours"] == cell
-    assert "| IMPALA | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text
+    assert f"| {impala} | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text
     # Task k of 3 has sizes k/10, 2k/10, ..., 49k/10, and of the total loss the squares of that.
     assert f"| {popart} | policy loss: part of all sizes (mean) | 16.7% | 33.3% | 50.0% |" in text
     assert f"| {popart} | total loss: size (median) | 6.25 | 25 | 56.2 |" in text
@@ -132,9 +132,9 @@ def test_a_score_of_some_runs_says_of_how_many_and_repeated_seeds_are_named(tmp_
         make_run(tmp_path / name, tests=tests, level_name="pong")
     paths = [str(tmp_path / name) for name in ("a", "b", "untested")]
     (line,), (title, outcome) = write_report(paths, str(tmp_path / "out"))
-    assert "IMPALA: 3 runs have seed 1" in line
+    assert "IMPALA, clipped: 3 runs have seed 1" in line
     assert title.startswith("Median human-normalised score [95% interval], Atari-57, a subset of 1")
-    assert outcome == "  IMPALA  51.5% [51.5, 51.5]  2 runs, tested"
+    assert outcome == "  IMPALA, clipped  51.5% [51.5, 51.5]  2 runs, tested"
     assert "2 of 3 runs, 5 episodes" in (tmp_path / "out" / "report.md").read_text()
 
 
@@ -149,7 +149,7 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     assert write_report([path], str(tmp_path / "out")).left_out == []
     text = (tmp_path / "out" / "report.md").read_text()
     assert f"`{path}`, population of 5, best: member-03, 1 not begun |" in text
-    assert "| PopArt-IMPALA (population of 5) |" in text
+    assert "| PopArt-IMPALA, raw rewards, population of 5 |" in text
     assert "ancestry of member-03, through 3 copies" in text
     assert next(iter(_table(text, "Member"))) == "member-03"
     assert len(list((tmp_path / "out").glob("*/catch5-population*"))) == 2
@@ -157,6 +157,8 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
 
 def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
     # Of DmLab the test plays another level than training, and the last has no reference scores.
+    clipping = "optimistic asymmetric rewards"
+    impala, popart = f"IMPALA, {clipping}", f"PopArt-IMPALA, {clipping}"
     tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze,seekavoid_arena_01"}
     for seed in (1, 2):
         make_run(tmp_path / f"impala-{seed}", 20.0 * seed, seed=seed, **tasks)
@@ -165,8 +167,8 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
         make_run(tmp_path / f"multi-{seed}", episodes=4, seed=seed, multi_head=True, **tasks)
     text = _report(tmp_path / "out", *tmp_path.iterdir())
     summary = pd.read_csv(tmp_path / "out" / "summary.csv").query("kind == 'difference'")
-    assert set(summary["agent"]) | set(summary["versus"]) == {"IMPALA", "PopArt-IMPALA"}
-    lines = [line for line in text.splitlines() if line.startswith("| PopArt-IMPALA over IMPALA")]
+    assert set(summary["agent"]) | set(summary["versus"]) == {impala, popart}
+    lines = [line for line in text.splitlines() if line.startswith(f"| {popart} over {impala}")]
     assert len(lines) == 2
     total = "measure in ('aggregate', 'mean_over_training')"
     shown = summary.query(f"not {total} or task == 'mean_capped'")
@@ -266,4 +268,4 @@ def test_figures_with_too_many_parts_are_left_out_and_named(
     ]  # fmt: skip
     assert all((tmp_path / file).exists() for _, file in left_out)
     row = _table(text, "Task")["crazy_climber"]
-    assert row["PopArt-IMPALA, policy loss: part of all sizes (mean)"] == "50.0%"
+    assert row["PopArt-IMPALA, clipped, policy loss: part of all sizes (mean)"] == "50.0%"

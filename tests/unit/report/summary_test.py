@@ -64,10 +64,12 @@ def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
     table = _summarise(comparison)
     differences = table.query("kind == 'difference'")
     pairs = set(zip(differences["agent"], differences["versus"], strict=True))
-    assert pairs == {("PopArt-IMPALA", "IMPALA")}
+    assert pairs == {("PopArt-IMPALA, clipped", "IMPALA, clipped")}
     medians = table.query("kind == 'run' and measure == 'aggregate' and task == 'median'")
     values = {agent: own["value"].to_numpy() for agent, own in medians.groupby("agent")}
-    expected = scores.difference_over_seeds(values["PopArt-IMPALA"], values["IMPALA"])
+    expected = scores.difference_over_seeds(
+        values["PopArt-IMPALA, clipped"], values["IMPALA, clipped"]
+    )
     assert expected is not None
     of_tests = differences[differences["source"] == "test"]
     (row,) = of_tests[of_tests["task"] == "median"].to_dict("records")
@@ -128,7 +130,10 @@ def test_gradients_count_up_to_the_frames_that_all_runs_have_reached(tmp_path: P
     # The short run's records end at 49 of its 50, and the long one's count up to the 24th of 50.
     # Task k of two has a size of k/10 in the first record, and so on.
     sizes = agents_numbers(table, "policy_gradient_size", task="boxing")
-    assert sizes.set_index("agent")["value"].to_dict() == {"IMPALA": 5.0, "MultiHead-IMPALA": 2.5}
+    assert sizes.set_index("agent")["value"].to_dict() == {
+        "IMPALA, clipped": 5.0,
+        "MultiHead-IMPALA, clipped": 2.5,
+    }
     parts = agents_numbers(table, "total_gradient_part", task="boxing")
     assert parts["value"].tolist() == pytest.approx([0.8] * 2)
 
@@ -164,9 +169,8 @@ def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_pat
         agents = own[own["kind"] == "agent"].set_index("agent")
         means = {}
         for episodes, values in expected.items():
-            means[f"PopArt-IMPALA (population of 5, pbt_episodes={episodes})"] = np.mean(values, 0)[
-                i
-            ]
+            label = f"PopArt-IMPALA, raw rewards, population of 5, PBT episodes {episodes}"
+            means[label] = np.mean(values, 0)[i]
         assert agents["value"].to_dict() == pytest.approx(means)
         counts = agents[["runs", "fewest_frames", "most_frames"]]
         assert counts.to_numpy().tolist() == [[2, 1200, 1200]] * 2
