@@ -46,6 +46,7 @@ _RETURNS_A_ROW = 4
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 _PUBLISHED = "published "
+_THRESHOLDS = 201
 _LINEAR = 10  # A logarithmic axis of scores is linear between minus and plus this.
 _ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
@@ -299,6 +300,31 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     axis += f"; 100% is {_plain(suite.full_score)}" * suite.normalised
     figure.supxlabel(axis, fontsize="medium")
     _legend(figure, grid[0], loc="outside upper left")
+    return figure
+
+
+def profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
+    """Draws the share of tasks in which an agent is above each score, as `learning_curves` does."""
+    logarithmic = suite.headline == "median"
+    ends = table["value"].min() / _LINEAR, table["value"].max() / _LINEAR
+    if logarithmic:  # Nearly evenly spread on the axis.
+        grid = np.sinh(np.linspace(np.arcsinh(ends[0]), np.arcsinh(ends[1]), _THRESHOLDS))
+    else:
+        grid = np.linspace(*ends, _THRESHOLDS)
+    shares = []
+    for (agent, run), own in table.groupby(["agent", "run"], sort=False):
+        share = scores.performance_profile(own["value"].to_numpy(), _LINEAR * grid)
+        shares.append(pd.DataFrame({"frames": _LINEAR * grid, "share": share}))
+        shares[-1] = shares[-1].assign(agent=agent, run=run)
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    _draw_runs(axes, pd.concat(shares), "share", 1, styles)
+    if logarithmic:
+        axes.set_xscale("symlog", linthresh=_LINEAR)
+    axes.set_xlabel(f"{_score_axis(suite)}, τ")
+    axes.set_ylabel("Tasks with a score above τ (%)")
+    axes.grid(alpha=0.3)
+    _legend(figure, axes, loc="outside upper left", fontsize="small")
     return figure
 
 

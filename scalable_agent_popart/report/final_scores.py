@@ -119,13 +119,12 @@ class FinalScores:
             if not self._scored:
                 continue
             scored = {level: final.returns[level] for level in self._scored}
-            aggregate = scores.aggregate_returns(scored, self._references)
-            assert aggregate is not None
-            intervals = scores.intervals_of_aggregates(scored, self._references) or {}
-            own = {**about, "measure": "aggregate", "episodes": min(map(len, scored.values()))}
-            for name, value in aggregate._asdict().items():
-                low, high = intervals.get(name, (np.nan, np.nan))
-                rows.append({**own, "task": name, "value": value, "low": low, "high": high})
+            compute, references = scores.reported_aggregates, self._references
+            intervals = scores.intervals_of_aggregates(scored, references, compute) or {}
+            own = {**about, "episodes": min(map(len, scored.values()))}
+            for row in self._aggregates(scored):
+                low, high = intervals.get(row["task"], (np.nan, np.nan))
+                rows.append({**own, **row, "low": low, "high": high})
         return pd.DataFrame(rows)
 
     def published(self) -> pd.DataFrame:
@@ -134,9 +133,7 @@ class FinalScores:
         for level in self._levels if self._finals else ():
             if level in self._impala:
                 rows += self._of_level(level, {"value": self._impala[level]})
-        theirs = self._impalas_aggregate()
-        for name, value in theirs._asdict().items() if theirs else ():
-            rows.append({"task": name, "measure": "aggregate", "value": value})
+        rows += self._impalas_aggregates()
         about = {"protocol": self.column.name, "agent": IMPALA}
         return pd.DataFrame([row | about for row in rows])
 
@@ -144,9 +141,9 @@ class FinalScores:
         """Gives published scores, by agent, to compare with these agents of a reward clipping."""
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
-        theirs = self._impalas_aggregate()
-        if theirs is not None and clipping == self._suite.defaults["reward_clipping"]:
-            found[IMPALA] = getattr(theirs, self._suite.headline)
+        theirs = {row["task"]: row["value"] for row in self._impalas_aggregates()}
+        if theirs and clipping == self._suite.defaults["reward_clipping"]:
+            found[IMPALA] = theirs[self._suite.headline]
         return found
 
     def _choose(self, agent: Agent) -> list[_Final]:
@@ -194,9 +191,19 @@ class FinalScores:
             self.left_out.append(f"{final.run.path}: {reason}")
         return kept
 
-    def _impalas_aggregate(self) -> scores.Aggregate | None:
-        own = {level: [self._impala[level]] for level in self._scored if level in self._impala}
-        return scores.aggregate_returns(own, self._references)
+    def _impalas_aggregates(self) -> list[dict[str, Any]]:
+        return self._aggregates({t: [s] for t, s in self._impala.items() if t in self._scored})
+
+    def _aggregates(self, returns: Mapping[str, scores.Scores]) -> list[dict[str, Any]]:
+        """Makes a row of each aggregate of raw returns by level; none if there are no levels."""
+        if not returns:
+            return []
+        own = [scores.normalise(float(np.mean(r)), self._references[t]) for t, r in returns.items()]
+        found = scores.reported_aggregates(own)
+        if not self._suite.normalised:
+            del found["optimality_gap"]
+        rows = [{"task": name, "value": value} for name, value in found.items()]
+        return [{"measure": "aggregate", **row} for row in rows]
 
     def _of_level(self, level: str, raw: Mapping[str, float]) -> list[dict[str, Any]]:
         """Makes the rows of a level's raw score and, where that is known, of its percent."""

@@ -189,6 +189,7 @@ class _Section:
             "unit": self._suite.unit,
             "normalised": self._suite.normalised,
             "final_scores": self._final_scores(),
+            "aggregates": list(filter(None, map(self._aggregates, self._finals))),
             "differences": self._differences(),
             "learning_curves": self._learning_curves(),
             "returns": self._returns(),
@@ -270,6 +271,24 @@ class _Section:
             "left_out": [f"{f.column.title}: {line}" for f in self._finals for line in f.left_out],
         }
 
+    def _aggregates(self, final: FinalScores) -> dict[str, Any] | None:
+        """Returns each agent's aggregates over tasks, and the profiles of its scores."""
+        own = self.summary[self.summary["protocol"] == final.column.name]
+        rows: dict[str, dict[str, str]] = {}
+        for entry in agents_numbers(own, "aggregate").to_dict("records"):
+            row = rows.setdefault(entry["agent"], {"Agent": entry["agent"]})
+            row[entry["task"].replace("_", " ")] = interval(entry, unit=self._suite.unit)
+        if len(self._suite.tasks) == 1 or not self._suite.normalised or not len(own):
+            return None
+        clippings = {a.label: a.runs[0].config.reward_clipping for a in self._comparison.agents}
+        scores = own[(own["kind"] == "run") & (own["measure"] == "normalised")]
+        table = scores.assign(reward_clipping=scores["agent"].map(clippings))
+        draw = functools.partial(figures.profiles, suite=self._suite, styles=self._styles)
+        title = final.column.title
+        says = f"share of tasks above each score, {title}"
+        drawn = self._figures(draw, table, f"profiles-{final.column.name}", says)
+        return {"column": title, "table": _table(list(rows.values())), "figures": drawn}
+
     def _differences(self) -> dict[str, Any] | None:
         """Returns how far apart every two agents are that have several runs each."""
         table = self.summary[self.summary["kind"] == "difference"]
@@ -277,7 +296,11 @@ class _Section:
         rows: dict[tuple[str, str, str], dict[str, str]] = {}
         for final in self._finals:
             headline = self._suite.headline
-            heads = {("aggregate", headline): f"{headline} over tasks"}
+            heads = {
+                ("aggregate", headline): f"{headline} over tasks",
+                ("aggregate", "interquartile_mean"): "interquartile mean",
+                ("aggregate", "probability_of_improvement"): "probability of improvement (%)",
+            }
             for level in final.column.levels.values() if few else ():
                 heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
             heads["mean_over_training", headline] = f"{headline} over tasks, over training"
@@ -291,7 +314,7 @@ class _Section:
                     row[head] = f"{entry.value:.1f}"
                     if pd.notna(entry.low):
                         row[head] += f" [{entry.low:.1f}, {entry.high:.1f}], g = {entry.effect:.1f}"
-                    row[head] += f", p = {entry.p:.2g}"
+                    row[head] += f", p = {entry.p:.2g}" * pd.notna(entry.p)
         return _table(list(rows.values())) if rows else None
 
     def _learning_curves(self) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """Sums a comparison up in one table of all its numbers: of agents, between agents, and of runs."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -133,28 +134,41 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
     """Compares the scores of every two agents that have several runs and are about equally far.
 
     Both agents' scores are of tests, or both of training. Returns are compared of tasks without
-    normalised scores.
+    normalised scores. An optimality gap says no more than the mean capped, and is left out.
     """
     keys = ["measure", "protocol", "task", "source"]
     scored = ("aggregate", "normalised", "mean_over_training", *_OF_MEMBERS)
     compared = by_run[by_run["measure"].isin(scored) | _unscored(by_run)]
+    compared = compared[compared["task"] != "optimality_gap"]
     rows = []
     for key, of_task in compared.groupby(keys, sort=False, dropna=False):
-        by_agent = dict(list(of_task.groupby("agent", sort=False)))
-        for second, first in itertools.combinations(by_agent, 2):
-            both = pd.concat([by_agent[first], by_agent[second]])
-            fewest, most = both["fewest_frames"].min(), both["most_frames"].max()
-            if fewest < MIN_PART_OF_FRAMES * most:
-                continue
-            values = (by_agent[agent]["value"].to_numpy() for agent in (first, second))
-            difference = scores.difference_over_seeds(*values)
-            if difference:
-                row = difference._asdict()
-                row |= dict(zip(keys, key, strict=True), agent=first, versus=second)
-                row |= {"runs": min(len(by_agent[first]), len(by_agent[second]))}
-                row |= {"fewest_frames": fewest, "most_frames": most}
-                rows.append(row | {"episodes": both["episodes"].min()})
+        for first, second, about in _pairs(of_task):
+            difference = scores.difference_over_seeds(
+                first["value"].to_numpy(), second["value"].to_numpy()
+            )
+            assert difference is not None
+            rows.append(dict(zip(keys, key, strict=True)) | about | difference._asdict())
+    every_task = by_run[by_run["measure"] == "normalised"]
+    for (protocol, source), own in every_task.groupby(["protocol", "source"], sort=False):
+        for *agents, about in _pairs(own):
+            both = (agent.pivot(index="run", columns="task", values="value") for agent in agents)
+            chance = scores.probability_of_improvement(*(table.to_numpy() for table in both))
+            about |= {"protocol": protocol, "source": source, "measure": "aggregate"}
+            rows.append(about | {"task": "probability_of_improvement", "mean": chance})
     return pd.DataFrame(rows).rename(columns={"mean": "value"})
+
+
+def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
+    """Yields the rows of every two agents to be compared, and what a row says of both."""
+    by_agent = dict(list(table.groupby("agent", sort=False)))
+    for second, first in itertools.combinations(by_agent, 2):
+        both = pd.concat([by_agent[first], by_agent[second]])
+        fewest, most = both["fewest_frames"].min(), both["most_frames"].max()
+        runs = both.groupby("agent")["run"].nunique().min()
+        if fewest >= MIN_PART_OF_FRAMES * most and runs > 1:
+            about = {"agent": first, "versus": second, "runs": runs, "fewest_frames": fewest}
+            about |= {"most_frames": most, "episodes": both["episodes"].min()}
+            yield by_agent[first], by_agent[second], about
 
 
 def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:

@@ -39,6 +39,31 @@ def test_aggregates_are_mean_median_and_mean_capped_from_above_only() -> None:
         scores.aggregate([])
 
 
+def test_statistics_of_agarwal_et_al_are_those_of_loops() -> None:
+    first, second = np.random.default_rng(4).normal(60.0, 40.0, (2, 5, 9)).round(-1)
+    second = second[:3]
+    for run in first:
+        found = scores.reported_aggregates(run)
+        inner = sorted(run)[2:7]  # A quarter of nine is two, rounded down.
+        assert found["interquartile_mean"] == pytest.approx(sum(inner) / 5)
+        gap = sum(100 - min(score, 100) for score in run) / 9
+        assert found["optimality_gap"] == pytest.approx(gap)
+        above = [100 * sum(score > at for score in run) / 9 for at in (-1e9, 60.0, 1e9)]
+        profile = scores.performance_profile(run, np.array([-1e9, 60.0, 1e9]))
+        assert profile.tolist() == pytest.approx(above)
+    of_all = scores.reported_aggregates(first.T)["interquartile_mean"]
+    np.testing.assert_allclose(of_all, stats.trim_mean(first.T, 0.25))
+    wins = [
+        (first[i, t] > second[j, t]) + (first[i, t] == second[j, t]) / 2
+        for i in range(5) for j in range(3) for t in range(9)
+    ]  # fmt: skip
+    assert 0.5 in wins
+    chance = scores.probability_of_improvement(first, second)
+    assert chance == pytest.approx(100 * np.mean(wins))
+    ranked = [stats.mannwhitneyu(first[:, t], second[:, t]).statistic / 15 for t in range(9)]
+    assert chance == pytest.approx(100 * np.mean(ranked))
+
+
 def test_aggregates_of_returns_are_of_the_means_of_tasks_that_have_a_reference_score() -> None:
     references = {"easy": ReferenceScore(0.0, 10.0), "hard": ReferenceScore(100.0, 200.0)}
     # Means 20 and 110: 200% and 10%, however many episodes each has.

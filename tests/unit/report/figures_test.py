@@ -60,6 +60,21 @@ def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
         np.testing.assert_allclose(drawn[_IMPALA], own[own["agent"] == _IMPALA]["return"])
 
 
+def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
+    values = {"a": [-20.0, 5.0, 50.0], "b": [10.0, 20.0, 300.0]}
+    rows = [(_POPART, run, value) for run, own in values.items() for value in own]
+    table = pd.DataFrame(rows, columns=["agent", "run", "value"])
+    for suite in (compared.suite, catch.SUITE):  # With a logarithmic axis and without.
+        (axes,) = figures.profiles(table, suite, _STYLES).axes
+        mean, *runs = axes.lines
+        expected = [
+            [100 * np.mean(np.array(v) > x) for x in mean.get_xdata()] for v in values.values()
+        ]
+        np.testing.assert_allclose([line.get_ydata() for line in runs], expected)
+        np.testing.assert_allclose(mean.get_ydata(), np.mean(expected, axis=0))
+        np.testing.assert_allclose(mean.get_xdata()[[0, -1]], [-20, 300])
+
+
 def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_lines() -> None:
     labels = [f"PopArt-IMPALA, raw rewards, precision {own}" for own in ("bfloat16", "float32")]
     styles = figures.styles_of([("PopArt-IMPALA", "none", label) for label in labels])

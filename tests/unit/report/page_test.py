@@ -106,6 +106,12 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
         cell = f"{row.value:.1f}% [{row.low:.1f}, {row.high:.1f}]" + " †" * (row.source != "test")
         assert rows[row.agent]["random starts: ours"] == cell
     assert f"| {impala} | 1 | 1,000 | 550 | 0.5 | 3, 33.33% to 33.33% |" in text
+    aggregates = text.split("### Aggregates over tasks, random starts")[1]
+    for agent, row in _table(aggregates, "Agent").items():
+        for name in ("mean", "mean capped", "interquartile mean", "optimality gap"):
+            own = agents_numbers(summary, "aggregate", agent=agent, protocol="noop")
+            (value,) = own.loc[own["task"] == name.replace(" ", "_"), "value"]
+            assert row[name].startswith(f"{value:.1f}%")
     # Task k of 3 has sizes k/10, 2k/10, ..., 49k/10, and of the total loss the squares of that.
     assert f"| {popart} | policy loss: part of all sizes (mean) | 16.7% | 33.3% | 50.0% |" in text
     assert f"| {popart} | total loss: size (median) | 6.25 | 25 | 56.2 |" in text
@@ -261,7 +267,7 @@ def test_figures_with_too_many_parts_are_left_out_and_named(
     text = _report(tmp_path, runs / "popart-1")
     name = "atari57-3-tasks"
     drawn = {path.stem.removeprefix(name + "-") for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {"learning-curves-abs_one", "scales-abs_one"}
+    assert drawn == {"learning-curves-abs_one", "profiles-noop-abs_one", "scales-abs_one"}
     left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in `(.+)`\.', text)
     assert [file for _, file in left_out] == [
         f"tables/{name}-statistics.csv", f"tables/{name}-gradients.csv", "summary.csv"

@@ -77,8 +77,25 @@ def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
     assert found == pytest.approx(list(expected))
     assert (row["runs"], row["source"]) == (2, "test")
     assert set(differences["task"]) == {
-        "pong", "boxing", "crazy_climber", "mean", "median", "mean_capped",
+        "pong", "boxing", "crazy_climber", "mean", "median", "mean_capped", "interquartile_mean",
+        "probability_of_improvement",
     }  # fmt: skip
+    # Of three PopArt runs, at 30%, 60% and 120%, and two IMPALA runs, at 20% and 40%, one loses.
+    (chance,) = differences[differences["task"] == "probability_of_improvement"]["value"]
+    assert chance == pytest.approx(100 * 5 / 6)
+
+
+def test_aggregates_are_over_the_tasks_of_each_run(comparison: Comparison) -> None:
+    table = _summarise(comparison)
+    runs = table.query("kind == 'run' and measure == 'normalised'").groupby("run")["value"]
+    found = table.query("kind == 'run' and measure == 'aggregate'").set_index(["run", "task"])
+    for run, values in runs:
+        low, middle, high = sorted(values)
+        gap = 100 - np.mean(np.minimum(values, 100))
+        assert found.loc[(run, "optimality_gap"), "value"] == pytest.approx(gap)
+        # A quarter of three tasks is none.
+        mean = (low + middle + high) / 3
+        assert found.loc[(run, "interquartile_mean"), "value"] == pytest.approx(mean)
 
 
 def test_training_is_summed_up_by_run(tmp_path: Path) -> None:
