@@ -106,11 +106,11 @@ def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     variants = ("reward_clipping", "action_set") if several else ("reward_clipping",)
     groups: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        flags = repr(sorted(_experiment(run).items()))
+        flags = repr(sorted(experiment(run).items()))
         groups.setdefault(_label(run, variants), {}).setdefault(flags, []).append(run)
     agents = []
     for label, by_flags in groups.items():
-        experiments = [_experiment(own[0]) for own in by_flags.values()]
+        experiments = [experiment(own[0]) for own in by_flags.values()]
         differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
         lengths = Counter(len(names.split(",")) for names in {e["level_name"] for e in experiments})
         for own, flags_of in zip(by_flags.values(), experiments, strict=True):
@@ -140,7 +140,7 @@ def _label(run: Run, variants: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _experiment(run: Run) -> dict[str, Any]:
+def experiment(run: Run) -> dict[str, Any]:
     """Gives the flags that make an experiment, with its tasks always in the same order.
 
     Of a population also what all its members began with, or None if they began with several values.

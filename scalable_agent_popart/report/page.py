@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
-from scalable_agent_popart.report.compare import Comparison, compare, in_words
+from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
-from scalable_agent_popart.report.read import RECENT_EPISODES, Population, read_run
+from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.suites import Suite
@@ -87,7 +87,7 @@ def write_report(
         found = [own for comparison in comparisons for own in comparison.runs]
         content = {
             "title": "Comparison with the published results" if published else "Results",
-            "runs": [(agent.label, run, _members(run.population)) for agent, run in found],
+            "runs": [(own.label, run, _members(run.population), _dates(run)) for own, run in found],
             "skipped": skipped,
             "sections": [section.content() for section in sections],
             "summary": _SUMMARY,
@@ -122,6 +122,14 @@ def _runs(row: Mapping[str, Any]) -> str:
     """Says of how many runs a score is, and whether of their tests or their training."""
     number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
     return f"{number} run{'s' * (number > 1)}, {source}"
+
+
+def _dates(run: Run) -> str:
+    """Says when a run began and ended, or got to by now, in UTC."""
+    times = run.logs["progress"]["time"]
+    times = times[times.between(0, 1e10)]  # What is later was no time.
+    known = pd.to_datetime(times.agg(["min", "max"]).dropna(), unit="s")
+    return " to ".join(f"{time:%Y-%m-%d %H:%M}" for time in known)
 
 
 def _members(population: Population | None) -> str:
@@ -198,6 +206,7 @@ class _Section:
             "gradients": self._gradients(),
             "levels": [own for own in levels if own],
             "populations": self._populations(),
+            "hyperparameters": self._hyperparameters(),
         }
 
     def _figure(self, figure: Figure, name: str, says: str) -> dict[str, str]:
@@ -475,6 +484,18 @@ class _Section:
                 }
             )
         return parts
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Returns the flags that shape learning: a table of those that differ, and the others."""
+        flags_of = {own.label: experiment(own.runs[0]) for own in self._comparison.agents}
+        rows, shared = [], []
+        for name in dict.fromkeys(name for own in flags_of.values() for name in own):
+            values = {agent: str(own.get(name, "")) for agent, own in flags_of.items()}
+            if len({*values.values()}) > 1:
+                rows.append({"Flag": name, **values})
+            elif name != "dataset_path":  # Whether there are images, which few levels show.
+                shared.append(f"--{name}={next(iter(values.values()))}")
+        return {"table": _table(rows), "shared": shared}
 
 
 def _with_ends(value: float, low: float, high: float, style: str) -> str:

@@ -17,7 +17,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.lineage import Segment, trace
-from scalable_agent_popart.runs.directory import POPULATION_FILE, Change, RunDirectory
+from scalable_agent_popart.runs.directory import POPULATION_FILE, Record, RunDirectory
 from scalable_agent_popart.runs.json_lines import (
     DAMAGE,
     read_lines,
@@ -36,7 +36,7 @@ METRICS = {
     "statistics": ("task", "shift", "scale", "largest_target"),
     "gradients": ("loss", "task", "norm"),
     "batches": ("task", "share"),
-    "progress": ("frames_per_second", "memory_mib", "entropy"),
+    "progress": ("time", "frames_per_second", "memory_mib", "entropy"),
 }
 # The loss that gradients are of, and the name that a record has for their norms.
 LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
@@ -105,8 +105,7 @@ class Run:
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
     problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
-    history: tuple[Change, ...]  # Flags that it was resumed with and were others, oldest first.
-    device: str  # That it was trained on; empty if that is not known.
+    record: Record  # That the program kept of it.
 
     @property
     def seed(self) -> int:
@@ -119,7 +118,7 @@ class Run:
         """Names changes of flags in turn; a longer run counts if its learning rate was annealed."""
         return [
             f"{name} {then} to {now} at {change.frames:,} frames"
-            for change in self.history
+            for change in self.record.history
             for name, (then, now) in change.changed.items()
             if name != "total_environment_frames" or self.config.learning_rate_schedule == "linear"
         ]
@@ -167,8 +166,7 @@ def read_run(path: str, suite: Suite | None = None) -> Run:
     tables = _join(logs, segments) if population else logs[0]
     if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    history, device = record.history, record.device
-    return Run(Path(path), config, tables, evaluations, problems, population, history, device)
+    return Run(Path(path), config, tables, evaluations, problems, population, record)
 
 
 def _join(
@@ -303,9 +301,9 @@ def _read_episodes(
 def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, pd.DataFrame]:
     """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
 
-    Norms are NaN of a task without a rollout in the batch; shares are of the rollouts since the
-    line before; memory and entropy (mean, in nats) are NaN where a record does not tell. So is
-    whatever was not a finite number.
+    Norms are NaN of a task without a rollout in the batch, and shares are of the rollouts since the
+    line before. Time (seconds since 1970), memory and entropy (mean, in nats) are NaN where they
+    were not recorded, as is whatever was not a finite number.
     """
     tasks = config.suite.tasks
 
@@ -327,11 +325,12 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
                     ("gradients", frames, loss, task, _known(norms.get(task))) for task in tasks
                 ]
         if "frames_per_second" in record:
-            speed, entropy = _known(record["frames_per_second"]), np.nan
+            entropy = np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
                 steps = config.unroll_length * config.batch_size
                 entropy = -_known(record["entropy_loss"]) / cost / steps
-            found.append(("progress", frames, speed, _known(record.get("memory_mib")), entropy))
+            known = (_known(record.get(n)) for n in ("time", "frames_per_second", "memory_mib"))
+            found.append(("progress", frames, *known, entropy))
         return found
 
     records = _read_lines(path, rows, problems, at_most=_MAX_METRICS)

@@ -45,6 +45,7 @@ class Record:
     config: Config
     history: tuple[Change, ...] = ()  # oldest first
     device: str = ""  # in words; empty if it is not known
+    git_revision: str | None = None
 
 
 class RunDirectory:
@@ -79,8 +80,9 @@ class RunDirectory:
             for entry in record.get("history", ()):
                 changed = {name: (then, now) for name, (then, now) in entry["changed"].items()}
                 history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
-            device = describe_device(record.get("device"))
-            return Record(Config.from_record(record, suite), tuple(history), device)
+            config = Config.from_record(record, suite)
+            device, revision = describe_device(record.get("device")), record.get("git_revision")
+            return Record(config, tuple(history), device, revision)
         return None
 
     def check(self, config: Config) -> None:

@@ -22,7 +22,7 @@ from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.suite import UNNORMALISED
-from tests.fakes.synthetic_runs import make_population, make_run
+from tests.fakes.synthetic_runs import append, make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
 _IMAGE = "![x](figures/../../secret.png)"
@@ -150,6 +150,29 @@ def test_the_outcome_tells_tests_from_other_starts_apart(tmp_path: Path) -> None
     assert sorted(line.rpartition(", ")[2] for line in lines) == ["human", "noop"]
 
 
+def test_runs_have_dates_and_revisions_and_agents_have_hyperparameters(tmp_path: Path) -> None:
+    make_run(tmp_path / "popart", level_name="catch5", use_popart=True, learning_rate=0.5)
+    impala = make_run(tmp_path / "impala", level_name="catch5")
+    text = _report(tmp_path / "unknown", tmp_path / "impala")
+    assert "| not recorded | " in text
+    assert "| Flag |" not in text
+    for time in (90_000, 0, 1e300):  # Seconds since 1970; the last one is none.
+        append(impala.metrics, {"time": time, "frames": 9, "frames_per_second": 1.0})
+    record = json.loads((impala.path / "config.json").read_text()) | {"git_revision": "abc123"}
+    (impala.path / "config.json").write_text(json.dumps(record))
+    text = _report(tmp_path / "out", tmp_path / "impala", tmp_path / "popart")
+    assert "| 1970-01-01 00:00 to 1970-01-02 01:00 | abc123 |" in text
+    flags = _table(text, "Flag")
+    agents = ("IMPALA, raw rewards", "PopArt-IMPALA, raw rewards")
+    for name, values in {
+        "learning_rate": ("0.005", "0.5"),
+        "popart_start": ("", "average"),
+    }.items():
+        assert tuple(flags[name][agent] for agent in agents) == values
+    assert "`--batch_size=32`" in text
+    assert "batch_size" not in flags
+
+
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
     assert write_report([path], str(tmp_path / "out")).left_out == []
@@ -236,6 +259,7 @@ def test_what_runs_files_say_is_shown_as_it_is(
     directory = make_run(tmp_path / "run", tests={}, **given)
     record = json.loads((directory.path / "config.json").read_text())
     record["device"] = {"cores": 2, "gpus": [_HOSTILE], "processor": _HOSTILE}
+    record["git_revision"] = _HOSTILE
     change = {"entropy_cost": [_HOSTILE, "x"]}
     record["history"] = [{"frames": 9, "changed": change, "git_revision": _HOSTILE}]
     (directory.path / "config.json").write_text(json.dumps(record))

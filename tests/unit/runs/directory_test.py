@@ -170,7 +170,8 @@ def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirector
     del record["history"], record["device"], record["suite"], record["flags"]["action_set"]
     (directory.path / "config.json").write_text(json.dumps(record))
     _learn(directory)
-    assert directory.read_record() == Record(_config(seed=7))
+    revision = record["git_revision"]
+    assert directory.read_record() == Record(_config(seed=7), git_revision=revision)
     directory.check(_config(seed=7))
 
 
