@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -17,7 +17,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.final_scores import IMPALA
+from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
 from scalable_agent_popart.report.render import one_line
@@ -78,23 +78,33 @@ def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
 
 
 def learning_curves(
-    curves: pd.DataFrame, suite: Suite, targets: dict[str, float], styles: Styles
+    curves: pd.DataFrame,
+    suite: Suite,
+    targets: dict[str, float],
+    styles: Styles,
+    random: Iterable[float] = (),
 ) -> Figure:
     """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
 
-    Means over runs have their 95% interval filled; published final scores (`targets`) are dotted.
+    Means over runs have their 95% interval filled; published final scores (`targets`) are dotted,
+    and a thin line is the score of random play, if that was measured.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     unit = _frames_axis(figure, curves["frames"].max())
     _draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
-    for agent, score in targets.items():
-        text, colour = f"{_PUBLISHED}{agent}: {score:.1f}%", _COLOURS.get(agent, _BLACK)
+    fixed = [
+        (f"{_PUBLISHED}{agent}: {score:.1f}%", score, _COLOURS.get(agent, _BLACK), ":", 1.5)
+        for agent, score in targets.items()
+    ]
+    fixed += [(f"{RANDOM}: {score:.1f}%", score, _BLACK, "-", 0.7) for score in random]
+    for text, score, colour, line, width in fixed:
         within = bottom <= score <= top
-        axes.plot([], [], ":", color=colour, label=text + " (not in view)" * (not within))
+        label = text + " (not in view)" * (not within)
+        axes.plot([], [], ls=line, lw=width, color=colour, label=label)
         if within:
-            axes.axhline(score, ls=":", color=colour)
+            axes.axhline(score, ls=line, lw=width, color=colour)
     axes.set_xlim(left=0)
     axes.set_ylabel(_score_axis(suite, suite.headline))
     axes.grid(alpha=0.3)
@@ -481,9 +491,8 @@ def _legend(figure: Figure, *parts: Axes, **where: Any) -> None:
     every = [axes.get_legend_handles_labels() for axes in parts]
     # Several lines may have the same, and a line may be in some of the axes only.
     handle_of = {text: line for own in every for line, text in zip(*own, strict=True)}
-    words = {
-        t: t.split(", ") for t in handle_of if IMPALA not in t and not t.startswith(_PUBLISHED)
-    }
+    fixed = (_PUBLISHED, IMPALA, RANDOM)
+    words = {text: text.split(", ") for text in handle_of if not text.startswith(fixed)}
     every_word = [own for label in words.values() for own in label]
     shared = [own for own in dict.fromkeys(every_word) if every_word.count(own) == len(words)]
     if len(words) == 1:  # A single curve keeps its name.

@@ -10,9 +10,18 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison
 from scalable_agent_popart.report.read import RECENT_EPISODES, Run
+from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import Suite
 
+_DATA = resources.files(__package__) / "data"
 IMPALA = "IMPALA (Espeholt et al., 2018)"
+RANDOM = "random play, measured"
+PAPERS_MEAN = "mean_by_papers_scores"
+# With these, the scores of IMPALA's Table C.1 have the means over 57 games of its Table 4.
+_PAPERS_SCORES = {
+    "video_pinball": ReferenceScore(0.0, 17667.9),
+    "double_dunk": ReferenceScore(-18.6, -16.45),
+}
 # Of IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
 # agent's raw score, and the column of Table 1 whose protocol the scores were played by.
 _BY_LEVEL = {
@@ -33,8 +42,16 @@ def impala_by_level(suite: str, column: str) -> dict[str, float]:
     return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
 
 
+def random_play(suite: str) -> dict[str, dict[str, float]]:
+    """Returns episodes, mean and standard error of random play by game; empty if not measured."""
+    file = f"{suite}_random.csv"
+    if not (_DATA / file).is_file():
+        return {}
+    return _published(file).set_index("game").to_dict("index")
+
+
 def _published(file: str) -> pd.DataFrame:
-    with (resources.files(__package__) / "data" / file).open() as text:
+    with (_DATA / file).open() as text:
         return pd.read_csv(text, comment="#", float_precision="round_trip")
 
 
@@ -129,20 +146,27 @@ class FinalScores:
 
     def published(self) -> pd.DataFrame:
         """Makes the rows of `summary.COLUMNS` of IMPALA's published scores of the same levels."""
-        rows = []
-        for level in self._levels if self._finals else ():
-            if level in self._impala:
-                rows += self._of_level(level, {"value": self._impala[level]})
-        rows += self._impalas_aggregates()
-        about = {"protocol": self.column.name, "agent": IMPALA}
-        return pd.DataFrame([row | about for row in rows])
+        return self._fixed(IMPALA, {t: {"value": s} for t, s in self._impala.items()})
+
+    def measured(self) -> pd.DataFrame:
+        """Makes the rows of random play, if it was measured in all levels, as those of a run."""
+        table = random_play(self._suite.name) if self.column.starts == "noop" else {}
+        if not table.keys() >= set(self._levels):
+            return pd.DataFrame()
+        raw = {}
+        for level, own in table.items():
+            deviation = own["standard_error"] * own["episodes"] ** 0.5
+            low, high = scores.students_t(own["mean"], deviation, own["episodes"])
+            raw[level] = {"value": own["mean"], "low": low, "high": high}
+        fewest = min(table[level]["episodes"] for level in self._levels)
+        return self._fixed(RANDOM, raw).assign(episodes=fewest)
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Gives published scores, by agent, to compare with these agents of a reward clipping."""
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
-        theirs = {row["task"]: row["value"] for row in self._impalas_aggregates()}
-        if theirs and clipping == self._suite.defaults["reward_clipping"]:
+        if clipping == self._suite.defaults["reward_clipping"] and self._impala:
+            theirs = self.published().query("measure == 'aggregate'").set_index("task")["value"]
             found[IMPALA] = theirs[self._suite.headline]
         return found
 
@@ -191,8 +215,13 @@ class FinalScores:
             self.left_out.append(f"{final.run.path}: {reason}")
         return kept
 
-    def _impalas_aggregates(self) -> list[dict[str, Any]]:
-        return self._aggregates({t: [s] for t, s in self._impala.items() if t in self._scored})
+    def _fixed(self, agent: str, raw: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+        """Makes the rows of scores that no run of the comparison has."""
+        raw = {level: raw[level] for level in self._levels if level in raw}
+        rows = [row for level, own in raw.items() for row in self._of_level(level, own)]
+        rows += self._aggregates({t: [s["value"]] for t, s in raw.items() if t in self._scored})
+        about = {"protocol": self.column.name, "agent": agent}
+        return pd.DataFrame([row | about for row in rows])
 
     def _aggregates(self, returns: Mapping[str, scores.Scores]) -> list[dict[str, Any]]:
         """Makes a row of each aggregate of raw returns by level; none if there are no levels."""
@@ -202,6 +231,12 @@ class FinalScores:
         found = scores.reported_aggregates(own)
         if not self._suite.normalised:
             del found["optimality_gap"]
+        if self.column.starts == "noop" and _PAPERS_SCORES.keys() <= set(returns) == set(
+            self._references
+        ):
+            references = self._references | _PAPERS_SCORES
+            own = [scores.normalise(float(np.mean(r)), references[t]) for t, r in returns.items()]
+            found[PAPERS_MEAN] = np.mean(own)
         rows = [{"task": name, "value": value} for name, value in found.items()]
         return [{"measure": "aggregate", **row} for row in rows]
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
-from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
+from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
@@ -264,13 +264,15 @@ class _Section:
             }
             theirs = entries[entries["kind"] == "published"]
             published |= dict(zip(theirs["agent"], theirs["value"], strict=True))
-            ours = entries[entries["kind"] == "agent"].to_dict("records")
+            ours = entries[entries["kind"] != "published"].to_dict("records")
             by_agent = {entry["agent"]: entry for entry in ours}
             found.append({"published": published, "ours": by_agent})
-        every = dict.fromkeys([*known, *(agent for own in found for agent in own["published"])])
+        every = dict.fromkeys(
+            [*known, *(a for own in found for kind in own.values() for a in kind)]
+        )
         return {
             "heads": ["Agent", *heads],
-            "agents": sorted(every, key=lambda agent: agent == IMPALA),
+            "agents": sorted(every, key=lambda agent: (agent == RANDOM, agent == IMPALA)),
             "runs": known,
             "columns": found,
             "any_training": (own["source"] == "training").any(),
@@ -334,10 +336,14 @@ class _Section:
         trained_on = next(own for own in self._finals if own.column.trained_on)
         clippings = table["reward_clipping"].unique()
         targets = {clipping: trained_on.targets(clipping, names) for clipping in clippings}
+        random = self.summary.query(
+            f"kind == 'measured' and task == '{self._suite.headline}' and "
+            f"protocol == '{trained_on.column.name}'"
+        )["value"]
 
         def draw(own: pd.DataFrame) -> Figure:
             published = targets[own["reward_clipping"].iloc[0]]
-            return figures.learning_curves(own, self._suite, published, self._styles)
+            return figures.learning_curves(own, self._suite, published, self._styles, random)
 
         says = f"{self._headline} against frames"
         return {

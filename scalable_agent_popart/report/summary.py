@@ -12,7 +12,7 @@ from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
 from scalable_agent_popart.report.final_scores import FinalScores
 
 COLUMNS = (
-    "kind",  # `agent` (of all its runs), `published`, `difference` (of two agents) or `run`.
+    "kind",  # `agent` (of all runs), `measured` (of random play), `published`, `difference`, `run`.
     "measure",  # What the value is, see `docs/evaluation.md`.
     "protocol",  # Of scores: the column of Table 1.
     "task",  # Or the name of an aggregate over tasks, or nothing.
@@ -61,10 +61,10 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
         _members(recorded["members"]),
     ]
     by_run = _table(parts)
-    published = [final.published() for final in finals]
     kinds = {
         "agent": [_over_runs(by_run)],
-        "published": published,
+        "measured": [final.measured() for final in finals],
+        "published": [final.published() for final in finals],
         "difference": [_differences(by_run)],
         "run": [by_run],
     }
@@ -72,8 +72,8 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
 
 
 def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
-    """Selects agents' numbers of a measure, over all their runs or published."""
-    rows = summary["kind"].isin(["agent", "published"]) & (summary["measure"] == measure)
+    """Selects agents' numbers of a measure, over all their runs or published, and random play's."""
+    rows = ~summary["kind"].isin(["difference", "run"]) & (summary["measure"] == measure)
     for name, value in where.items():
         rows &= summary[name] == value
     return summary[rows]

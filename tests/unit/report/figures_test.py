@@ -89,7 +89,10 @@ def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_li
         ),
         (table[:2], {}, "raw rewards, precision bfloat16", ["PopArt-IMPALA"]),
     ):
-        figure = figures.learning_curves(curves, resolve("pong"), published, styles)
+        figure = figures.learning_curves(curves, resolve("pong"), published, styles, [1.03])
+        at = [list(line.get_ydata()) for line in figure.axes[0].lines]
+        assert [1.03, 1.03] in at
+        texts.append("random play, measured: 1.0%")
         assert [own.get_text() for own in figure.legends[0].get_texts()] == texts
         assert figure.legends[0].get_title().get_text() == title
     first, second = (styles[label] for label in labels)

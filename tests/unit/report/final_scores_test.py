@@ -1,6 +1,7 @@
 """The scores of a report, against published ones and others computed by hand."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from scalable_agent_popart import scores, suites
 from scalable_agent_popart.report import final_scores
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
+from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.synthetic_runs import compare_runs, make_run
 
@@ -57,9 +59,54 @@ def test_impalas_published_scores_by_level_give_its_published_aggregate(
     found = _scores(compare_runs(tmp_path / "same"))[column]
     for table in (found.published(), found.by_run()):
         assert round(_value(table, "aggregate", suite.headline)["value"], 1) == expected
+        if level_name == "atari57":
+            mean = _value(table, "aggregate", final_scores.PAPERS_MEAN)["value"]
+            assert round(mean, 1) == 176.9
     targets = found.targets(suite.defaults["reward_clipping"], ["PopArt-IMPALA"])
     assert targets.keys() == {"PopArt-IMPALA", IMPALA}
     assert IMPALA not in found.targets("none", ["PopArt-IMPALA"])
+
+
+def test_the_means_of_impalas_paper_come_of_its_scores_by_game() -> None:
+    table = pd.read_csv(final_scores._DATA / "impala_atari57_table_c1.csv", comment="#")
+    references = suites.resolve("atari57").reference_scores | final_scores._PAPERS_SCORES
+    for agent, mean, median in (
+        ("impala_deep_multitask", 176.9, 59.7),
+        ("impala_shallow_experts", 466.4, 93.2),
+        ("impala_deep_experts", 957.6, 191.8),
+    ):
+        returns = {game: [score] for game, score in zip(table["game"], table[agent], strict=True)}
+        found = scores.aggregate_returns(returns, references)
+        assert found is not None
+        assert (round(found.mean, 1), round(found.median, 1)) == (mean, median)
+
+
+def test_random_play_has_a_row_if_it_was_measured_in_all_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = shutil.copytree(str(final_scores._DATA), tmp_path / "data")
+    rows = "game,episodes,mean,standard_error\nalien,5,150,9\nboxing,4,2.1,0.5\npong,9,-20.7,1\n"
+    (Path(data) / "atari57_random.csv").write_text(rows)
+    monkeypatch.setattr(final_scores, "_DATA", Path(data))
+    for games, measured in (("boxing,pong", True), ("boxing,hero", False)):
+        make_run(tmp_path / games, level_name=games)
+        comparison = compare_runs(tmp_path / games)
+        found = _scores(comparison)
+        assert len(found["human"].measured()) == 0
+        table = found["noop"].measured()
+        assert bool(len(table)) == measured
+        if measured:
+            assert set(table["task"]) > {"boxing", "pong", "median"}
+            row = _value(table, "return", "boxing")
+            assert (row["value"], row["agent"], row["episodes"]) == (2.1, final_scores.RANDOM, 4)
+            # Student's t with three degrees of freedom has its quantile at 3.182.
+            assert [row["low"], row["high"]] == pytest.approx([2.1 - 1.591, 2.1 + 1.591], abs=1e-3)
+            # Boxing's human scores 12 points more than random play's 0.1; Pong's random play is 0%.
+            assert _value(table, "normalised", "boxing")["value"] == pytest.approx(100 * 2 / 12)
+            assert _value(table, "aggregate", "median")["value"] == pytest.approx(100 / 12)
+            write_report([str(tmp_path / games)], str(tmp_path / "out"))
+            text = (tmp_path / "out" / "report.md").read_text()
+            assert "| random play, measured | | 8.3% | 4 episodes per task |" in text
 
 
 def test_each_runs_scores_have_intervals_over_its_episodes(tmp_path: Path) -> None:
