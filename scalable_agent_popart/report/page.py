@@ -128,8 +128,11 @@ def _dates(run: Run) -> str:
     """Says when a run began and ended, or got to by now, in UTC."""
     times = run.logs["progress"]["time"]
     times = times[times.between(0, 1e10)]  # What is later was no time.
-    known = pd.to_datetime(times.agg(["min", "max"]).dropna(), unit="s")
-    return " to ".join(f"{time:%Y-%m-%d %H:%M}" for time in known)
+    if not len(times):
+        return ""
+    ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
+    first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
+    return f"{first} to {last.removeprefix(first[:11])}"
 
 
 def _members(population: Population | None) -> str:
@@ -253,7 +256,7 @@ class _Section:
         suite = self._suite
         own = agents_numbers(self.summary, "aggregate", task=suite.headline)
         kinds = ("published", "ours", "from") if self.published else ("ours", "from")
-        heads = [f"{final.column.title}: {what}" for final in self._finals for what in kinds]
+        heads = ["Agent"]
         known = {agent.label: len(agent.runs) for agent in self._comparison.agents}
         found = []
         for final in self._finals:
@@ -266,12 +269,14 @@ class _Section:
             published |= dict(zip(theirs["agent"], theirs["value"], strict=True))
             ours = entries[entries["kind"] != "published"].to_dict("records")
             by_agent = {entry["agent"]: entry for entry in ours}
-            found.append({"published": published, "ours": by_agent})
+            if published or by_agent:
+                found.append({"published": published, "ours": by_agent})
+                heads += [f"{final.column.title}: {kind}" for kind in kinds]
         every = dict.fromkeys(
             [*known, *(a for own in found for kind in own.values() for a in kind)]
         )
         return {
-            "heads": ["Agent", *heads],
+            "heads": heads,
             "agents": sorted(every, key=lambda agent: (agent == RANDOM, agent == IMPALA)),
             "runs": known,
             "columns": found,
