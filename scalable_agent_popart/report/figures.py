@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -46,7 +46,6 @@ _RETURNS_A_ROW = 4
 _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 _PUBLISHED = "published "
-_THRESHOLDS = 201
 _LINEAR = 10  # A logarithmic axis of scores is linear between minus and plus this.
 _ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
@@ -134,26 +133,34 @@ def returns(table: pd.DataFrame, styles: Styles) -> Figure:
     return figure
 
 
-def _draw_runs(axes: Axes, table: pd.DataFrame, column: str, unit: float, styles: Styles) -> None:
+def _draw_runs(
+    axes: Axes,
+    table: pd.DataFrame,
+    column: str,
+    unit: float,
+    styles: Styles,
+    step: Literal["post"] | None = None,
+) -> None:
     """Draws a column of each run against frames, and agents' means with their 95% intervals."""
     bands = []
     for agent, own in table.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
+        look = {"ls": line, "color": colour, "drawstyle": f"steps-{step}" if step else "default"}
         every = own.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
         count, means = own["run"].nunique(), runs.mean(axis=1)
         text = _plain(f"{agent}, {count} runs" if count > 1 else str(agent))
-        axes.plot(runs.index / unit, means, ls=line, color=colour, lw=2, label=text)
+        axes.plot(runs.index / unit, means, lw=2, label=text, **look)
         if count > 1:
             ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
             alpha = 0.2 if count > 2 else 0.08  # Of two runs it mostly fills the figure.
             bands.append((runs.index / unit, *ends, colour, alpha))
-            axes.plot(every.index / unit, every, ls=line, color=colour, lw=0.6, alpha=0.7)
+            axes.plot(every.index / unit, every, lw=0.6, alpha=0.7, **look)
     bottom, top = axes.get_ylim()
     axes.set_ylim(bottom, top)
     for frames, low, high, colour, alpha in bands:
-        axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0)
+        axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0, step=step)
 
 
 def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
@@ -315,21 +322,17 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
 
 def profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     """Draws the share of tasks in which an agent is above each score, as `learning_curves` does."""
-    logarithmic = suite.headline == "median"
-    ends = table["value"].min() / _LINEAR, table["value"].max() / _LINEAR
-    if logarithmic:  # Nearly evenly spread on the axis.
-        grid = np.sinh(np.linspace(np.arcsinh(ends[0]), np.arcsinh(ends[1]), _THRESHOLDS))
-    else:
-        grid = np.linspace(*ends, _THRESHOLDS)
-    shares = []
-    for (agent, run), own in table.groupby(["agent", "run"], sort=False):
-        share = scores.performance_profile(own["value"].to_numpy(), _LINEAR * grid)
-        shares.append(pd.DataFrame({"frames": _LINEAR * grid, "share": share}))
-        shares[-1] = shares[-1].assign(agent=agent, run=run)
+    thresholds = np.unique(table["value"])
+    shares = [
+        pd.DataFrame({"frames": thresholds, "agent": agent, "run": run}).assign(
+            share=scores.performance_profile(own["value"].to_numpy(), thresholds)
+        )
+        for (agent, run), own in table.groupby(["agent", "run"], sort=False)
+    ]
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
-    _draw_runs(axes, pd.concat(shares), "share", 1, styles)
-    if logarithmic:
+    _draw_runs(axes, pd.concat(shares), "share", 1, styles, step="post")
+    if suite.headline == "median":
         axes.set_xscale("symlog", linthresh=_LINEAR)
     axes.set_xlabel(f"{_score_axis(suite)}, τ")
     axes.set_ylabel("Tasks with a score above τ (%)")

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison
+from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison, in_words
 from scalable_agent_popart.report.read import RECENT_EPISODES, Run
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import Suite
 
 _DATA = resources.files(__package__) / "data"
 IMPALA = "IMPALA (Espeholt et al., 2018)"
+_PAPER = "(Hessel et al., 2019)"
 RANDOM = "random play, measured"
 PAPERS_MEAN = "mean_by_papers_scores"
 # With these, the scores of IMPALA's Table C.1 have the means over 57 games of its Table 4.
@@ -92,7 +93,7 @@ class FinalScores:
 
     A test of some tasks in play does not count; where a run of an agent was tested, untested ones
     do not, nor do runs that lag far behind: `left_out` tells which. `papers` has the paper's scores
-    if all tasks are compared; of `inverted` levels the human does worse than random play.
+    if all tasks are compared.
     """
 
     def __init__(self, comparison: Comparison, column: Column):
@@ -105,8 +106,6 @@ class FinalScores:
         complete = len(self._scored) == len(suite.reference_scores)
         self.papers = papers_table_1(suite.name, column.name) if complete else {}
         self._impala = impala_by_level(suite.name, column.name)
-        references = [(level, self._references[level]) for level in self._scored]
-        self.inverted = [level for level, (random, human) in references if human < random]
         self.left_out: list[str] = []
         self._finals = [(a, final) for a in comparison.agents for final in self._choose(a)]
 
@@ -145,8 +144,13 @@ class FinalScores:
         return pd.DataFrame(rows)
 
     def published(self) -> pd.DataFrame:
-        """Makes the rows of `summary.COLUMNS` of IMPALA's published scores of the same levels."""
-        return self._fixed(IMPALA, {t: {"value": s} for t, s in self._impala.items()})
+        """Makes the rows of `summary.COLUMNS` of IMPALA's scores and the paper's Table 1."""
+        paper = pd.DataFrame(
+            {"agent": f"{name}, {in_words('reward_clipping', clipping)} {_PAPER}", "value": score}
+            for (name, clipping), score in self.papers.items()
+        )
+        about = {"protocol": self.column.name, "measure": "aggregate", "task": self._suite.headline}
+        return pd.concat([self._impalas(), paper.assign(**about)])
 
     def measured(self) -> pd.DataFrame:
         """Makes the rows of random play, if it was measured in all levels, as those of a run."""
@@ -166,7 +170,7 @@ class FinalScores:
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
         if clipping == self._suite.defaults["reward_clipping"] and self._impala:
-            theirs = self.published().query("measure == 'aggregate'").set_index("task")["value"]
+            theirs = self._impalas().query("measure == 'aggregate'").set_index("task")["value"]
             found[IMPALA] = theirs[self._suite.headline]
         return found
 
@@ -214,6 +218,9 @@ class FinalScores:
                 continue
             self.left_out.append(f"{final.run.path}: {reason}")
         return kept
+
+    def _impalas(self) -> pd.DataFrame:
+        return self._fixed(IMPALA, {t: {"value": s} for t, s in self._impala.items()})
 
     def _fixed(self, agent: str, raw: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
         """Makes the rows of scores that no run of the comparison has."""

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
-from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores, columns
+from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
-from scalable_agent_popart.report.render import interval, one_line, render_report
+from scalable_agent_popart.report.render import interval, one_line, render_report, short
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.suites import Suite
 
@@ -118,10 +118,10 @@ def _name(suite: Suite) -> str:
     return f"{suite.name}-{part}"
 
 
-def _runs(row: Mapping[str, Any]) -> str:
+def _runs(row: Mapping[str, Any], total: int = 0) -> str:
     """Says of how many runs a score is, and whether of their tests or their training."""
     number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
-    return f"{number} run{'s' * (number > 1)}, {source}"
+    return f"{number}{f' of {total}' * (total > number)} run{'s' * (number > 1)}, {source}"
 
 
 def _dates(run: Run) -> str:
@@ -164,9 +164,7 @@ class _Section:
         self._finals = [FinalScores(comparison, column) for column in columns(self._suite)]
         self._recorded = tables.recorded(comparison)
         self.summary = summarise(self._finals, self._recorded)
-        self.published = bool((self.summary["kind"] == "published").any()) or any(
-            final.papers for final in self._finals
-        )
+        self.published = bool((self.summary["kind"] == "published").any())
         self._styles = figures.styles_of(
             [(own.name, own.runs[0].config.reward_clipping, own.label) for own in comparison.agents]
         )
@@ -199,8 +197,9 @@ class _Section:
             "published": self.published,
             "unit": self._suite.unit,
             "normalised": self._suite.normalised,
-            "final_scores": self._final_scores(),
-            "aggregates": list(filter(None, map(self._aggregates, self._finals))),
+            "scores": [own for own in map(self._scores, self._finals) if own],
+            "scored": len(self._suite.reference_scores.keys() & set(self._suite.tasks)),
+            "known": len(self._suite.reference_scores),
             "differences": self._differences(),
             "learning_curves": self._learning_curves(),
             "returns": self._returns(),
@@ -251,59 +250,42 @@ class _Section:
         table.to_csv(path, index=False, errors="replace", float_format=_NUMBER)
         return file
 
-    def _final_scores(self) -> dict[str, Any]:
-        """Returns the paper's Table 1 for one benchmark: ours, beside any that are published."""
-        suite = self._suite
-        own = agents_numbers(self.summary, "aggregate", task=suite.headline)
-        kinds = ("published", "ours", "from") if self.published else ("ours", "from")
-        heads = ["Agent"]
-        known = {agent.label: len(agent.runs) for agent in self._comparison.agents}
-        found = []
-        for final in self._finals:
-            entries = own[own["protocol"] == final.column.name]
-            published = {
-                f"{name}, {in_words('reward_clipping', clipping)}": score
-                for (name, clipping), score in final.papers.items()
-            }
-            theirs = entries[entries["kind"] == "published"]
-            published |= dict(zip(theirs["agent"], theirs["value"], strict=True))
-            ours = entries[entries["kind"] != "published"].to_dict("records")
-            by_agent = {entry["agent"]: entry for entry in ours}
-            if published or by_agent:
-                found.append({"published": published, "ours": by_agent})
-                heads += [f"{final.column.title}: {kind}" for kind in kinds]
-        every = dict.fromkeys(
-            [*known, *(a for own in found for kind in own.values() for a in kind)]
-        )
-        return {
-            "heads": heads,
-            "agents": sorted(every, key=lambda agent: (agent == RANDOM, agent == IMPALA)),
-            "runs": known,
-            "columns": found,
-            "any_training": (own["source"] == "training").any(),
-            "scored": len(suite.reference_scores.keys() & set(suite.tasks)),
-            "known": len(suite.reference_scores),
-            "inverted": {own.column.title: own.inverted for own in self._finals if own.inverted},
-            "left_out": [f"{f.column.title}: {line}" for f in self._finals for line in f.left_out],
-        }
-
-    def _aggregates(self, final: FinalScores) -> dict[str, Any] | None:
-        """Returns each agent's aggregates over tasks, and the profiles of its scores."""
-        own = self.summary[self.summary["protocol"] == final.column.name]
-        rows: dict[str, dict[str, str]] = {}
-        for entry in agents_numbers(own, "aggregate").to_dict("records"):
-            row = rows.setdefault(entry["agent"], {"Agent": entry["agent"]})
-            row[entry["task"].replace("_", " ")] = interval(entry, unit=self._suite.unit)
-        if len(self._suite.tasks) == 1 or not self._suite.normalised or not len(own):
+    def _scores(self, final: FinalScores) -> dict[str, Any] | None:
+        """Returns each agent's aggregates over tasks, the headline first, and their profiles."""
+        column, suite = final.column, self._suite
+        own = self.summary[self.summary["protocol"] == column.name]
+        if not len(own) and not column.trained_on:
             return None
-        clippings = {a.label: a.runs[0].config.reward_clipping for a in self._comparison.agents}
+        several = suite.normalised and len(suite.tasks) > 1
+        runs = {agent.label: len(agent.runs) for agent in self._comparison.agents}
+        rows = {agent: {"Agent": agent, suite.headline: ""} for agent in runs}
+        sources = {}
+        for entry in agents_numbers(own, "aggregate").to_dict("records"):
+            agent, name = entry["agent"], entry["task"]
+            row = rows.setdefault(agent, {"Agent": agent, suite.headline: ""})
+            if name == suite.headline or several:
+                row[name] = interval(entry, unit=suite.unit)
+            if entry["kind"] == "measured":
+                sources[agent] = f"{entry['episodes']} episodes per task"
+            if entry["kind"] == "agent":
+                frames = dict.fromkeys((entry["fewest_frames"], entry["most_frames"]))
+                sources[agent] = (
+                    f"{_runs(entry, runs[agent])}, episodes per task: {entry['episodes']}, "
+                    f"{' to '.join(map(short, frames))} frames"
+                )
+        for agent, row in rows.items():
+            row["from"] = sources.get(agent, "")
+        drawn = []
         scores = own[(own["kind"] == "run") & (own["measure"] == "normalised")]
-        table = scores.assign(reward_clipping=scores["agent"].map(clippings))
-        draw = functools.partial(figures.profiles, suite=self._suite, styles=self._styles)
-        title = final.column.title
-        says = f"share of tasks above each score, {title}"
-        drawn = self._figures(draw, table, f"profiles-{final.column.name}", says)
-        return {"column": title, "table": _table(list(rows.values())), "figures": drawn}
+        if several and len(scores):
+            agents = {own.label: own.runs[0].config for own in self._comparison.agents}
+            clippings = scores["agent"].map(lambda agent: agents[agent].reward_clipping)
+            draw = functools.partial(figures.profiles, suite=suite, styles=self._styles)
+            says = f"share of tasks above each score, {column.title}"
+            table = scores.assign(reward_clipping=clippings)
+            drawn = self._figures(draw, table, f"profiles-{column.name}", says)
+        table = _table([{n.replace("_", " "): v for n, v in row.items()} for row in rows.values()])
+        return {"final": final, "table": table, "figures": drawn}
 
     def _differences(self) -> dict[str, Any] | None:
         """Returns how far apart every two agents are that have several runs each."""
@@ -411,23 +393,15 @@ class _Section:
         if not len(table):
             return None
         rows: dict[Any, dict[str, str]] = {}
-        many = table["task"].nunique() > _MAX_COLUMNS
         for loss in dict.fromkeys(table["loss"]):
             for kind, says in (("size", "size (median)"), ("part", "part of all sizes (mean)")):
-                own = agents_numbers(self.summary, f"{loss}_gradient_{kind}")
-                for entry in own.itertuples():
-                    head = f"{loss} loss: {says}"
+                for entry in agents_numbers(self.summary, f"{loss}_gradient_{kind}").itertuples():
+                    ends = entry.value, entry.low, entry.high, ".1%"
                     if kind == "size":
                         ends = entry.median, entry.lowest, entry.highest, ".3g"
-                    else:
-                        ends = entry.value, entry.low, entry.high, ".1%"
-                    if many:
-                        row = rows.setdefault(entry.task, {"Task": entry.task})
-                        row[f"{entry.agent}, {head}"] = _with_ends(*ends)
-                    else:
-                        both = {"Agent": entry.agent, "": head}
-                        row = rows.setdefault((entry.agent, head), both)
-                        row[entry.task] = _with_ends(*ends)
+                    key = {"Agent": entry.agent, "Task": entry.task}
+                    row = rows.setdefault((entry.agent, entry.task), key)
+                    row[f"{loss} loss: {says}"] = _with_ends(*ends)
         policy, says = table[table["loss"] == "policy"], "size of tasks' policy gradients"
         file = self._file(table, "gradients")
         common = self.summary.query("measure.str.endswith('_gradient_size')")["most_frames"].max()

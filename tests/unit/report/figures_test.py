@@ -72,7 +72,8 @@ def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
         ]
         np.testing.assert_allclose([line.get_ydata() for line in runs], expected)
         np.testing.assert_allclose(mean.get_ydata(), np.mean(expected, axis=0))
-        np.testing.assert_allclose(mean.get_xdata()[[0, -1]], [-20, 300])
+        np.testing.assert_allclose(mean.get_xdata(), [-20, 5, 10, 20, 50, 300])
+        assert mean.get_drawstyle() == "steps-post"
 
 
 def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_lines() -> None:
