@@ -21,8 +21,8 @@ _RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000  # Fewer with ma
 _SEED = 1
 _MAX_BATCH = 100_000  # Episodes at once, of a single sample.
 _BATCH = 20  # Resamples at once; 57 games of 10,000 episodes then take some 100 MB.
-_MAX_ASSIGNMENTS = 50_000  # Of runs to two agents; nine of each have 48,620.
-_EQUAL = 1e-6  # Of the range of scores: means that are nearer to each other are equal.
+_MAX_ASSIGNMENTS = 50_000  # Ways to assign runs to two agents; nine of each have 48,620.
+_EQUAL = 1e-6  # Means that are nearer to each other, as a part of the range, are equal.
 
 Score = TypeVar("Score", float, np.ndarray)
 Scores = Sequence[float] | np.ndarray
@@ -47,16 +47,16 @@ class Aggregate(NamedTuple):
 class Difference(NamedTuple):
     """Difference between the mean scores of two agents' runs, with its uncertainty."""
 
-    mean: float  # Of the first agent's runs, less that of the second's.
+    mean: float  # The first agent's mean minus the second's.
     low: float  # To `high`: the 95% interval by Welch's t, which lets the agents' spreads differ;
     # NaN where both are 0.
     high: float
     effect: float  # Hedges' g: the mean in standard deviations of runs; NaN where these are 0.
-    p: float  # Of a two-sided permutation test.
+    p: float  # By a two-sided permutation test.
 
 
 def normalise(score: Score, reference: ReferenceScore) -> Score:
-    """Gives a raw score, or an array of them, in percent of the way from random to human."""
+    """Returns a raw score, or an array of them, in percent of the way from random to human."""
     return 100.0 * (score - reference.random) / (reference.human - reference.random)
 
 
@@ -139,7 +139,7 @@ def intervals_of_aggregates(
 
 
 def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
-    """Gives the ends of m ± t·s/√n, 95% intervals of means over runs; NaN of a single run.
+    """Computes the ends of m ± t·s/√n, 95% intervals of means over runs; NaN of a single run.
 
     Deviations s have n - 1 in the denominator. A percentile bootstrap of so few scores would be too
     narrow: of five normal ones it holds the truth some 84 times in 100, and of three 75 times. Give
@@ -189,7 +189,7 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference | None:
     rarer = min(np.sum(ways >= mean - equal), np.sum(ways <= mean + equal))
     found = int(math.comb(sum(sizes), sizes[0]) > _MAX_ASSIGNMENTS)  # The way that was found.
     p = min(1.0, 2 * float(rarer + found) / (len(ways) + found))
-    correction = 1 - 3 / (4 * sum(sizes) - 9)  # Of small samples, whose effects come out too large.
+    correction = 1 - 3 / (4 * sum(sizes) - 9)  # Effects of small samples come out too large.
     effect = correction * mean / pooled if pooled else np.nan
     return Difference(mean, low, high, float(effect), p)
 
@@ -197,7 +197,7 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference | None:
 def _bootstrap(
     samples: Sequence[Scores], of_means: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gives percentile intervals of functions of the samples' means: `[tasks, N]` to `[K, N]`."""
+    """Computes percentile intervals of functions of samples' means: `[tasks, N]` to `[K, N]`."""
     from scipy import stats  # noqa: PLC0415
 
     largest = max(len(sample) for sample in samples)

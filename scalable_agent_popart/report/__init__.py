@@ -1,4 +1,4 @@
-"""Puts runs beside each other and beside the published results: `--mode=report`.
+"""Compares runs with each other and with the published results: `--mode=report`.
 
 It knows the files of run directories and of populations, the suites' reference scores and the
 published numbers in `data/`, never TensorFlow. Run directories, finished or not, flow in through

@@ -8,7 +8,7 @@ from typing import Any
 from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.suites import Suite
 
-MIN_PART_OF_FRAMES = 0.9  # Of the farthest run's, from which another run is compared with it.
+MIN_PART_OF_FRAMES = 0.9  # A run with fewer of the farthest run's frames is not compared.
 # Agents in the order of the paper; any other comes after them.
 _ORDER = ("IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA", "Pixel-IMPALA", "Pixel-PopArt-IMPALA")
 # The words for the values of flags by which the paper tells variants of an agent apart.
@@ -46,9 +46,11 @@ class Comparison:
     @property
     def even_runs(self) -> list[tuple[Agent, Run]]:
         """The runs that are about as far as the farthest of their agent, and can be averaged."""
-        farthest = {agent.label: max(run.frames for run in agent.runs) for agent in self.agents}
-        least = {label: MIN_PART_OF_FRAMES * frames for label, frames in farthest.items()}
-        return [(agent, run) for agent, run in self.runs if run.frames >= least[agent.label]]
+        return [
+            (agent, run)
+            for agent, run in self.runs
+            if run.frames >= MIN_PART_OF_FRAMES * max(other.frames for other in agent.runs)
+        ]
 
     @property
     def title(self) -> str:
@@ -141,7 +143,7 @@ def _label(run: Run, variants: Sequence[str]) -> str:
 
 
 def experiment(run: Run) -> dict[str, Any]:
-    """Gives the flags that make an experiment, with its tasks always in the same order.
+    """Returns the flags that make an experiment, with its tasks always in the same order.
 
     Of a population also what all its members began with, or None if they began with several values.
     """

@@ -35,7 +35,7 @@ _COLOURS = {
     IMPALA: "#7F7F7F",
 }
 _BLACK, _GREY = "#000000", "#B0B0B0"
-# Of members' scores: of equal steps to the eye, without the yellow, too light for lines.
+# Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
 _SCORES: Colormap = ListedColormap(_VIRIDIS(np.linspace(0.05, 0.92, 256)))
 # Variants of one agent share its colour. Dotted lines are published scores.
 _LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2, 2, 2)))
@@ -47,7 +47,7 @@ _LETTERS_AN_INCH = 12
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 _PUBLISHED = "published "
 _LINEAR = 10  # A logarithmic axis of scores is linear between minus and plus this.
-_ORDERS_IN_VIEW = 6  # Of sizes: a policy that chooses as if by rule has next to no gradient.
+_ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
 _COPY_SIZE = 3.5  # Points.
 
 
@@ -65,7 +65,7 @@ Styles = Mapping[str, Style]
 def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
     """Returns a style by label for each agent, given its name, reward clipping and label.
 
-    Only bars show agents of several reward clippings together, so lines start anew for each.
+    Only bars show agents of several reward clippings together, so each has lines of its own.
     """
     found = {IMPALA: Style(_COLOURS[IMPALA], _LINES[0], _HATCHES[0])}
     seen = Counter[Any]()
@@ -145,7 +145,11 @@ def _draw_runs(
     bands = []
     for agent, own in table.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
-        look = {"ls": line, "color": colour, "drawstyle": f"steps-{step}" if step else "default"}
+        look: dict[str, Any] = {
+            "ls": line,
+            "color": colour,
+            "drawstyle": f"steps-{step}" if step else "default",
+        }
         every = own.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
@@ -154,7 +158,7 @@ def _draw_runs(
         axes.plot(runs.index / unit, means, lw=2, label=text, **look)
         if count > 1:
             ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
-            alpha = 0.2 if count > 2 else 0.08  # Of two runs it mostly fills the figure.
+            alpha = 0.2 if count > 2 else 0.08  # The area of two runs mostly fills the figure.
             bands.append((runs.index / unit, *ends, colour, alpha))
             axes.plot(every.index / unit, every, lw=0.6, alpha=0.7, **look)
     bottom, top = axes.get_ylim()
@@ -241,15 +245,15 @@ def scales(table: pd.DataFrame) -> Figure:
 def gradients(table: pd.DataFrame) -> Figure:
     """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
     table = gradients_over_frames(table)
-    panels, tasks = list(dict.fromkeys(table["panel"])), list(dict.fromkeys(table["task"]))
+    agents, tasks = (list(dict.fromkeys(table[name])) for name in ("agent", "task"))
     colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
-    width = (3.4 if len(panels) < 5 else 2.6) * len(panels) + 0.8
+    width = (3.4 if len(agents) < 5 else 2.6) * len(agents) + 0.8
     columns = _legend_columns(width, tasks)
     figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
-    grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row")
+    grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
     unit = _frames_axis(figure, table["frames"].max())
-    for (above, below), panel in zip(grid.T, panels, strict=True):
-        own = table[table["panel"] == panel]
+    for (above, below), agent in zip(grid.T, agents, strict=True):
+        own = table[table["agent"] == agent]
         for task, colour in zip(tasks, colours, strict=True):
             line = own[own["task"] == task]
             frames = line["frames"] / unit
@@ -258,7 +262,7 @@ def gradients(table: pd.DataFrame) -> Figure:
             ends = line["low_part"], line["high_part"]
             below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
-        above.set_title("\n".join(map(_plain, panel.split("\n"))), fontsize=9)
+        above.set_title(_plain(agent), fontsize=9)
         below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)
@@ -342,7 +346,7 @@ def profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
 
 
 class _Curve(NamedTuple):
-    """Values of a member over its own frames; `copied` where it goes on from a copy."""
+    """Values of a member over its own frames; `copied` where it resumes from a copy."""
 
     frames: np.ndarray
     values: np.ndarray
@@ -388,7 +392,7 @@ def population(shown: Population) -> Figure:
                 axes.hlines(values[:-1], frames[:-1] / unit, frames[1:] / unit, color=colour, lw=1)
             axes.plot(
                 frames[copied] / unit, values[copied], "o", color=colour, ms=_COPY_SIZE,
-                mec="white", mew=0.4, label="goes on from a copy",
+                mec="white", mew=0.4, label="resumes from a copy",
             )  # fmt: skip
         ancestry = [
             _steps_within(of_members[segment.member], segment, shown.end(segment))
@@ -423,7 +427,7 @@ def population(shown: Population) -> Figure:
 
 
 def _fitness(member: Member) -> _Curve:
-    """Gives the fitness at each comparison, of the weights before it and of those copied."""
+    """Returns the fitness at each comparison, of the weights before it and of those copied."""
     points: list[tuple[int, float | None, bool]] = []
     for event in member.lineage:  # There is no fitness where training had diverged.
         if event.comparison:
@@ -446,7 +450,7 @@ def _fitness_within(curve: _Curve, segment: Segment, goes_on: bool) -> tuple[np.
 
 
 def _steps(member: Member, flag: str) -> _Curve:
-    """Gives a hyperparameter's values from the start, and from each comparison, until now."""
+    """Returns a hyperparameter's values from the start, and from each comparison, until now."""
     events = member.lineage
     values = [event.hyperparameters.get(flag, np.nan) for event in events]
     return _Curve(

@@ -1,4 +1,4 @@
-"""Chooses the returns that count in the end, and scores them beside the published ones."""
+"""Chooses the returns that count in the end, and scores them next to the published ones."""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -23,7 +23,7 @@ _PAPERS_SCORES = {
     "video_pinball": ReferenceScore(0.0, 17667.9),
     "double_dunk": ReferenceScore(-18.6, -16.45),
 }
-# Of IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
+# IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
 # agent's raw score, and the column of Table 1 whose protocol the scores were played by.
 _BY_LEVEL = {
     "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
@@ -32,13 +32,13 @@ _BY_LEVEL = {
 
 
 def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
-    """Gives a column of the paper's Table 1: percent by agent and reward clipping."""
+    """Returns a column of the paper's Table 1: percent by agent and reward clipping."""
     table = _published("table1.csv").query("suite == @suite and column == @column")
     return table.set_index(["agent", "reward_clipping"])["score"].to_dict()
 
 
 def impala_by_level(suite: str, column: str) -> dict[str, float]:
-    """Gives IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
+    """Returns IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
     file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
     return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
 
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
 
 def columns(suite: Suite) -> list[Column]:
-    """Gives the columns that Table 1 has, or would have, of a benchmark."""
+    """Returns the columns that Table 1 has, or would have, of a benchmark."""
     levels = {task: task for task in suite.tasks}
     if suite.test_versions:
         tested = {task: suite.test_version(task) for task in suite.tasks}
@@ -92,7 +92,7 @@ class FinalScores:
     """The scores that count in the end, under one column's protocol.
 
     A test of some tasks in play does not count; where a run of an agent was tested, untested ones
-    do not, nor do runs that lag far behind: `left_out` tells which. `papers` has the paper's scores
+    do not, nor do runs that lag far behind: `left_out` names them. `papers` has the paper's scores
     if all tasks are compared.
     """
 
@@ -166,7 +166,7 @@ class FinalScores:
         return self._fixed(RANDOM, raw).assign(episodes=fewest)
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
-        """Gives published scores, by agent, to compare with these agents of a reward clipping."""
+        """Returns published scores, by agent, to compare with these agents of a reward clipping."""
         found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
         found = {name: found[name] for name in names if name in found}
         if clipping == self._suite.defaults["reward_clipping"] and self._impala:

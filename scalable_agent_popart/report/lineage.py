@@ -1,6 +1,6 @@
 """Follows the weights of a population's member back through every copy to where they started.
 
-A member's own count of frames goes on whatever it copies. Weights have learned from the frames of
+A member counts its own frames, whatever it copies. Weights have learned from the frames of
 one member after another, and the paper's curves are functions of the sum of these.
 """
 
@@ -17,11 +17,11 @@ class Segment(NamedTuple):
 
     member: int
     first: int  # The last of the member's frames before it, or 0 if it begins with the run.
-    last: int | None  # The last in it; None if it goes on to the present.
+    last: int | None  # The last in it; None if it lasts to the present.
     offset: int  # With the member's frames, the frames that the weights have learned from.
 
     def holds(self, frames: np.ndarray) -> np.ndarray:
-        """Tells which of a member's frames lie in the segment."""
+        """Returns which of a member's frames lie in the segment."""
         ends = np.inf if self.last is None else self.last
         return ((frames > self.first) | (self.first == 0)) & (frames <= ends)
 
@@ -31,8 +31,8 @@ def trace(
 ) -> tuple[tuple[Segment, ...], str | None]:
     """Follows a member's present weights back to where they started.
 
-    Gives segments, oldest first, without gap or overlap in frames learned from; and why older ones
-    are not known, or None if these reach a start. Where lineages lack lines or contradict each
+    Returns segments, oldest first, without gap or overlap in frames learned from, and why older
+    ones are not known, or None if these reach a start. Where lineages lack lines or contradict each
     other, frames are counted as the oldest known member counts them.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
@@ -64,9 +64,9 @@ def trace(
 
 
 def _origin(events: Sequence[Event], last: int | None) -> tuple[Event | None, str | None]:
-    """Finds the start, first or anew, or the copy that the weights at `last`, or now, go back to.
+    """Finds the first or a later start, or the copy that the weights at `last`, or now, go back to.
 
-    Gives the event after a missing line, or None if that came after `last`; and what is missing.
+    Returns the event after a missing line, or None if that came after `last`; and what is missing.
     """
     if not events:
         return None, "nothing can be read of its lineage"

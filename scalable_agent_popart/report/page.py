@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
-from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
+from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report, short
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
@@ -94,6 +94,7 @@ def write_report(
             "recent": RECENT_EPISODES,
             "most_drawn": _MAX_DRAWN,
             "impala": IMPALA,
+            "papers_mean": PAPERS_MEAN.replace("_", " "),
         }
         for ending, text in render_report(content).items():
             # Names of files need not be text.
@@ -119,13 +120,13 @@ def _name(suite: Suite) -> str:
 
 
 def _runs(row: Mapping[str, Any], total: int = 0) -> str:
-    """Says of how many runs a score is, and whether of their tests or their training."""
+    """Describes how many runs a score is of, and whether of their tests or their training."""
     number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
     return f"{number}{f' of {total}' * (total > number)} run{'s' * (number > 1)}, {source}"
 
 
 def _dates(run: Run) -> str:
-    """Says when a run began and ended, or got to by now, in UTC."""
+    """Returns when a run began and ended, or got to by now, in UTC."""
     times = run.logs["progress"]["time"]
     times = times[times.between(0, 1e10)]  # What is later was no time.
     if not len(times):
@@ -367,14 +368,7 @@ class _Section:
                     f"{(shares > 0).sum()}, {shares.min():.2%} to {shares.max():.2%}"
                 )
             rows.append(row)
-        even = self._comparison.even_runs
-        behind = [
-            f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
-            for agent, run in self._comparison.runs
-            if (agent, run) not in even
-        ]
-        file = self._file(progress, "progress")
-        return {"table": _table(rows), "file": file, "behind": behind}
+        return {"table": _table(rows), "file": self._file(progress, "progress")}
 
     def _statistics(self) -> dict[str, Any] | None:
         table = self._recorded["statistics"]
@@ -382,7 +376,7 @@ class _Section:
             return None
         says, file = "shift and scale by task, above returns", self._file(table, "statistics")
         draw = functools.partial(figures.statistics, styles=self._styles)
-        of_all = "scales of all tasks beside each other"
+        of_all = "scales of all tasks next to each other"
         return self._by_task(draw, table, "statistics", says, file) | {
             "scales": self._figures(figures.scales, table, "scales", of_all),
             "several_runs": table.groupby("agent")["run"].nunique().max() > 1,

@@ -31,7 +31,7 @@ _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
 # A task's score while training is the mean over its latest episodes, as in the run's own log.
 RECENT_EPISODES = 100
-# The columns, beside `frames`, of the tables of a run's metrics.
+# The columns, in addition to `frames`, of the tables of a run's metrics.
 METRICS = {
     "statistics": ("task", "shift", "scale", "largest_target"),
     "gradients": ("loss", "task", "norm"),
@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
     starts: str  # `noop` or `human`.
     frames: int  # Environment frames the policy was trained for.
     returns: dict[str, np.ndarray]  # Raw, by level.
-    precision: str | None  # Of the convolutions, where that was recorded.
+    precision: str | None  # The convolutions' type, where that was recorded.
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Member:
     number: int
     config: Config
     lineage: tuple[Event, ...]
-    frames: int  # Of its own run, that it is known to have reached.
+    frames: int  # Those of its own run that it is known to have reached.
     num_tasks: int  # With a known score, of which it has finished an episode.
     # Mean capped human-normalised score of these tasks' latest training episodes, in percent.
     score: float | None
@@ -85,13 +85,13 @@ class Population:
 
     directory: PopulationDirectory
     members: Mapping[int, Member]  # Those that have begun, by number.
-    best: Member  # Of those with episodes of the most tasks, the one with the highest score.
+    best: Member  # The highest score among those with episodes of the most tasks.
     shown: Member  # The one whose ancestry it is: the best, unless another was asked for.
     whole: bool  # Whether none was asked for.
     segments: tuple[Segment, ...]  # The ancestry, oldest first.
 
     def end(self, segment: Segment) -> int:
-        """Gives the last known frame of a segment."""
+        """Returns the last known frame of a segment."""
         return self.members[segment.member].frames if segment.last is None else segment.last
 
 
@@ -105,7 +105,7 @@ class Run:
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
     problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
-    record: Record  # That the program kept of it.
+    record: Record  # Its `config.json`.
 
     @property
     def seed(self) -> int:

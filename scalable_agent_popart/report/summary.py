@@ -14,15 +14,15 @@ from scalable_agent_popart.report.final_scores import FinalScores
 COLUMNS = (
     "kind",  # `agent` (of all runs), `measured` (of random play), `published`, `difference`, `run`.
     "measure",  # What the value is, see `docs/evaluation.md`.
-    "protocol",  # Of scores: the column of Table 1.
-    "task",  # Or the name of an aggregate over tasks, or nothing.
+    "protocol",  # The column of Table 1.
+    "task",  # Also the name of an aggregate over tasks, or nothing.
     "agent",
-    "versus",  # Of differences: the agent whose value is taken away.
+    "versus",  # The agent whose value a difference takes away.
     "run",
     "seed",
     "runs",
-    "source",  # Of scores: `test` or `training`.
-    "remark",  # Of scores: what the level lacked, if anything.
+    "source",  # `test` or `training`, where a score is from.
+    "remark",  # What the level lacked, if anything.
     "episodes",  # The fewest of a level.
     "fewest_frames",
     "most_frames",
@@ -34,8 +34,8 @@ COLUMNS = (
     "median",
     "rerun_low",  # To `rerun_high`: where the mean of as many new runs should lie, with 95%.
     "rerun_high",
-    "effect",  # Of differences: Hedges' g.
-    "p",  # Of differences: of an exact permutation test.
+    "effect",  # Hedges' g of a difference.
+    "p",  # The p of a difference by a permutation test.
 )
 _LARGE = 30  # A target of more sigmas is large.
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
@@ -172,7 +172,7 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
 
 
 def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
-    """Gives the means of the learning curves' points, of the runs whose final scores count."""
+    """Returns the means of the learning curves' points, of the runs whose final scores count."""
     if not len(scored):
         return scored
     groups = curves[curves["run"].isin(scored["run"])].groupby(_RUN, sort=False)
@@ -183,7 +183,7 @@ def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
 
 
 def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Gives each run's frame rate, memory (MiB) and entropy (nats), and tasks' shares of batches.
+    """Returns each run's frame rate, memory (MiB) and entropy (nats), and tasks' shares of batches.
 
     Rates and entropies are medians over records, memories the largest, and shares means.
     """
@@ -212,7 +212,7 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gradients(table: pd.DataFrame) -> pd.DataFrame:
-    """Gives each run's median size of each task's gradient, and mean part of all sizes.
+    """Returns each run's median size of each task's gradient, and mean part of all sizes.
 
     Both are of the frames that all runs have reached, by `policy` and by `total` loss.
     """
@@ -223,7 +223,7 @@ def _gradients(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
-    """Gives the scores in training of each population's best, median and worst member."""
+    """Returns the scores in training of each population's best, median and worst member."""
     groups = table.groupby(_RUN, sort=False)
     frames = groups["frames"].agg(fewest_frames="min", most_frames="max")
     rows = _long(groups["score"].agg(**_OF_MEMBERS), "measure").join(frames, on=_RUN)

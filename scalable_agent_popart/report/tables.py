@@ -13,14 +13,13 @@ from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
 
 _RUN = ("agent", "reward_clipping", "run", "seed")
-_MIN_PART_OF_RECORD = 0.5  # Of the median record's frames, from which a record is whole.
-_POINTS = 200  # Of a learning curve, from the start to the end of the longest run.
-_MAX_STRETCHES = 40  # Of training, in the figure of gradients.
-_MAX_PANELS = 8  # For each seed one, in that figure.
+_MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
+_POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
+_MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 
 
 def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
-    """Makes a row a run, task and point from its first episode on: the mean of recent returns."""
+    """Makes a row per run, task and point from its first episode on: the mean of recent returns."""
 
     def read(run: Run) -> pd.DataFrame:
         recent = _curves(comparison, run, tasks)
@@ -31,14 +30,14 @@ def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
 
 
 def learning_curves(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and point, from where every task with reference scores has an episode."""
+    """Makes a row per run and point, from where every task with reference scores has an episode."""
     references = comparison.suite.reference_scores
     tasks = [task for task in comparison.suite.tasks if task in references]
 
     def read(run: Run) -> pd.DataFrame:
         recent = _curves(comparison, run, tasks).dropna()
         normalised = [scores.normalise(recent[t].to_numpy(), references[t]) for t in tasks]
-        aggregates = scores.aggregate(np.array(normalised))._asdict()  # Of [tasks, points].
+        aggregates = scores.aggregate(np.array(normalised))._asdict()  # From [tasks, points].
         return pd.DataFrame({"frames": recent.index, **aggregates})
 
     names = ["frames", *scores.Aggregate._fields]
@@ -46,7 +45,7 @@ def learning_curves(comparison: Comparison) -> pd.DataFrame:
 
 
 def statistics(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run, task and record: PopArt's statistics and the returns beside them."""
+    """Makes a row per run, task and record: PopArt's statistics and the returns next to them."""
 
     def read(run: Run) -> pd.DataFrame:
         parts = [
@@ -61,13 +60,13 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
 
 
 def progress(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and record: speed, memory and entropy, see `read.Run.logs`."""
+    """Makes a row per run and record: speed, memory and entropy, see `read.Run.logs`."""
     names = ["frames", *METRICS["progress"]]
     return _of_runs(comparison.even_runs, names, lambda run: run.logs["progress"])
 
 
 def batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run and task: its `share` of all rollouts, `least` and `most` of a record's.
+    """Makes a row per run and task: its `share` of all rollouts, `least` and `most` of a record's.
 
     A record counts by the frames since the one before. That of a first or last batch has no share
     worth comparing, and is not looked for the least and the most.
@@ -88,7 +87,7 @@ def batches(comparison: Comparison) -> pd.DataFrame:
 
 
 def gradients(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a run, loss, task and record: each task's gradient over training.
+    """Makes a row per run, loss, task and record: each task's gradient over training.
 
     `norm` is of `Learner.gradient_norms`, and `part` that over the sum of all tasks' norms.
     """
@@ -112,17 +111,13 @@ def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
     """Averages the records of one loss over equal stretches of training: median norm, mean part.
 
     There are at most as many stretches as the run with the fewest records has, so that each holds
-    about one of every run. `frames` are the stretches' middles. `panel` is the agent, with seed
-    unless these are too many.
+    about one of every run. `frames` are the stretches' middles.
     """
-    seeds = table["agent"] + "\nseed " + table["seed"].astype(str)
-    one_each = seeds.nunique() == table["agent"].nunique()
-    panels = table["agent"] if one_each or seeds.nunique() > _MAX_PANELS else seeds
     stretches = min(_MAX_STRETCHES, table.groupby("run")["frames"].nunique().min())
     width = table["frames"].max() / stretches
     stretch = ((table["frames"] - 1) // width).clip(0, stretches - 1)
-    binned = table.assign(panel=panels, frames=(stretch + 0.5) * width)
-    keys = ["panel", "task", "frames"]
+    binned = table.assign(frames=(stretch + 0.5) * width)
+    keys = ["agent", "task", "frames"]
     norms = binned.groupby(keys, sort=False)[["norm"]].median()
     runs = binned.groupby([*keys, "run"], sort=False)["part"].mean()
     parts = runs.groupby(keys, sort=False).agg(["mean", "std", "count"])
@@ -132,7 +127,7 @@ def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
-    """Makes a row a point of a run's learning curves, by frames: each task's recent returns."""
+    """Makes a row per point of a run's learning curves, by frames: each task's recent returns."""
     longest = max(own.frames for _, own in comparison.runs)
     grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
     frames = grid[grid <= run.frames]
@@ -153,7 +148,7 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
 
 
 def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
-    """Gives each population with a run of it; where only members were asked for, with one."""
+    """Returns each population with a run of it; where only members were asked for, with one."""
     found: dict[Path, tuple[Agent, Run, Population]] = {}
     for agent, run in comparison.runs:
         if run.population is not None:
@@ -164,7 +159,7 @@ def populations(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a start or comparison, with the member's own frames: populations' lineages."""
+    """Makes a row per start or comparison, with the member's own frames: populations' lineages."""
     found = populations(comparison)
     rows = [
         {**_about(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
@@ -179,7 +174,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
 
 
 def members(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a member, see `read.Member`, of populations whose members all have a score."""
+    """Makes a row per member, see `read.Member`, of populations whose members all have a score."""
     rows = []
     for agent, run, population in populations(comparison):
         own = [member for member in population.members.values() if member.complete]
@@ -193,7 +188,7 @@ def members(comparison: Comparison) -> pd.DataFrame:
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row a segment of each population's ancestry, oldest first, in both frame counts."""
+    """Makes a row per segment of each population's ancestry, oldest first, in both frame counts."""
     rows = [
         {
             **_about(agent, run),
