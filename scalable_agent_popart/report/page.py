@@ -297,9 +297,10 @@ class _Section:
             headline = self._suite.headline
             heads = {
                 ("aggregate", headline): f"{headline} over tasks",
-                ("aggregate", "interquartile_mean"): "interquartile mean",
                 ("aggregate", "probability_of_improvement"): "probability of improvement (%)",
             }
+            if len(self._suite.tasks) > 1:
+                heads["aggregate", "interquartile_mean"] = "interquartile mean"
             for level in final.column.levels.values() if few else ():
                 heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
             heads["mean_over_training", headline] = f"{headline} over tasks, over training"
