@@ -188,7 +188,7 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
 
 
 def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
-    # Of DmLab the test plays another level than training, and the last has no reference scores.
+    # DmLab tests the first task on another level than in training, and the last has no reference scores.
     clipping = "optimistic asymmetric rewards"
     impala, popart = f"IMPALA, {clipping}", f"PopArt-IMPALA, {clipping}"
     tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze,seekavoid_arena_01"}

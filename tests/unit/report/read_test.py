@@ -129,7 +129,7 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
         config = directory.read_config()
         assert config is not None
         write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
-        directory.evaluation.unlink()  # Of the newest there is a second copy.
+        directory.evaluation.unlink()  # The newest has a second copy.
     run = read_run(str(population.path))
     assert [test.frames for test in run.evaluations] == [210, 540, 690, 700, 950]
     (problem,) = run.problems

@@ -51,7 +51,7 @@ def test_agents_have_the_mean_of_their_runs_and_its_intervals(comparison: Compar
             assert row["value"] == pytest.approx(values.mean())
             assert row["median"] == pytest.approx(np.median(values))
             assert (row["lowest"], row["highest"]) == pytest.approx((min(values), max(values)))
-            ends = own["low"].iloc[0], own["high"].iloc[0]  # Of a single run, over its episodes.
+            ends = own["low"].iloc[0], own["high"].iloc[0]  # A single run has its interval over episodes.
             if len(own) > 1:
                 width = stats.t.ppf(0.975, len(own) - 1) * stats.sem(values)
                 ends = values.mean() - width, values.mean() + width
@@ -80,7 +80,7 @@ def test_agents_of_several_runs_are_compared(comparison: Comparison) -> None:
         "pong", "boxing", "crazy_climber", "mean", "median", "mean_capped", "interquartile_mean",
         "probability_of_improvement",
     }  # fmt: skip
-    # Of three PopArt runs, at 30%, 60% and 120%, and two IMPALA runs, at 20% and 40%, one loses.
+    # PopArt runs are at 30%, 60% and 120%, and IMPALA runs at 20% and 40%, so that one loses.
     (chance,) = differences[differences["task"] == "probability_of_improvement"]["value"]
     assert chance == pytest.approx(100 * 5 / 6)
 
