@@ -19,12 +19,16 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system import tensorflow_import
 
 _FLAGS = flags.FLAGS
-flags.DEFINE_string("level_name", "atari57", "Suite or tasks to play.")
-flags.DEFINE_integer("episodes", 30, "Episodes of each task.", lower_bound=2)
-flags.DEFINE_integer("seed", 1, "Seed of environments and actions.")
-flags.DEFINE_string("output", None, "CSV file to write, or to complete.", required=True)
 _COLUMNS = ("game", "episodes", "mean", "standard_error")
 _MAX_ENVIRONMENTS = 6  # More at once would play many episodes that do not count.
+
+
+def define_flags() -> None:
+    """Defines the tool's flags, which other programs of this process may have, too."""
+    flags.DEFINE_string("level_name", "atari57", "Suite or tasks to play.")
+    flags.DEFINE_integer("episodes", 30, "Episodes of each task.", lower_bound=2)
+    flags.DEFINE_integer("seed", 1, "Seed of environments and actions.")
+    flags.DEFINE_string("output", None, "CSV file to write, or to complete.", required=True)
 
 
 def play(config: Config, task: int, num_episodes: int) -> list[float]:
@@ -87,4 +91,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    define_flags()
     app.run(main)

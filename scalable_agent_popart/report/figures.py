@@ -33,6 +33,7 @@ _COLOURS = {
     "Pixel-IMPALA": "#009E73",
     "Pixel-PopArt-IMPALA": "#D55E00",
     IMPALA: "#7F7F7F",
+    RANDOM: "#C7C7C7",
 }
 _BLACK, _GREY = "#000000", "#B0B0B0"
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
@@ -67,7 +68,7 @@ def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
 
     Only bars show agents of several reward clippings together, so each has lines of its own.
     """
-    found = {IMPALA: Style(_COLOURS[IMPALA], _LINES[0], _HATCHES[0])}
+    found = {own: Style(_COLOURS[own], _LINES[0], _HATCHES[0]) for own in (IMPALA, RANDOM)}
     seen = Counter[Any]()
     for name, clipping, label in agents:
         line, hatch = seen[name, clipping] % len(_LINES), seen[name] % len(_HATCHES)
@@ -284,7 +285,7 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     logarithmic = suite.headline == "median"
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)
-    ours = [agent for agent in agents if agent != IMPALA]
+    ours = [agent for agent in agents if agent not in (IMPALA, RANDOM)]
     levels = list(by_level.sort_values(ours[-1], ascending=False).index)
     panels = np.array_split(np.array(levels), -(-len(levels) // _MAX_LEVELS_A_PANEL))
     height = max(3, 1.6 + max(map(len, panels)) * (0.11 * len(agents) + 0.12))

@@ -408,7 +408,7 @@ class _Section:
     def _levels(self, final: FinalScores) -> dict[str, Any] | None:
         protocol, title = final.column.name, final.column.title
         table = scores_by_task(self.summary, protocol)
-        if (table["kind"] == "published").all():  # Nothing final yet.
+        if not (table["kind"] == "agent").any():  # Nothing is final yet.
             return None
         remarks = table.dropna(subset="remark").set_index("task")["remark"].to_dict()
         rows: dict[str, dict[str, str]] = {}

@@ -17,7 +17,7 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart import suites
 from scalable_agent_popart.report import page
-from scalable_agent_popart.report.final_scores import IMPALA
+from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
 from scalable_agent_popart.suites import catch
@@ -97,7 +97,7 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
     rows = _table(text, "Agent")
     impala, popart = "IMPALA, clipped", "PopArt-IMPALA, clipped"
     variants = [popart, "PopArt-IMPALA, raw rewards", f"Pixel-{popart}"]
-    assert list(rows) == [impala, f"MultiHead-{impala}", *variants, IMPALA]
+    assert list(rows) == [impala, f"MultiHead-{impala}", *variants, RANDOM, IMPALA]
     summary = pd.read_csv(written / "summary.csv")
     assert set(summary["comparison"]) == {"atari57-3-tasks", "catch5"}
     summary = summary[summary["comparison"] == "atari57-3-tasks"]
@@ -188,7 +188,7 @@ def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
 
 
 def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
-    # DmLab tests the first task on another level than in training, and the last has no reference scores.
+    # DmLab tests the first task on another level, and the last has no reference scores.
     clipping = "optimistic asymmetric rewards"
     impala, popart = f"IMPALA, {clipping}", f"PopArt-IMPALA, {clipping}"
     tasks = {"level_name": "rooms_collect_good_objects_train,rooms_watermaze,seekavoid_arena_01"}

@@ -51,7 +51,7 @@ def test_agents_have_the_mean_of_their_runs_and_its_intervals(comparison: Compar
             assert row["value"] == pytest.approx(values.mean())
             assert row["median"] == pytest.approx(np.median(values))
             assert (row["lowest"], row["highest"]) == pytest.approx((min(values), max(values)))
-            ends = own["low"].iloc[0], own["high"].iloc[0]  # A single run has its interval over episodes.
+            ends = own["low"].iloc[0], own["high"].iloc[0]  # Over episodes.
             if len(own) > 1:
                 width = stats.t.ppf(0.975, len(own) - 1) * stats.sem(values)
                 ends = values.mean() - width, values.mean() + width
