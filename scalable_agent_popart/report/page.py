@@ -186,7 +186,9 @@ class _Section:
             )
             for own in rows.to_dict("records")
         ]
-        widths = [max((len(row[i]) for row in cells), default=0) for i in range(2)]
+        if not cells:
+            return [f"{title}: none yet, as no run has finished an episode of every task"]
+        widths = [max(len(row[i]) for row in cells) for i in range(2)]
         return [title, *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)]
 
     def content(self) -> dict[str, Any]:

@@ -151,6 +151,10 @@ def test_the_outcome_tells_tests_from_other_starts_apart(tmp_path: Path) -> None
     make_run(tmp_path / "run", tests={"noop": 5, "human": 5}, level_name="pong")
     _, (_, *lines) = write_report([str(tmp_path / "run")], str(tmp_path / "out"))
     assert sorted(line.rpartition(", ")[2] for line in lines) == ["human", "noop"]
+    begun = make_run(tmp_path / "begun", tests={}, level_name="pong,boxing")
+    begun.episodes.write_text(begun.episodes.read_text().partition("\n")[0] + "\n")
+    _, (line,) = write_report([str(tmp_path / "begun")], str(tmp_path / "out"))
+    assert line.endswith("none yet, as no run has finished an episode of every task")
 
 
 def test_runs_have_dates_and_revisions_and_agents_have_hyperparameters(tmp_path: Path) -> None:
