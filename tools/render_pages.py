@@ -21,9 +21,11 @@ import jinja2
 import pandas as pd
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report.final_scores import PAPERS_MEAN
 from scalable_agent_popart.report.render import number
 
 _ROOT = Path(__file__).resolve().parents[1]
+_AGGREGATES = {*scores.reported_aggregates([0.0]), PAPERS_MEAN, "probability_of_improvement"}
 
 
 def where(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
@@ -50,14 +52,17 @@ def lead(
     about = {"kind": "difference", "measure": measure or _measure(task)}
     both = [agent, versus]
     found = where(table, agent=both, versus=both, **about, **({"task": task} if task else {}))
-    if (found.agent == agent).all():
-        return found
-    ends = {"value": -found.value, "low": -found.high, "high": -found.low, "effect": -found.effect}
+    turned = found.agent != agent
+    # The one's chance of beating the other is the rest of 100%.
+    whole = 100 * (found.task == "probability_of_improvement")
+    ends = {"value": whole - found.value, "low": -found.high, "high": -found.low}
+    ends["effect"] = -found.effect
+    ends = {name: found[name].where(~turned, own) for name, own in ends.items()}
     return found.assign(agent=agent, versus=versus, **ends)
 
 
 def _measure(task: str) -> str:
-    return "aggregate" if task in scores.Aggregate._fields else "normalised"
+    return "aggregate" if task in _AGGREGATES else "normalised"
 
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ population, which is scored by its members' training episodes and not tested. Ne
 """
 
 import collections
+import contextlib
 import json
 import math
 import os
@@ -94,7 +95,7 @@ def _process(
     arguments: Sequence[str],
     cores: Sequence[int],
     group: Group,
-    stops: Sequence[int],
+    stops: list[int],
     turn_seconds: float = math.inf,
 ) -> Generator[None, None, int]:
     """Trains or tests a run on given cores; yields until its process has ended.
@@ -120,7 +121,8 @@ def _process(
                 child.send_signal(signal.SIGTERM)
                 asked = True
     finally:
-        child.send_signal(signal.SIGTERM)  # An error elsewhere ends it as well.
+        if not asked:  # An error elsewhere ends it as well.
+            child.send_signal(signal.SIGTERM)
         code = child.wait()
         if run_records.frames(run.path) > before:
             seconds = time.monotonic() - child.began
@@ -134,7 +136,7 @@ def _process(
 def _train(
     runs: Sequence[PlannedRun],
     more_flags: Sequence[str],
-    stops: Sequence[int],
+    stops: list[int],
     tests: bool = True,
 ) -> list[str]:
     """Trains all runs, those that are behind first, and with `tests` tests each at its end.
@@ -172,13 +174,19 @@ def _train(
         try:
             while active := [place for place in active if next(place, _IDLE) is not _IDLE]:
                 time.sleep(_POLL_SECONDS)
+        except BaseException:
+            stops.append(signal.SIGTERM)
+            for place in active:  # All are asked to end before any is waited for.
+                next(place, None)
+            raise
         finally:
-            for place in active:
-                place.close()
+            with contextlib.ExitStack() as stack:
+                for place in active:
+                    stack.callback(place.close)
     return failures
 
 
-def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[int]) -> list[str]:
+def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int]) -> list[str]:
     """Searches each agent's hyperparameters, until there is a signal in `stops`.
 
     Returns a line for each run that failed, which is ranked last.
@@ -197,7 +205,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: Sequence[i
             if flag.lstrip("-").partition("=")[0] in settings[agent][0].values:
                 raise UserError(f"{flag} is searched; leave it out")
     table = folder / "search.csv"  # It keeps the rounds that have been ranked.
-    rows = pd.read_csv(table, dtype=str).to_dict("records") if table.is_file() else []
+    known = table.is_file() and table.stat().st_size  # A full disk may leave it empty.
+    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
     for frames in map(int, FLAGS.search_frames):
         runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
         for agent, own in settings.items():

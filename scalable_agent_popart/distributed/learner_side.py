@@ -22,8 +22,8 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.trainer import Parts
 
-# A learner that has finished stays for so long, so that actor jobs learn of it. A job that lost an
-# earlier learner needs longer: its call must fail first, and then it backs off.
+# A learner that has finished stays for so long, so that actor jobs see it. A job that lost an
+# earlier learner takes less: its call must fail first, and then it backs off.
 _FAREWELL_SECONDS = 30.0
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
@@ -69,8 +69,8 @@ class RemoteActors(Actors):
         super().__init__(queue, config.batch_size)
 
     def __enter__(self) -> Self:
-        super().__enter__()
         self._port.publish(self._store.latest())
+        super().__enter__()
         self._directory.record_learner(self._port.address)
         self._jobs.start()
         return self

@@ -506,7 +506,7 @@ def _legend(figure: Figure, *parts: Axes, **where: Any) -> None:
     if len(words) == 1:  # A single curve keeps its name.
         shared = shared[1:]
     short = {t: ", ".join(w for w in own if w not in shared) for t, own in words.items()}
-    labels = [short.get(text, text) for text in handle_of]
+    labels = [short.get(text, text) or words[text][0] for text in handle_of]
     columns = _legend_columns(figure.get_figwidth(), labels)
     title = ", ".join(shared) or None
     options = {"ncols": columns, "title": title, "alignment": "left", **where}

@@ -276,8 +276,9 @@ class _Section:
                     f"{_runs(entry, runs[agent])}, episodes per task: {entry['episodes']}, "
                     f"{' to '.join(map(short, frames))} frames"
                 )
+        heads = list(dict.fromkeys(head for row in rows.values() for head in row))
         for agent, row in rows.items():
-            row["from"] = sources.get(agent, "")
+            rows[agent] = {h: row.get(h, "") for h in heads} | {"from": sources.get(agent, "")}
         drawn = []
         scores = own[(own["kind"] == "run") & (own["measure"] == "normalised")]
         if several and len(scores):
@@ -371,7 +372,13 @@ class _Section:
                     f"{(shares > 0).sum()}, {shares.min():.2%} to {shares.max():.2%}"
                 )
             rows.append(row)
-        return {"table": _table(rows), "file": self._file(progress, "progress")}
+        behind = [
+            f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
+            for agent, run in self._comparison.runs
+            if (agent, run) not in self._comparison.even_runs
+        ]
+        file = self._file(progress, "progress")
+        return {"table": _table(rows), "file": file, "behind": behind}
 
     def _statistics(self) -> dict[str, Any] | None:
         table = self._recorded["statistics"]

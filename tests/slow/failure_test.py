@@ -127,5 +127,8 @@ def test_training_shows_its_progress_and_nothing_else(
     process = runs.start(total_environment_frames=800)
     shown = [line for line in process.communicate(timeout=DEADLINE_SECONDS)[1].splitlines() if line]
     assert process.returncode == 0
-    assert shown
-    assert [line for line in shown if "frames" not in line] == []
+    loading, what, *progress = shown
+    assert loading.endswith("loading TensorFlow")
+    assert "5 tasks of Catch-5" in what
+    assert progress
+    assert [line for line in progress if "frames" not in line] == []

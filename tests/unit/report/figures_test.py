@@ -96,6 +96,12 @@ def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_li
         texts.append("random play, measured: 1.0%")
         assert [own.get_text() for own in figure.legends[0].get_texts()] == texts
         assert figure.legends[0].get_title().get_text() == title
+    plain = "PopArt-IMPALA, raw rewards"  # All of its words are in the other label, too.
+    table["agent"] = table["agent"].replace(labels[0], plain)
+    styles |= {plain: styles[labels[0]]}
+    figure = figures.learning_curves(table, resolve("pong"), {}, styles, [])
+    texts = [own.get_text() for own in figure.legends[0].get_texts()]
+    assert texts == ["PopArt-IMPALA", "precision float32"]
     first, second = (styles[label] for label in labels)
     assert first.colour == second.colour
     assert first.line != second.line

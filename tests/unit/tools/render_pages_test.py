@@ -13,6 +13,7 @@ agent,normalised,x,A,,3,,,,
 agent,entropy,x,A,,7,6,8,,
 difference,aggregate,mean,A,B,-0.5,-1,0.04,-2,0.0079
 difference,median_member,,A,C,-2,-3,-1,,
+difference,aggregate,probability_of_improvement,A,B,80,,,,
 """
 _JSON = """{"rates": [4, 1, 2.5], "repeats": [{"of": {"a": 1}}, {"of": {"a": 3}}],
 "peers": [{"name": "this", "rate": 1}, {"name": "that, tuned", "rate": 20}]}"""
@@ -44,6 +45,10 @@ def _render(folder: Path, text: str) -> str:
         (
             '{{ summary | lead("mean", "B", "A") | difference(effect=true) }}',
             "0.5 [-0.0, 1.0], g = 2.0, p = 0.0079",
+        ),
+        (
+            '{{ summary | lead("probability_of_improvement", "B", "A") | says("{value:.0f}") }}',
+            "20",
         ),
         ('{{ summary | lead("", "C", "A", "median_member") | interval }}', "2.0 [1.0, 3.0]"),
         ('{{ speed.rates | span(".1f") }}, {{ speed.rates | median }}', "1.0 to 4.0, 2.5"),
