@@ -15,7 +15,7 @@ demo: install
 	$(PY) tools/run_experiment.py --logdir=runs/demo --report_dir=runs/demo/report \
 	  --test_num_episodes=50 configs/demo/demo-*.flags
 	@echo "Open runs/demo/report/report.html in a browser: its first figure shows what PopArt does."
-	@echo "The Atari agent's own report is runs/demo/krull-report/report.html; 0 is random play."
+	@echo "The Atari agent's own report is runs/demo/krull-report/report.html; 0 is published random play."
 
 test: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20
