@@ -36,7 +36,7 @@ _PROGRESS = {
 
 
 class Written(NamedTuple):
-    """What the terminal shows of a report, apart from where it is."""
+    """Holds the lines that the terminal shows once a report is written."""
 
     left_out: list[str]  # A line for each run or table that is not in it, and why.
     outcome: list[str]  # The lines of a table of agents' scores for each comparison.
@@ -282,8 +282,8 @@ class _Section:
         drawn = []
         scores = own[(own["kind"] == "run") & (own["measure"] == "normalised")]
         if several and len(scores):
-            agents = {own.label: own.runs[0].config for own in self._comparison.agents}
-            clippings = scores["agent"].map(lambda agent: agents[agent].reward_clipping)
+            configs = {agent.label: agent.runs[0].config for agent in self._comparison.agents}
+            clippings = scores["agent"].map(lambda label: configs[label].reward_clipping)
             draw = functools.partial(figures.profiles, suite=suite, styles=self._styles)
             says = f"share of tasks above each score, {column.title}"
             table = scores.assign(reward_clipping=clippings)
@@ -482,7 +482,7 @@ class _Section:
             values = {agent: str(own.get(name, "")) for agent, own in flags_of.items()}
             if len({*values.values()}) > 1:
                 rows.append({"Flag": name, **values})
-            elif name != "dataset_path":  # Whether there are images, which few levels show.
+            elif name != "dataset_path":  # Few levels show images, so it hardly matters.
                 shared.append(f"--{name}={next(iter(values.values()))}")
         return {"table": _table(rows), "shared": shared}
 

@@ -109,12 +109,12 @@ class Suite:
 
     @property
     def whole(self) -> bool:
-        """Whether exactly the tasks of the benchmark are in play, in its order."""
+        """Returns whether all tasks of the benchmark are played, and no others, in its order."""
         return self.tasks == tuple(self.reference_scores)
 
     @property
     def normalised(self) -> bool:
-        """Whether scores are normalised; otherwise they are raw returns."""
+        """Returns whether scores are normalised; raw returns are not."""
         return any(score is not UNNORMALISED for score in self.reference_scores.values())
 
     @property
