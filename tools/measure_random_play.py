@@ -8,6 +8,7 @@ that the file already has are not played again, so that the same command resumes
 """
 
 import csv
+import signal
 import sys
 from pathlib import Path
 
@@ -88,6 +89,8 @@ def main(_: list[str]) -> None:
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)  # The file has every task that is finished.
 
 
 if __name__ == "__main__":
