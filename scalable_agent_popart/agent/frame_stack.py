@@ -23,10 +23,11 @@ def unroll(frames: tf.Tensor, starts: tf.Tensor, state: tf.Tensor) -> tuple[tf.T
     Returns:
       The stacks `[T, B, H, W, 4]` uint8, oldest frame first, and the state after the last step.
     """
-    words = tf.cast(tf.squeeze(frames, -1), tf.uint32)  # [T, B, H, W]
     stacks = []
-    for newest in tf.unstack(tf.bitwise.left_shift(words, _SHIFTS[0])):
-        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, np.uint32(8)), newest)
+    # TensorFlow unstacks bytes on a GPU, but words only on the processor.
+    for newest in tf.unstack(tf.squeeze(frames, -1)):  # [B, H, W]
+        word = tf.bitwise.left_shift(tf.cast(newest, tf.uint32), _SHIFTS[0])
+        state = tf.bitwise.bitwise_or(tf.bitwise.right_shift(state, np.uint32(8)), word)
         stacks.append(state)
     stacked = tf.stack(stacks)
     # Games start rarely, so most calls save another pass over all pixels.
@@ -38,7 +39,7 @@ def _on_black(stacks: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
     """Blackens, in stacks `[T, B, H, W]`, the frames that are older than their step's game."""
     steps = starts.shape[0]
     same_game = tf.ones_like(starts)  # [T, B], also `lag + 1` steps ago.
-    mask = tf.fill(tf.shape(starts), np.uint32(0xFF) << _SHIFTS[0])
+    mask = tf.where(same_game, np.uint32(0xFF) << _SHIFTS[0], 0)
     for lag, shift in enumerate(_SHIFTS[1:]):
         started = tf.pad(starts, [[lag, 0], [0, 0]])[:steps]  # `lag` steps ago.
         same_game = tf.logical_and(same_game, tf.logical_not(started))

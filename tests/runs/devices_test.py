@@ -1,14 +1,22 @@
-"""A run whose learner computes on another device than its actors, without a GPU.
+"""Training on a GPU as far as it can be tested without one.
 
 The processor is split into two logical devices. The second stands for the GPU and has the learner's
-variables and updates; the first has the actors' policies.
+variables and updates; the first has the actors' policies. What TensorFlow can compute on a real GPU
+is known from the kernels that its package registers.
 """
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+from scalable_agent_popart import factory, rollouts
+from scalable_agent_popart.config import Config
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, metrics
 
 _PROGRAM = """
@@ -69,3 +77,41 @@ def test_a_learner_on_another_device_trains_resumes_and_is_tested(tmp_path: Path
     assert ended.returncode == 0, ended.stderr
     assert metrics(tmp_path)[-1]["frames"] == 800
     assert json.loads((tmp_path / "evaluation.json").read_text())["frames"] == 800
+
+
+def has_gpu_kernel(node: Any) -> bool:
+    """Returns whether TensorFlow computes a graph's node of these types on a GPU."""
+    for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+        types = {c.name: c.allowed_values.list.type for c in kernel.constraint}
+        given = {name: node.attr[name] for name in types}
+        fits = all({a.type, *a.list.type} & set(types[name]) for name, a in given.items())
+        if kernel.device_type in ("GPU", "DEFAULT") and fits:
+            return True
+    return False
+
+
+@pytest.mark.skipif(
+    not any(k.device_type == "GPU" for k in kernels.get_registered_kernels_for_op("MatMul").kernel),
+    reason="this TensorFlow is built without kernels for GPUs",
+)
+@pytest.mark.parametrize("level_name", ["pong,boxing", "dmlab30"])
+def test_a_gpu_computes_all_of_the_update_and_of_the_policy(level_name: str) -> None:
+    """Any other operation would copy its inputs to the processor and its outputs back."""
+    flags = {"level_name": level_name, "use_popart": True, "pixel_control": True}
+    config = Config.from_flags({**flags, "use_lstm": True, "batch_size": 2, "unroll_length": 3})
+    spec = factory.make_rollout_spec(config)
+    learner = factory.make_learner(config, spec)
+    step = [tf.TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in tf.nest.flatten(spec.env_outputs)]
+    inputs = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec((5, *leaf.shape), leaf.dtype),
+        (tf.TensorSpec((), tf.int32), tf.nest.pack_sequence_as(spec.env_outputs, step)),
+    )
+    state = tf.nest.map_structure(tf.TensorSpec.from_tensor, learner.agent.initial_state(5))
+    functions = {
+        "update": tf.function(learner.update, [rollouts.batch_spec(spec, 2)]),
+        "policy": tf.function(learner.agent.step, [*inputs, state, tf.TensorSpec((2,), tf.int32)]),
+    }
+    for name, function in functions.items():
+        graph = function.get_concrete_function().graph.as_graph_def()
+        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        assert {node.op for node in nodes if not has_gpu_kernel(node)} == set(), name
