@@ -170,7 +170,7 @@ def measure_emulation(config: Config, seconds: float) -> float:
     """Measures the environments alone, all actor threads stepping random actions."""
     pools = [
         factory.make_environments(
-            config, config.suite, tasks, np.random.SeedSequence(i), training=True
+            config, config.suite, tasks, np.random.SeedSequence(i), True, len(_dealt(config))
         )
         for i, tasks in enumerate(_dealt(config))
     ]

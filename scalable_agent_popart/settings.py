@@ -133,8 +133,8 @@ class Settings:
     )
     actor_threads: int = PROCESS.setting(
         0,
-        "Threads that step actors. 0 stands for one per core, or for fewer if each would have less "
-        "than eight actors.",
+        "Threads that step actors. 0 stands for one per core, with a GPU for two, or for fewer if "
+        "each would have less than eight actors.",
         Bounds(0),
     )
     unroll_length: int = EXPERIMENT.setting(..., "Agent steps per rollout.", POSITIVE, shared=True)

@@ -15,6 +15,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def full_float32() -> None:
+    """Makes a GPU compute products with all bits of float32, as the oracles do."""
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.config.experimental.enable_tensor_float_32_execution(False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is under `tests/slow`, and puts whole runs first, so that none is begun last."""
     for item in items:

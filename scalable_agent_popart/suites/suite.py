@@ -51,6 +51,7 @@ class EnvironmentOptions:
     level_cache_dir: str = ""  # directory of compiled levels
     level_cache_gib: float = 10.0  # max size of them all
     human_starts_dir: str = ""  # directory of recorded starts of episodes
+    num_threads: int = 1  # that may step them at the same time
 
 
 # It makes an environment for each task name, task id and seed.

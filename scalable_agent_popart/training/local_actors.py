@@ -108,7 +108,7 @@ class ActorThreads(Threads):
         else:
             policy.restart(source, policy_seed)
         environments = factory.make_environments(
-            self._config, self._config.suite, task_ids, seed, training=True
+            self._config, self._config.suite, task_ids, seed, True, len(self._ends)
         )
         self.pools.append(environments)
         run_actor(environments, policy, sink, self._spec, self.clocks[i])

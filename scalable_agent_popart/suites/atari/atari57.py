@@ -26,7 +26,12 @@ class AtariEnvironments:
     """N copies of one game, stepped by `ale-py`'s own threads without holding the GIL."""
 
     def __init__(
-        self, game: str, task_ids: np.ndarray, seeds: np.ndarray, options: EnvironmentOptions
+        self,
+        game: str,
+        task_ids: np.ndarray,
+        seeds: np.ndarray,
+        options: EnvironmentOptions,
+        num_threads: int = 1,
     ):
         """Loads the game by the name of its ROM, such as `space_invaders`."""
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
@@ -39,7 +44,7 @@ class AtariEnvironments:
         self._environments: Any = ale_py.AtariVectorEnv(
             game,
             num_envs=len(task_ids),
-            num_threads=1,  # Other actor threads use the other cores.
+            num_threads=num_threads,
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
             autoreset_mode="SameStep",  # A later restart would silently ignore an action.
@@ -97,12 +102,15 @@ def _make_environments(
 ) -> Lockstep:
     """Makes one batched environment for each group of neighbouring copies of a game."""
     members: list[BatchedEnvironment] = []
-    for game, group in itertools.groupby(range(len(games)), lambda i: games[i]):
-        own, all_seeds = list(group), np.asarray(seeds, np.int32)
+    groups = [(g, list(own)) for g, own in itertools.groupby(range(len(games)), games.__getitem__)]
+    # Games are stepped at the same time as well.
+    num_threads, all_seeds = max(1, options.num_threads // len(groups)), np.asarray(seeds, np.int32)
+    for game, own in groups:
         if options.human_starts_dir:
             members.append(AtariFromStarts(game, task_ids[own], options))
         else:
-            members.append(AtariEnvironments(game, task_ids[own], all_seeds[own], options))
+            seeded = (task_ids[own], all_seeds[own], options, min(num_threads, len(own)))
+            members.append(AtariEnvironments(game, *seeded))
     return Lockstep(*members)
 
 

@@ -121,12 +121,14 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
 def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for cores, num_actors, asked, threads in (
-        (2, 32, 0, 2),
-        (64, 32, 0, 4),
-        (8, 1, 0, 1),
-        (8, 32, 3, 3),
+    for cores, gpu, num_actors, asked, threads in (
+        (2, False, 32, 0, 2),
+        (64, False, 32, 0, 4),
+        (64, True, 32, 0, 2),
+        (8, False, 1, 0, 1),
+        (8, True, 32, 3, 3),
     ):
         monkeypatch.setattr(factory.cores, "num_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(factory.hardware, "has_gpu", lambda gpu=gpu: gpu)
         given = {"level_name": "pong", "num_actors": num_actors, "actor_threads": asked}
         assert factory.num_actor_threads(Config.from_flags(given)) == threads
