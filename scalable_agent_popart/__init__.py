@@ -1,8 +1,13 @@
 """PopArt-IMPALA: multi-task deep reinforcement learning with adaptive normalisation."""
 
+import importlib
 import importlib.util
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scalable_agent_popart.trained import TrainedAgent
 
 __version__ = "0.1.0"
 
@@ -26,3 +31,21 @@ def _refuse_other_modules() -> None:
 
 
 _refuse_other_modules()
+
+
+def load(
+    logdir: str | os.PathLike[str], frames: int | None = None, level_name: str | None = None
+) -> "TrainedAgent":
+    """Loads the agent of a run, quietly: its newest checkpoint, or the one at so many `frames`.
+
+    A member of a population is a run, `POPULATION/member-00`. `level_name` is needed to play tasks
+    of a module of one's own. Raises `errors.UserError` if there is no run, or no such checkpoint
+    that can be read.
+    """
+    # Processes that do without TensorFlow import this package as well.
+    if "tensorflow" not in sys.modules:
+        importlib.import_module(f"{__name__}.system.tensorflow_import").import_quietly()
+    agent: TrainedAgent = importlib.import_module(f"{__name__}.trained").TrainedAgent(
+        os.fspath(logdir), frames, level_name
+    )
+    return agent

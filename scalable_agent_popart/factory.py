@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -14,10 +15,12 @@ from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import cores, hardware
+
+if TYPE_CHECKING:
+    from scalable_agent_popart.learning.learner import Learner
 
 # So few images in a part of a batch that the next layer finds them in the processor's cache.
 _IMAGES_PER_PART = 64
@@ -82,9 +85,19 @@ def _bare_agent(config: Config) -> Agent:
     )
 
 
-def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
+def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":
     """Makes the learner with its agent, value head and optimiser, all variables created."""
-    head = popart.ValueHead(
+    # Who only acts saves the memory of TensorFlow Probability.
+    from scalable_agent_popart.learning.learner import Learner  # noqa: PLC0415
+
+    q_head = make_q_head(config) if config.pixel_control else None
+    agent, head = _bare_agent(config), make_head(config)
+    return Learner(agent, head, config, spec, q_head, _num_microbatches(config))
+
+
+def make_head(config: Config) -> popart.ValueHead:
+    """Makes the value head with its statistics."""
+    return popart.ValueHead(
         config.num_heads,
         normalise=config.use_popart,
         step_size=config.popart_step_size,
@@ -93,8 +106,6 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> Learner:
         second_moment_of=config.popart_second_moment_of,
         start=config.popart_start,
     )
-    q_head = make_q_head(config) if config.pixel_control else None
-    return Learner(_bare_agent(config), head, config, spec, q_head, _num_microbatches(config))
 
 
 def _num_microbatches(config: Config) -> int:

@@ -19,7 +19,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
-from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
+from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import to_json
 from scalable_agent_popart.system.terminal import progress_bar
@@ -117,9 +117,7 @@ class SavedPolicy:
 
     def restore(self) -> int:
         """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
-        saved = tf.train.Checkpoint(**self._parts)
-        if not Checkpoints(self._checkpoints, learner=saved).restore():
-            raise UserError(f"there is no checkpoint in {self._checkpoints}; train first")
+        restore_at(self._checkpoints, None, learner=tf.train.Checkpoint(**self._parts))
         self.policy.restart(self._weights, self._seed)
         return int(self._frames)
 

@@ -80,6 +80,21 @@ def _read_state(directory: Path) -> Path:
     return path
 
 
+def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
+    """Restores the newest checkpoint, or the one at so many `frames`; raises UserError."""
+    if frames is None:
+        if not Checkpoints(directory, **objects).restore():
+            raise UserError(f"there is no checkpoint in {directory}; train first")
+        return
+    paths = [str(path.with_suffix("")) for path in directory.glob("ckpt-*.index")]
+    kept = {_frames_of(path): path for path in paths}
+    if frames not in kept:
+        known = ", ".join(f"{own:,}" for own in sorted(own for own in kept if own is not None))
+        told = f"there is no checkpoint at {frames:,} frames in {directory}"
+        raise UserError(f"{told}; there are those at {known or 'none'}")
+    load(kept[frames], **objects)
+
+
 def load(checkpoint: str, **objects: Any) -> None:
     """Restores objects by name from a checkpoint of another run; raises as `restore` does."""
     _restore(tf.train.Checkpoint(**objects), checkpoint, "nothing of it is taken")
@@ -89,8 +104,12 @@ def saved_frames(directory: Path) -> int | None:
     """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
     _read_state(directory)
     newest = tf.train.latest_checkpoint(str(directory))
+    return _frames_of(newest) if newest else None
+
+
+def _frames_of(checkpoint: str) -> int | None:
     try:
-        return int(tf.train.load_checkpoint(newest).get_tensor(_FRAMES)) if newest else None
+        return int(tf.train.load_checkpoint(checkpoint).get_tensor(_FRAMES))
     except (tf.errors.OpError, ValueError):  # It has just been removed.
         return None
 

@@ -34,7 +34,11 @@ def _tree(module: str) -> ast.Module:
 
 def _imported(tree: ast.Module) -> Iterator[str]:
     """Yields the modules that are imported, at the top or within functions."""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    never_run = [b.body for b in blocks if ast.unparse(b.test) == "TYPE_CHECKING"]
     for node in ast.walk(tree):
+        if any(node in body for body in never_run):
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -62,7 +66,7 @@ def _target(module: str) -> str:
     if len(path) > 1 and (_ROOT / _PACKAGE / path[1] / "BUILD").is_file():
         return f"//{_PACKAGE}/{path[1]}"
     own = path[-1].split("_")[0]
-    return f"//{_PACKAGE}" + (f":{own}" if own in ("config", "factory") else "")
+    return f"//{_PACKAGE}" + (f":{own}" if own in ("config", "factory", "trained") else "")
 
 
 def _arrows() -> dict[str, set[str]]:

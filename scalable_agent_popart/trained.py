@@ -1,0 +1,285 @@
+"""A trained agent as its users hold it: load a run, act, and ask for its policy and values.
+
+    agent = scalable_agent_popart.load("runs/popart")
+    environment = agent.make_environment("catch_1")
+    observation, _ = environment.reset(seed=1)
+    action = agent.act(observation)
+    observation, reward, terminated, truncated, _ = environment.step(action)
+    action = agent.act(observation, reward, terminated)
+
+A batch is N observations, whose arrays have a first dimension N. An agent remembers the last
+action, an LSTM's state and the newest frames of each environment. It keeps them itself, or in a
+`State` that the caller holds.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tensorflow as tf
+import tree
+
+from environments import ArraySpec, EnvironmentPool, StepOutput, StepOutputInfo, image_of
+from scalable_agent_popart import factory, suites
+from scalable_agent_popart.agent.agent import AgentState
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.suites import Suite
+
+_WAIT_SECONDS = 1.0  # Between looks whether an environment is ready.
+
+
+@dataclass
+class State:
+    """What an agent remembers of N environments; `act` changes it.
+
+    Attributes:
+      actions: int32 `[N]`, the last actions; 0 before the first.
+      memory: the recurrent state `[N, ...]`, such as the LSTM's and the newest frames.
+      seed: int32 `[2]`, the seed of the sampled actions, and how often any were sampled.
+    """
+
+    actions: np.ndarray
+    memory: AgentState
+    seed: np.ndarray
+
+
+class TrainedAgent:
+    """The agent of a run at one of its checkpoints.
+
+    Attributes:
+      config: the run's configuration.
+      tasks: names of the tasks that it was trained on.
+      frames: environment frames of its training.
+      num_actions: number of actions; they are numbered from 0.
+      observation_spec: nested `environments.ArraySpec`s of one observation.
+    """
+
+    def __init__(self, logdir: str, frames: int | None = None, level_name: str | None = None):
+        """Restores a run's newest checkpoint, or the one at so many `frames`.
+
+        A suite from outside of the package is imported only if `level_name` names it, as in the
+        run's flags. Without it such an agent acts, but makes no environments.
+
+        Raises UserError if the directory holds no run, or no such checkpoint that can be read.
+        """
+        directory = RunDirectory(logdir)
+        directory.refuse_population()
+        config = directory.read_config(suites.resolve(level_name) if level_name else None)
+        if config is None:
+            raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
+        factory.check_precision(config)
+        self._named = level_name
+        self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
+        self.observation_spec = config.suite.observation_spec(config.environment_options(False))
+        spec = factory.make_rollout_spec(config)
+        self._agent, self._head = factory.make_agent(config, spec), factory.make_head(config)
+        features = self._agent.create_variables(spec)
+        self._head(features, tf.zeros(features.shape[:-1], tf.int32))
+        saved_frames = tf.Variable(0, dtype=tf.int64)
+        parts = {"agent": self._agent, "head": self._head, "frames": saved_frames}
+        checkpoints.restore_at(directory.checkpoints, frames, learner=tf.train.Checkpoint(**parts))
+        self.frames = int(saved_frames)
+        self._step = tf.function(self._agent.step, autograph=False, reduce_retracing=True)
+        self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
+        self._own: State | None = None
+
+    def begin(self, num_environments: int = 1, seed: int | None = None) -> State:
+        """Returns the state before the first episode of N environments.
+
+        The seed of sampled actions is the run's own by default.
+        """
+        seed = self.config.seed if seed is None else seed
+        return State(
+            actions=np.zeros(num_environments, np.int32),
+            memory=self._agent.initial_state(num_environments),
+            seed=np.array([seed % 2**31, 0], np.int32),
+        )
+
+    def reset(self) -> None:
+        """Forgets all that the agent itself remembers."""
+        self._own = None
+
+    def act(
+        self,
+        observation: Any,
+        reward: Any = 0.0,
+        done: Any = False,
+        state: State | None = None,
+        greedy: bool = False,
+    ) -> Any:
+        """Returns an action for one observation, or actions int32 `[N]` for a batch of them.
+
+        Args:
+          observation: of the shapes and types of `observation_spec`, or a batch of such.
+          reward: the raw reward that came with the observation, or `[N]`.
+          done: whether the observation is the first of a new episode, or `[N]`.
+          state: what to remember; without it the agent remembers by itself, and begins again when
+            the number of environments changes.
+          greedy: whether to take the most probable action; otherwise it is sampled.
+
+        Raises ValueError if the observation, or the state's size, does not fit.
+        """
+        single, state, inputs = self._inputs(observation, reward, done, state)
+        state.seed[1] += 1
+        output, state.memory = self._step(*inputs, tf.constant(state.seed))
+        actions = np.argmax(output.policy_logits, axis=-1) if greedy else output.action.numpy()
+        state.actions = actions.astype(np.int32)
+        return int(actions[0]) if single else state.actions
+
+    def policy(
+        self, observation: Any, reward: Any = 0.0, done: Any = False, state: State | None = None
+    ) -> np.ndarray:
+        """Returns the probabilities of actions, float32 `[num_actions]` or `[N, num_actions]`.
+
+        Arguments are those of `act`. Nothing is remembered, so ask before acting.
+        """
+        single, _, inputs = self._inputs(observation, reward, done, state)
+        probabilities = tf.nn.softmax(self._look(*inputs)[0]).numpy()
+        return probabilities[0] if single else probabilities
+
+    def value(
+        self,
+        observation: Any,
+        task: str,
+        reward: Any = 0.0,
+        done: Any = False,
+        state: State | None = None,
+    ) -> Any:
+        """Returns the value of an observation in a task, on the scale of the rewards learned from.
+
+        It is a float, or float32 `[N]` for a batch. The other arguments are those of `act`. Nothing
+        is remembered. Raises ValueError if the agent was not trained on the task.
+        """
+        head_id = self._task_id(task) if self._head.num_tasks > 1 else 0
+        single, _, inputs = self._inputs(observation, reward, done, state)
+        features = self._look(*inputs)[1]  # [N, D]
+        values = self._head(features, tf.fill(features.shape[:1], head_id)).unnormalised.numpy()
+        return float(values[0]) if single else values
+
+    def make_environment(self, task: str, seed: int = 0) -> "TaskEnvironment":
+        """Makes an environment that plays a task as the run's tests do.
+
+        Raises ValueError if the agent was not trained on the task, and UserError if the module
+        that plays it is missing or was not named.
+        """
+        self._task_id(task)
+        config = self.config.for_test({"level_name": self._named} if self._named else {})
+        config.check_playable()
+        return TaskEnvironment(config, config.suite.select([config.suite.test_version(task)]), seed)
+
+    def _task_id(self, task: str) -> int:
+        if task not in self.tasks:
+            raise ValueError(f"the agent was not trained on {task}, but on {', '.join(self.tasks)}")
+        return self.tasks.index(task)
+
+    def _unroll(
+        self, last_actions: tf.Tensor, output: StepOutput, memory: AgentState
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Computes logits `[N, num_actions]` and features `[N, D]` of one step."""
+        step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], output)
+        unroll = self._agent.unroll(last_actions[tf.newaxis], step, memory)
+        return unroll.policy_logits[0], unroll.features[0]
+
+    def _inputs(
+        self, observation: Any, reward: Any, done: Any, state: State | None
+    ) -> tuple[bool, State, tuple]:
+        """Returns whether it is a single environment, the state, and what the network takes."""
+        image = image_of(self.observation_spec)
+        single = np.ndim(image_of(observation)) == len(image.shape)
+        batch = tree.map_structure(lambda leaf: np.asarray(leaf)[np.newaxis], observation)
+        batch = batch if single else tree.map_structure(np.asarray, observation)
+        size = len(image_of(batch)) if np.ndim(image_of(batch)) else 0
+        tree.assert_same_structure(batch, self.observation_spec)
+        for own, spec in zip(tree.flatten(batch), tree.flatten(self.observation_spec), strict=True):
+            if own.shape != (size, *spec.shape) or own.dtype != spec.dtype:
+                told = f"{ArraySpec(own.shape[single:], own.dtype)}"
+                raise ValueError(f"an observation is {told}, and the agent was trained on {spec}")
+        if state is None:
+            if self._own is None or len(self._own.actions) != size:
+                self._own = self.begin(size)
+            state = self._own
+        if len(state.actions) != size:
+            raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
+        done = np.broadcast_to(np.asarray(done, bool), size)
+        zeros = np.zeros(size)
+        info = StepOutputInfo(zeros, zeros.astype(np.int32), done)
+        rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
+        output = tf.nest.map_structure(
+            tf.convert_to_tensor, (state.actions, StepOutput(rewards, info, done, batch))
+        )
+        return single, state, (*output, state.memory)
+
+
+class TaskEnvironment(gymnasium.Env):
+    """One task with the preprocessing of training; an episode is a whole game, as in tests.
+
+    At an episode's end the observation is already the next episode's first, which `reset` returns
+    again. `info` has `episode_return` and `episode_step`, the totals of the episode.
+    """
+
+    def __init__(self, config: Config, suite: Suite, seed: int):
+        """Takes a suite of one task, and makes nothing yet; the first `reset` does."""
+        self._config, self._suite = config, suite
+        self._pool: EnvironmentPool | None = None
+        self._at_start, self._seeds = False, np.random.SeedSequence(seed)
+        boxes = [
+            gymnasium.spaces.Box(*_bounds(spec), spec.shape, np.dtype(spec.dtype).type)
+            for spec in tree.flatten(suite.observation_spec(config.environment_options(False)))
+        ]
+        nested = len(boxes) > 1
+        self.observation_space = gymnasium.spaces.Tuple(boxes) if nested else boxes[0]
+        self.action_space = gymnasium.spaces.Discrete(config.num_actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode, from the start of a new series if a seed is given."""
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self.close()
+            self._seeds = np.random.SeedSequence(seed)
+        if self._pool is None or not self._at_start:  # An episode cannot be left in its middle.
+            self.close()
+            (seeds,) = self._seeds.spawn(1)
+            self._pool = factory.make_environments(
+                self._config, self._suite, [0], seeds, training=False
+            )
+            self._pool.start()
+            self._observation, *_ = self._receive()
+        self._at_start = False
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Plays one agent step; see gymnasium. An environment that was lost is truncated."""
+        if self._pool is None:
+            raise RuntimeError("reset the environment before its first step")
+        self._pool.send(np.zeros(1, np.int64), np.array([action], np.int32))
+        self._observation, output, lost = self._receive()
+        self._at_start = lost or bool(output.done[0])
+        info = {"episode_return": float(output.info.episode_return[0])}
+        info |= {"episode_step": int(output.info.episode_step[0])}
+        terminated = self._at_start and not lost
+        return self._observation, float(output.reward[0]), terminated, lost, info
+
+    def close(self) -> None:
+        """Releases the environment; `reset` makes a new one."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _receive(self) -> tuple[Any, StepOutput, bool]:
+        """Waits for the environment; returns its observation, step, and whether it began anew."""
+        assert self._pool is not None
+        while not len((ready := self._pool.receive(_WAIT_SECONDS)).ids):
+            pass
+        observation = tree.map_structure(lambda leaf: leaf[0], ready.output.observation)
+        return observation, ready.output, bool(ready.fresh[0])
+
+
+def _bounds(spec: ArraySpec) -> tuple[float, float]:
+    integer = np.issubdtype(spec.dtype, np.integer)
+    return (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max) if integer else (-np.inf, np.inf)

@@ -1,0 +1,172 @@
+"""A loaded agent against `--mode=test` of the same run, and one observation against a batch."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scalable_agent_popart
+from scalable_agent_popart import factory, suites
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.trained import TrainedAgent
+from tests.fakes.main_program import run
+
+_NUM_EPISODES = 3
+_SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10}
+
+
+def train(logdir: Path, level_name: str, **flags: Any) -> str:
+    """Trains for as short as can be; returns the run's directory."""
+    given = {"level_name": level_name, "logdir": str(logdir), "use_popart": True, **_SMALL, **flags}
+    run(**{"network": "shallow", "total_environment_frames": 200, **given})
+    return str(logdir)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run on five tasks with an LSTM, at two checkpoints."""
+    logdir = tmp_path_factory.mktemp("trained") / "run"
+    train(logdir, "catch5", use_lstm=True, total_environment_frames=200)
+    return train(logdir, "catch5", use_lstm=True, total_environment_frames=400)
+
+
+@pytest.mark.parametrize(
+    ("level_name", "flags"),
+    [
+        ("catch_1", {}),
+        ("catch_1", {"use_lstm": True}),
+        ("cluttered_catch", {"pixel_control": True}),
+        ("boxing", {"reward_clipping": "none"}),
+        ("tests.fakes.rare_rewards:small", {}),
+    ],
+)
+def test_a_loaded_agent_scores_what_the_test_of_its_run_reports(
+    tmp_path: Path, level_name: str, flags: dict[str, Any]
+) -> None:
+    logdir = train(tmp_path / "run", level_name, **flags)
+    sizes = {"test_num_episodes": _NUM_EPISODES, "num_actors": _NUM_EPISODES}
+    run(mode="test", logdir=logdir, level_name=level_name, **sizes)
+    tested = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    agent = scalable_agent_popart.load(logdir)
+    assert agent.frames == tested["frames"]
+    seed = np.random.SeedSequence([agent.config.seed, 1])
+    ids, suite = [0] * _NUM_EPISODES, suites.resolve(level_name)
+    pool = factory.make_environments(agent.config, suite, ids, seed, training=False)
+    state, first = agent.begin(_NUM_EPISODES), np.full(_NUM_EPISODES, np.nan)
+    pool.start()
+    while np.isnan(first).any():
+        numbers, output, _ = pool.receive(1.0)
+        ended = output.info.episode_end & np.isnan(first)
+        first[ended] = output.info.episode_return[ended]
+        pool.send(numbers, agent.act(output.observation, output.reward, output.done, state))
+    pool.close()
+    assert first.tolist() == next(iter(tested["tasks"].values()))["returns"]
+
+
+def test_one_observation_and_a_batch_of_it_are_the_same(trained: str) -> None:
+    agent = scalable_agent_popart.load(trained)
+    observation, _ = agent.make_environment("catch_1", seed=3).reset()
+    batch, state = np.stack(2 * [observation]), agent.begin(2)
+    for step in range(3):  # The LSTM's state differs between steps.
+        rest = (float(step), step == 2)
+        values = agent.value(batch, "catch_10", *rest, state=state)
+        assert values.shape == (2,)
+        np.testing.assert_allclose(agent.value(observation, "catch_10", *rest), values, rtol=1e-5)
+        assert agent.value(observation, "catch_10") != agent.value(observation, "catch_100")
+        probabilities = agent.policy(batch, *rest, state=state)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
+        np.testing.assert_allclose(agent.policy(observation, *rest), probabilities[0], rtol=1e-4)
+        actions = agent.act(batch, *rest, state=state, greedy=True)
+        np.testing.assert_array_equal(actions, probabilities.argmax(axis=1))
+        assert agent.act(observation, *rest, greedy=True) == actions[0]
+    agent.reset()
+    begun = agent.policy(batch, state=agent.begin(2))
+    np.testing.assert_allclose(agent.policy(observation), begun[0], rtol=1e-4)
+
+
+def test_sampled_actions_follow_the_policy_and_repeat_with_their_seed(trained: str) -> None:
+    agent, size = scalable_agent_popart.load(trained), 4000
+    observation, _ = agent.make_environment("catch_1").reset()
+    batch = np.repeat(observation[np.newaxis], size, axis=0)
+    actions = agent.act(batch, state=agent.begin(size, seed=7))
+    np.testing.assert_array_equal(actions, agent.act(batch, state=agent.begin(size, seed=7)))
+    assert (actions != agent.act(batch, state=agent.begin(size, seed=8))).any()
+    shares = np.bincount(actions, minlength=agent.num_actions) / size
+    np.testing.assert_allclose(shares, agent.policy(observation), atol=0.04)  # Five sigma.
+
+
+def test_an_environment_plays_episodes_and_begins_again_with_its_seed(trained: str) -> None:
+    agent = scalable_agent_popart.load(trained)
+    environment = agent.make_environment("catch_10")
+
+    def play() -> list[tuple[float, bool]]:
+        observation, _ = environment.reset(seed=5)
+        steps = []
+        for _ in range(40):
+            assert environment.observation_space.contains(observation)
+            observation, reward, terminated, _, info = environment.step(0)
+            steps.append((reward, terminated))
+            if terminated:
+                assert info["episode_return"] == reward in (-10.0, 10.0)
+                np.testing.assert_array_equal(environment.reset()[0], observation)
+        return steps
+
+    first = play()
+    assert sum(ended for _, ended in first) > 1
+    assert play() == first
+    environment.step(0)
+    environment.reset()  # It may also leave an episode.
+    environment.close()
+    with pytest.raises(RuntimeError, match="reset the environment"):
+        environment.step(0)
+
+
+def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
+    early, late = TrainedAgent(trained, 200), TrainedAgent(trained)
+    assert (early.frames, late.frames) == (200, 400)
+    observation, _ = early.make_environment("catch_1").reset()
+    assert (early.policy(observation) != late.policy(observation)).any()
+    with pytest.raises(UserError, match=r"no checkpoint at 300 frames .* at 200, 220, 400$"):
+        TrainedAgent(trained, 300)
+
+
+def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        scalable_agent_popart.load(tmp_path)
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(trained, unfinished)
+    shutil.rmtree(unfinished / "checkpoints")
+    with pytest.raises(UserError, match=r"no checkpoint .* train first"):
+        scalable_agent_popart.load(unfinished)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(trained, damaged)
+    for path in (damaged / "checkpoints").glob("*.data-*"):
+        path.write_bytes(b"rubbish")
+    with pytest.raises(UserError, match="damaged"):
+        scalable_agent_popart.load(damaged)
+    (tmp_path / "population.json").write_text("{}")
+    with pytest.raises(UserError, match="member-00"):
+        scalable_agent_popart.load(tmp_path)
+
+
+def test_a_module_is_imported_only_if_the_caller_names_it(tmp_path: Path) -> None:
+    logdir = train(tmp_path / "run", level_name := "tests.fakes.rare_rewards:small,once")
+    with pytest.raises(UserError, match="give --level_name too"):
+        scalable_agent_popart.load(logdir).make_environment("small")
+    environment = scalable_agent_popart.load(logdir, level_name=level_name).make_environment("once")
+    environment.reset()
+    assert environment.step(0)[1:4] == (1.0, True, False)
+
+
+def test_inputs_that_do_not_fit_are_refused(trained: str) -> None:
+    agent = scalable_agent_popart.load(trained)
+    observation, _ = agent.make_environment("catch_1").reset()
+    with pytest.raises(ValueError, match=r"observation is float64 .*trained on uint8"):
+        agent.act(observation / 255)
+    with pytest.raises(ValueError, match="state is of 2 environments, not of 1"):
+        agent.act(observation, state=agent.begin(2))
+    with pytest.raises(ValueError, match=r"not trained on pong, but on catch_0\.01"):
+        agent.value(observation, "pong")
