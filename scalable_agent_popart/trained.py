@@ -12,7 +12,10 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 `State` that the caller holds.
 """
 
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -170,6 +173,78 @@ class TrainedAgent:
         config = self.config.for_test({"level_name": self._named} if self._named else {})
         config.check_playable()
         return TaskEnvironment(config, config.suite.select([config.suite.test_version(task)]), seed)
+
+    def export(self, output: str) -> None:
+        """Writes a SavedModel, which acts where only TensorFlow is installed.
+
+        Its signature `initial_state` takes `batch_size` and returns `state_0` and so on, none if
+        the agent has no state. The signature `act` takes `seed` int32 `[2]`, and of each of N
+        environments `observation` (and `instruction`), `reward`, `done`, `last_action` and the
+        states. It returns `action`, `probabilities` and the next states. `agent.json` has the
+        names of tasks, and the shapes. `output` must not exist. Raises UserError if it cannot be
+        written.
+        """
+        memory = self._agent.initial_state(1)
+        names = [f"state_{i}" for i in range(len(memory))]
+        leaves = ["observation", "instruction"][: len(tree.flatten(self.observation_spec))]
+
+        def specified(shape: tuple[int, ...], dtype: Any, name: str) -> tf.TensorSpec:
+            return tf.TensorSpec((None, *shape), dtype, name)
+
+        inputs = {
+            "last_action": specified((), tf.int32, "last_action"),
+            "reward": specified((), tf.float32, "reward"),
+            "done": specified((), tf.bool, "done"),
+            "seed": tf.TensorSpec((2,), tf.int32, "seed"),
+        }
+        for name, spec in zip(leaves, tree.flatten(self.observation_spec), strict=True):
+            inputs[name] = specified(spec.shape, spec.dtype, name)
+        for name, part in zip(names, memory, strict=True):
+            inputs[name] = specified(part.shape[1:], part.dtype, name)
+
+        def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+            observation = tree.unflatten_as(self.observation_spec, [given[n] for n in leaves])
+            zeros = tf.zeros_like(given["reward"])
+            info = StepOutputInfo(zeros, tf.cast(zeros, tf.int32), given["done"])
+            step = StepOutput(given["reward"], info, given["done"], observation)
+            state = tuple(given[name] for name in names)
+            output, state = self._agent.step(given["last_action"], step, state, given["seed"])
+            probabilities = tf.nn.softmax(output.policy_logits)
+            named = {"action": output.action, "probabilities": probabilities}
+            return {**named, **dict(zip(names, state, strict=True))}
+
+        def initial_state(batch_size: tf.Tensor) -> dict[str, tf.Tensor]:
+            parts = self._agent.initial_state(batch_size)
+            # A signature has an output in any case.
+            return {"batch_size": batch_size, **dict(zip(names, parts, strict=True))}
+
+        module = tf.Module()
+        module.agent = self._agent
+        module.act = tf.function(act, autograph=False)
+        module.initial_state = tf.function(initial_state, autograph=False)
+        size = tf.TensorSpec((), tf.int32, "batch_size")
+        signatures = {
+            "act": module.act.get_concrete_function(**inputs),
+            "initial_state": module.initial_state.get_concrete_function(size),
+        }
+        facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
+        shapes = {
+            name: f"{spec.dtype.name} [{', '.join('N' if n is None else str(n) for n in spec.shape)}]"
+            for name, spec in inputs.items()
+        }
+        if os.path.exists(output):
+            raise UserError(f"{output} exists: give another --output")
+        partial = f"{output}.partial"
+        try:
+            tf.saved_model.save(module, partial, signatures)
+            Path(partial, "agent.json").write_text(
+                json.dumps({**facts, "inputs": shapes}, indent=2)
+            )
+            os.rename(partial, output)  # What is there is whole.
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"{output} cannot be written ({error}); give another --output"
+            ) from error
 
     def _task_id(self, task: str) -> int:
         if task not in self.tasks:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,53 @@ def test_an_environment_plays_episodes_and_begins_again_with_its_seed(trained: s
     environment.close()
     with pytest.raises(RuntimeError, match="reset the environment"):
         environment.step(0)
+
+
+_ALONE = """
+import sys
+
+sys.modules.update(dict.fromkeys(["scalable_agent_popart", "popart", "vtrace", "environments"]))
+import numpy as np
+import tensorflow as tf
+
+steps, model = np.load("steps.npz"), tf.saved_model.load("exported")
+begin, act = model.signatures["initial_state"], model.signatures["act"]
+states = begin(batch_size=tf.constant(1))
+states = {name: state for name, state in states.items() if name != "batch_size"}
+action = tf.zeros([1], tf.int32)
+for i in range(len(steps["action"])):
+    leaves = {name: tf.constant(steps[name][i]) for name in ("observation", "reward", "done")}
+    seed = tf.constant([steps["seed"], i + 1], tf.int32)
+    output = act(**leaves, **states, last_action=action, seed=seed)
+    np.testing.assert_allclose(output.pop("probabilities"), steps["policy"][i], rtol=1e-5)
+    action, states = output.pop("action"), output
+    assert action.numpy() == steps["action"][i]
+"""
+
+
+def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
+    trained: str, tmp_path: Path
+) -> None:
+    agent = scalable_agent_popart.load(trained)
+    agent.export(str(tmp_path / "exported"))
+    environment, state, steps = agent.make_environment("catch_10"), agent.begin(), []
+    observation, _ = environment.reset(seed=1)
+    reward, done = 0.0, False
+    for _ in range(30):  # Some episodes.
+        batch = observation[np.newaxis]
+        policy = agent.policy(batch, reward, done, state)
+        action = agent.act(batch, reward, done, state)
+        steps.append((batch, np.float32([reward]), np.array([done]), policy, action))
+        observation, reward, done, *_ = environment.step(action[0])
+    names = ("observation", "reward", "done", "policy", "action")
+    arrays = dict(zip(names, map(np.stack, zip(*steps, strict=True)), strict=True))
+    np.savez(tmp_path / "steps.npz", **arrays, seed=state.seed[0])
+    command = [sys.executable, "-c", _ALONE]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "exported/agent.json").read_text())["tasks"] == [*agent.tasks]
+    with pytest.raises(UserError, match="exists: give another"):
+        agent.export(str(tmp_path / "exported"))
 
 
 def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:

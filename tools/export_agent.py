@@ -1,0 +1,35 @@
+"""Exports the agent of a run as a SavedModel, which acts where only TensorFlow is installed.
+
+  python tools/export_agent.py --logdir=runs/popart --output=exported
+
+`--frames` names a checkpoint other than the newest. What its signatures take and return stands in
+`scalable_agent_popart.trained.TrainedAgent.export`, and the shapes in `exported/agent.json`.
+"""
+
+import sys
+
+from absl import app, flags, logging
+
+import scalable_agent_popart
+from scalable_agent_popart import errors
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
+flags.DEFINE_string("output", None, "Directory to write, which must not exist.", required=True)
+flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the newest.")
+
+
+def main(argv: list[str]) -> None:
+    """Exports; a user's error is one line."""
+    del argv
+    logging.set_verbosity(logging.WARNING)  # TensorFlow says what it renames.
+    try:
+        agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
+        agent.export(FLAGS.output)
+    except errors.UserError as error:
+        sys.exit(f"error: {error}")
+    print(f"exported at {agent.frames:,} frames: {FLAGS.output}")
+
+
+if __name__ == "__main__":
+    app.run(main)
