@@ -228,17 +228,14 @@ class TrainedAgent:
             "initial_state": module.initial_state.get_concrete_function(size),
         }
         facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
-        shapes = {
-            name: f"{spec.dtype.name} [{', '.join('N' if n is None else str(n) for n in spec.shape)}]"
-            for name, spec in inputs.items()
-        }
+        shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
         if os.path.exists(output):
             raise UserError(f"{output} exists: give another --output")
         partial = f"{output}.partial"
         try:
             tf.saved_model.save(module, partial, signatures)
             Path(partial, "agent.json").write_text(
-                json.dumps({**facts, "inputs": shapes}, indent=2)
+                json.dumps({**facts, "inputs": shapes}, indent=2).replace("None", "N")
             )
             os.rename(partial, output)  # What is there is whole.
         except (OSError, tf.errors.OpError) as error:

@@ -1,6 +1,7 @@
 """A loaded agent against `--mode=test` of the same run, and one observation against a batch."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,23 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
     assert json.loads((tmp_path / "exported/agent.json").read_text())["tasks"] == [*agent.tasks]
     with pytest.raises(UserError, match="exists: give another"):
         agent.export(str(tmp_path / "exported"))
+
+
+def test_the_guide_and_the_notebook_run_as_they_are_written(
+    trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/popart").symlink_to(trained)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    page = (docs / "trained_agents.md").read_text()
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})
+    cells = json.loads((docs / "trained_agent.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    exec("\n".join(code), names)
+    assert len(names["values"]) == 60
 
 
 def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
