@@ -119,6 +119,11 @@ class Settings:
         Bounds(0),
     )
     seed: int = RUN.setting(1, "Random seed.", Bounds(0))
+    init_from: str = EXPERIMENT.setting(
+        "",
+        "Directory of another run, with whose weights a new run starts: network, policy, and the "
+        "values of tasks that both know. Of other actions it takes the convolutions only.",
+    )
     total_environment_frames: int = EXPERIMENT.setting(
         ...,
         "Environment frames to train for, per member in a population. Defaults are for whole "

@@ -61,6 +61,12 @@ class Agent(snt.Module):
         self._num_parts = num_parts
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
+    @property
+    def torso_variables(self) -> tuple[tf.Variable, ...]:
+        """The weights of what sees images and instructions, which do not depend on actions."""
+        encoder = self._encoder.trainable_variables if self._encoder is not None else ()
+        return (*self._torso.trainable_variables, *encoder)
+
     def create_variables(self, spec: Rollout) -> tf.Tensor:
         """Creates the variables for rollouts of this spec; returns features `[1, 1, D]`."""
         one_step = tf.nest.map_structure(

@@ -22,6 +22,7 @@ from scalable_agent_popart.runs.logs import RunLog
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
+from scalable_agent_popart.training import initial_weights
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
 
@@ -112,6 +113,9 @@ def train(
         )
         if not checkpoints.restore():
             directory.refuse_to_lose_logs()
+            taken = initial_weights.take_over(config, learner) if config.init_from else ""
+            if taken and show_progress:
+                print(taken, file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:
             directory.record(config, int(learner.frames), device)

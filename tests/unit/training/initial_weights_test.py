@@ -1,0 +1,112 @@
+"""A new run starts with what its agent and another run's have in common."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import scalable_agent_popart
+from scalable_agent_popart import factory
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.training.initial_weights import take_over
+from tests.fakes.main_program import run
+
+_SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10, "network": "shallow"}
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    logdir = str(tmp_path_factory.mktemp("earlier") / "run")
+    given = {"level_name": "catch5", "use_popart": True, "use_lstm": True, "learning_rate": 0.01}
+    run(**given, **_SMALL, logdir=logdir, total_environment_frames=400)
+    return logdir
+
+
+def fresh(earlier: str, level_name: str = "catch_100,catch_1", **flags: Any) -> tuple[Config, Any]:
+    """Returns the configuration of a new run, and its learner."""
+    given = {"level_name": level_name, "use_popart": True, "use_lstm": True, **_SMALL, **flags}
+    config = Config.from_flags({**given, "init_from": earlier})
+    return config, factory.make_learner(config, factory.make_rollout_spec(config))
+
+
+@pytest.mark.parametrize("level_name", ["catch_100,catch_1", "catch_10"])
+def test_policy_values_and_statistics_of_known_tasks_are_taken_by_name(
+    earlier: str, level_name: str
+) -> None:
+    config, learner = fresh(earlier, level_name)
+    before = learner.agent.trainable_variables[0].numpy()
+    said = take_over(config, learner)
+    values = f"the values of {level_name.replace(',', ', ')}"
+    assert said.endswith(f"at 400 frames: network and policy, and {values}")
+    other = scalable_agent_popart.load(earlier)
+    assert (learner.agent.trainable_variables[0] != before).numpy().any()
+    for own, source in zip(
+        learner.agent.trainable_variables, other._agent.trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(own, source)
+    ids = [other.tasks.index(task) for task in config.suite.tasks]
+    for name in ("weights", "bias", "shift", "second_moment", "count"):
+        rows = tf.gather(getattr(other._head, name), ids)
+        np.testing.assert_array_equal(getattr(learner.head, name), rows, err_msg=name)
+    assert (learner.head.count > 0).numpy().all(), "the earlier run had no statistics"
+    assert int(learner.frames) == int(learner.num_updates) == 0
+
+
+def test_new_tasks_have_new_values(earlier: str) -> None:
+    config, learner = fresh(earlier, "catch_100,catch_1")
+    elsewhere = dataclasses.replace(config.suite, tasks=("unknown", "catch_1"))
+    config = dataclasses.replace(config, suite=elsewhere)
+    weights = learner.head.weights.numpy()
+    assert take_over(config, learner).endswith("and the values of catch_1")
+    np.testing.assert_array_equal(learner.head.weights[0], weights[0])
+    assert (learner.head.weights[1] != weights[1]).numpy().any()
+    assert learner.head.count[0] == 0 < learner.head.count[1]
+
+
+def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
+    config, learner = fresh(earlier)
+    config = dataclasses.replace(config, suite=dataclasses.replace(config.suite, name="elsewhere"))
+    before = [variable.numpy() for variable in learner.variables]
+    assert "convolutions; the rest is new" in take_over(config, learner)
+    torso = {id(variable) for variable in learner.agent.torso_variables}
+    other = scalable_agent_popart.load(earlier)._agent.torso_variables
+    assert len(torso) == len(other) > 0
+    for own, source in zip(learner.agent.torso_variables, other, strict=True):
+        np.testing.assert_array_equal(own, source)
+    for variable, then in zip(learner.variables, before, strict=True):
+        if id(variable) not in torso:
+            np.testing.assert_array_equal(variable, then)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"use_popart": False}, {"use_popart": False, "multi_head": True}]
+)
+def test_values_of_another_agent_are_not_taken(earlier: str, flags: dict[str, Any]) -> None:
+    config, learner = fresh(earlier, **flags)
+    weights = learner.head.weights.numpy()
+    assert take_over(config, learner).endswith("its values are of another agent, and new")
+    np.testing.assert_array_equal(learner.head.weights, weights)
+
+
+def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) -> None:
+    config, learner = fresh(earlier, network="deep")
+    with pytest.raises(UserError, match="differs: --network was shallow and is deep"):
+        take_over(config, learner)
+    with pytest.raises(UserError, match="holds no run"):
+        take_over(dataclasses.replace(config, init_from=str(tmp_path)), learner)
+
+
+def test_a_run_begins_with_it_once_and_records_it(earlier: str, tmp_path: Path) -> None:
+    given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
+    given |= {"logdir": str(tmp_path / "run"), "learning_rate": 1e-30}
+    run(**given, init_from=earlier, total_environment_frames=40)
+    agents = [scalable_agent_popart.load(logdir) for logdir in (earlier, given["logdir"])]
+    observation, _ = agents[0].make_environment("catch_1").reset()
+    np.testing.assert_array_equal(*(agent.policy(observation) for agent in agents))
+    assert agents[1].config.init_from == earlier
+    with pytest.raises(SystemExit, match=r"--init_from was .* and is"):
+        run(**given, total_environment_frames=80)
