@@ -12,8 +12,10 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 `State` that the caller holds.
 """
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +85,11 @@ class TrainedAgent:
         features = self._agent.create_variables(spec)
         self._head(features, tf.zeros(features.shape[:-1], tf.int32))
         saved_frames = tf.Variable(0, dtype=tf.int64)
-        parts = {"agent": self._agent, "head": self._head, "frames": saved_frames}
-        checkpoints.restore_at(directory.checkpoints, frames, learner=tf.train.Checkpoint(**parts))
-        self.frames = int(saved_frames)
+        self._saved = tf.train.Checkpoint(
+            agent=self._agent, head=self._head, frames=saved_frames
+        )  # By the learner's names.
+        checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
+        self.frames, self._directory = int(saved_frames), directory
         self._step = tf.function(self._agent.step, autograph=False, reduce_retracing=True)
         self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
         self._own: State | None = None
@@ -174,6 +178,19 @@ class TrainedAgent:
         config.check_playable()
         return TaskEnvironment(config, config.suite.select([config.suite.test_version(task)]), seed)
 
+    def save(self, output: str) -> None:
+        """Writes a run directory of this agent alone, to be loaded, tested and started from.
+
+        It has no optimiser and no logs, so the run cannot be resumed there. `output` must not
+        exist. Raises UserError if it cannot be written.
+        """
+        record = json.loads((self._directory.path / "config.json").read_text())
+        record["flags"]["logdir"] = output
+        with _new_directory(output) as partial:
+            saved = checkpoints.Checkpoints(Path(partial, "checkpoints"), learner=self._saved)
+            saved.save()
+            Path(partial, "config.json").write_text(json.dumps(record, indent=2) + "\n")
+
     def export(self, output: str) -> None:
         """Writes a SavedModel, which acts where only TensorFlow is installed.
 
@@ -229,19 +246,11 @@ class TrainedAgent:
         }
         facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
         shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
-        if os.path.exists(output):
-            raise UserError(f"{output} exists: give another --output")
-        partial = f"{output}.partial"
-        try:
+        with _new_directory(output) as partial:
             tf.saved_model.save(module, partial, signatures)
             Path(partial, "agent.json").write_text(
                 json.dumps({**facts, "inputs": shapes}, indent=2).replace("None", "N")
             )
-            os.rename(partial, output)  # What is there is whole.
-        except (OSError, tf.errors.OpError) as error:
-            raise UserError(
-                f"{output} cannot be written ({error}); give another --output"
-            ) from error
 
     def _task_id(self, task: str) -> int:
         if task not in self.tasks:
@@ -350,6 +359,19 @@ class TaskEnvironment(gymnasium.Env):
             pass
         observation = tree.map_structure(lambda leaf: leaf[0], ready.output.observation)
         return observation, ready.output, bool(ready.fresh[0])
+
+
+@contextlib.contextmanager
+def _new_directory(output: str) -> Iterator[str]:
+    """Lends a directory to write to, which becomes `output` once it is whole."""
+    if os.path.exists(output):
+        raise UserError(f"{output} exists: give another --output")
+    partial = f"{output}.partial"
+    try:
+        yield partial
+        os.rename(partial, output)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{output} cannot be written ({error}); give another --output") from error
 
 
 def _bounds(spec: ArraySpec) -> tuple[float, float]:

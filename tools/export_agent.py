@@ -1,8 +1,11 @@
 """Exports the agent of a run as a SavedModel, which acts where only TensorFlow is installed.
 
   python tools/export_agent.py --logdir=runs/popart --output=exported
+  python tools/export_agent.py --logdir=runs/popart --output=agents/mine --format=run
 
-`--frames` names a checkpoint other than the newest. What its signatures take and return stands in
+The second writes a small run directory of weights and flags instead, which this project loads,
+tests and starts new runs from, but cannot resume. `--frames` names a checkpoint other than the
+newest. What the signatures of a SavedModel take and return stands in
 `scalable_agent_popart.trained.TrainedAgent.export`, and the shapes in `exported/agent.json`.
 """
 
@@ -16,6 +19,7 @@ from scalable_agent_popart import errors
 FLAGS = flags.FLAGS
 flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("output", None, "Directory to write, which must not exist.", required=True)
+flags.DEFINE_enum("format", "saved_model", ["saved_model", "run"], "What to write.")
 flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the newest.")
 
 
@@ -25,7 +29,7 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # TensorFlow says what it renames.
     try:
         agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
-        agent.export(FLAGS.output)
+        (agent.export if FLAGS.format == "saved_model" else agent.save)(FLAGS.output)
     except errors.UserError as error:
         sys.exit(f"error: {error}")
     print(f"exported at {agent.frames:,} frames: {FLAGS.output}")

@@ -174,6 +174,20 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
         agent.export(str(tmp_path / "exported"))
 
 
+def test_a_saved_agent_is_loaded_tested_and_not_resumed(trained: str, tmp_path: Path) -> None:
+    agent, saved = scalable_agent_popart.load(trained), str(tmp_path / "saved")
+    agent.save(saved)
+    assert not list(tmp_path.glob("saved.*"))
+    own = scalable_agent_popart.load(saved)
+    observation, _ = own.make_environment("catch_1").reset()
+    np.testing.assert_array_equal(own.policy(observation), agent.policy(observation))
+    assert own.value(observation, "catch_100") == agent.value(observation, "catch_100")
+    assert own.config.logdir == saved
+    run(mode="test", logdir=saved, test_num_episodes=1)
+    with pytest.raises(SystemExit, match="another program or version"):
+        train(tmp_path / "saved", "catch5", use_lstm=True, total_environment_frames=600)
+
+
 def test_the_guide_and_the_notebook_run_as_they_are_written(
     trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
