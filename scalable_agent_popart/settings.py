@@ -107,6 +107,12 @@ class Settings:
         "HOST:PORT of the learner, for a run of many processes. With port 0 the learner takes any "
         "that is free. Actor jobs that see its --logdir find it there.",
     )
+    learner_timeout_hours: float = JOB.setting(
+        72.0,
+        "Hours without a learner after which an actor job takes the run for finished and ends, if "
+        "it has a --learner_address. A learner that is started again is found before.",
+        POSITIVE,
+    )
     keys_dir: str = JOB.setting(
         "",
         "Keys that close the learner's port to everybody but the run's own jobs. The learner makes "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
@@ -28,8 +29,9 @@ _WAIT_SECONDS = 0.1  # Between looks for a learner that is not there.
 def run_actor_job(config: Config) -> int | None:
     """Plays for the learner until the run is finished, and waits while there is no learner.
 
-    Returns None at the end, or the number of the signal that asked to stop. Raises UserError if the
-    learner has another configuration.
+    Returns None at the end, or the number of the signal that asked to stop. A job that reaches no
+    learner at its address for `learner_timeout_hours` takes the run for finished. Raises UserError
+    if the learner has another configuration.
     """
     factory.check_precision(config)
     spec = factory.make_rollout_spec(config)
@@ -48,9 +50,21 @@ def run_actor_job(config: Config) -> int | None:
 
     link = LearnerLink(locate, settings, name)
     weights = RemoteWeights(link, agent.trainable_variables)
+
+    def is_over(seconds: float) -> bool:
+        """Waits for the end of the run, and returns whether it has come."""
+        address, hours = config.learner_address, config.learner_timeout_hours
+        if address and link.lost_seconds > 3600 * hours:
+            told = f"it reached no learner at {address} for {hours:g} hours"
+            logging.warning(
+                "%s ends, as if the run were over: %s (--learner_timeout_hours)", name, told
+            )
+            over.set()
+        return over.wait(seconds)
+
     with StopOnSignal() as stop, contextlib.closing(link):
         while weights.latest().version < 0:
-            if over.wait(_WAIT_SECONDS) or stop.signal_number is not None:
+            if is_over(_WAIT_SECONDS) or stop.signal_number is not None:
                 return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
         sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
@@ -59,7 +73,7 @@ def run_actor_job(config: Config) -> int | None:
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         actors.start()
         try:
-            while not over.wait(_POLL_SECONDS) and stop.signal_number is None:
+            while not is_over(_POLL_SECONDS) and stop.signal_number is None:
                 pass
         finally:
             actors.close()

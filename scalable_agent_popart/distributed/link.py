@@ -58,10 +58,16 @@ class LearnerLink:
         self._putting, self._asking = threading.Lock(), threading.Lock()
         self._latest: pb.StatusReply | None = None
         self._next_question = 0.0
+        self._lost_at = time.monotonic()
         self._connection: _Connection | None = None  # It is None without a learner.
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0
         self._next_warning = 0.0
+
+    @property
+    def lost_seconds(self) -> float:
+        """The seconds since a learner was lost, or since the start; 0 while there is one."""
+        return 0.0 if self._connection else time.monotonic() - self._lost_at
 
     def status(self, seconds: float = 0.0) -> pb.StatusReply | None:
         """Asks for the learner's status, waiting so long for free capacity; None without a learner.
@@ -131,7 +137,7 @@ class LearnerLink:
         with self._losing:
             present = self._connection is connection
             if present:
-                self._connection = None
+                self._lost_at, self._connection = time.monotonic(), None
         connection.channel.close()
         return present
 

@@ -43,7 +43,8 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     for frames in (2000, 2400):  # A finished run resumes with more frames.
         where["total_environment_frames"] = frames
         role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
-        actor = Config.from_flags({**where, **role})
+        # A job that sees the run directory waits for a learner without a limit.
+        actor = Config.from_flags({**where, **role, "learner_timeout_hours": 1e-9})
         job = threading.Thread(target=lambda: ended.append(actor_side.run_actor_job(actor)))  # noqa: B023
         job.start()
         role = {"learner_address": "localhost:0", "log_seconds": 0.1, "precision": "float32"}

@@ -161,6 +161,28 @@ def test_a_job_whose_suite_has_its_tasks_in_another_order_differs() -> None:
     )
 
 
+def give_weights(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    """Lets an actor job have weights, although there is no learner."""
+    agent = factory.make_agent(config, factory.make_rollout_spec(config))
+    weights = WeightsReply(variables=[v.numpy().tobytes() for v in agent.trainable_variables])
+    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: weights)
+
+
+@pytest.mark.parametrize("plays", [False, True])
+def test_a_job_that_reaches_no_learner_for_long_takes_the_run_for_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, plays: bool
+) -> None:
+    where = {"learner_address": "localhost:1", "logdir": str(tmp_path)}
+    config = flags(**where, job_name="actor", task=7, learner_timeout_hours=1e-9)
+    if plays:
+        give_weights(monkeypatch, config)
+    assert run_actor_job(config) is None
+    assert (
+        "actor job 7 ends, as if the run were over: it reached no learner at localhost:1 for "
+        "1e-09 hours (--learner_timeout_hours)"
+    ) in caplog.messages
+
+
 def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,9 +195,7 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
     monkeypatch.setattr(Suite, "make_environments", record)
     given = {"num_actors": 12, "actor_threads": 3}
     config = flags(**given, learner_address="host:1", job_name="actor", task=7)
-    agent = factory.make_agent(config, factory.make_rollout_spec(config))
-    weights = WeightsReply(variables=[v.numpy().tobytes() for v in agent.trainable_variables])
-    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: weights)
+    give_weights(monkeypatch, config)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             run_actor_job(config)

@@ -202,6 +202,24 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
 
 
+def test_the_time_without_a_learner_begins_with_its_loss(
+    run: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=max))
+    link, port = run.link(), run.open()
+    now = 50.0
+    assert link.lost_seconds == 50.0
+    port.publish(shown(1, b"weights"))
+    assert weights(link) == (1, [b"weights"])
+    now = 90.0
+    assert link.lost_seconds == 0.0
+    port.close()
+    assert link.weights() is None
+    now = 100.0
+    assert link.lost_seconds == 10.0
+
+
 def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> None:
     link = run.link()
     first = run.open()
