@@ -40,11 +40,36 @@ def outlive_terminal() -> None:
     logging.get_absl_handler().python_handler.setStream(sys.stderr)
 
 
+class _Lines(tqdm.tqdm):
+    """A bar for log files: a whole line every ten seconds at most, and one at the end."""
+
+    def __init__(self, **settings: Any):
+        # The delay leaves out tqdm's line at the start, and `close` replaces the one at the end.
+        super().__init__(mininterval=10.0, miniters=0, delay=1e-9, leave=False, **settings)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        if msg is not None:  # It is empty, to clear a line.
+            return
+        now = self.format_dict
+        told = [self.desc.removesuffix(": "), f"{self.n:,} of {self.total:,}{self.unit}"]
+        if rate := now["rate"] or (self.n - self.initial) / max(now["elapsed"], 1e-9):
+            told.append(f"{rate:,.0f}{self.unit}/s" if rate >= 10 else f"{rate:.2g}{self.unit}/s")
+            told.append(f"{self.format_interval(max(0, self.total - self.n) / rate)} left")
+        self.fp.write(", ".join(filter(None, [*told, self.postfix])) + "\n")
+
+    def close(self) -> None:
+        if not self.disable and self.n > self.last_print_n:
+            self.display()
+        super().close()
+
+    write = staticmethod(print)  # No bar must be cleared for it.
+
+
 def progress_bar(total: int, unit: str, **settings: Any) -> tqdm.tqdm:
-    """Starts tqdm's bar with these settings; a log file gets it every ten seconds at most."""
-    shown = sys.stderr.isatty()
-    settings |= {"mininterval": 0.5 if shown else 10.0, "dynamic_ncols": shown}
-    return tqdm.tqdm(total=total, unit=unit, **settings)
+    """Starts tqdm's bar with these settings, or whole lines if standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return _Lines(total=total, unit=unit, **settings)
+    return tqdm.tqdm(total=total, unit=unit, mininterval=0.5, dynamic_ncols=True, **settings)
 
 
 def show_saved(frames: int, where: Path) -> None:

@@ -83,4 +83,4 @@ def test_what_happens_to_a_member_stands_on_a_line_of_its_own(
     lineage.write_text(json.dumps(start._asdict()) + "\n")
     progress.refresh()
     progress.close()
-    assert "\rmember 1 starts with epsilon 0.1\n" in capsys.readouterr().err
+    assert "member 1 starts with epsilon 0.1" in capsys.readouterr().err.splitlines()

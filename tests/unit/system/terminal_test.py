@@ -1,8 +1,6 @@
 """What is shown on a terminal and in a log file."""
 
 import functools
-import io
-import itertools
 import os
 import pty
 import subprocess
@@ -33,19 +31,39 @@ sys.exit(3)
 """
 
 
-def test_a_log_file_does_not_get_a_line_for_every_update(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_log_file_gets_a_whole_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = io.StringIO()
-    monkeypatch.setattr("sys.stderr", log)
-    with progress_bar(25, " episodes") as progress:
-        seconds = itertools.count(progress.start_t)
-        monkeypatch.setattr(progress, "_time", lambda: next(seconds))
-        for _ in range(25):
-            progress.update(1)
-    lines = log.getvalue().split("\r")[1:]
-    assert len(lines) <= 4  # The first, the last and one every ten seconds.
-    assert "25/25" in lines[-1]
+    with progress_bar(25_000, " frames", initial=5000, desc="starts") as progress:
+        now = progress.start_t
+        monkeypatch.setattr(progress, "_time", lambda: now)
+        now += 10
+        progress.update(0)
+        progress.set_description(refresh=False)
+        for _ in range(20):
+            now += 1
+            progress.update(1000)
+            progress.set_postfix_str("loss 0.5", refresh=False)
+        print("a warning", file=sys.stderr)
+    progress.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "starts, 5,000 of 25,000 frames",
+        "15,000 of 25,000 frames, 1,000 frames/s, 00:10 left, loss 0.5",
+        "25,000 of 25,000 frames, 1,000 frames/s, 00:00 left, loss 0.5",
+        "a warning",
+    ]
+
+
+def test_a_log_file_gets_the_end_once_and_nothing_if_nothing_was_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress_bar(3, " episodes") as progress:
+        now = progress.start_t + 60
+        progress._time = lambda: now
+        progress.update(3)
+    with progress_bar(3, " episodes"), progress_bar(3, " episodes", disable=True) as hidden:
+        hidden.update(3)
+    assert capsys.readouterr().err == "3 of 3 episodes, 0.05 episodes/s, 00:00 left\n"
 
 
 def _full() -> int:
