@@ -7,6 +7,8 @@ from environments import EnvironmentLostError, InvalidStepError
 # A full disk may be cleared, and a file system over a network may come back.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+# Manifests name the run directory after the job.
+ANOTHER_LOGDIR = "another --logdir (in manifests --name)"
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
 
 
@@ -20,7 +22,7 @@ class DivergenceError(UserError):
     signal_number: int | None = None  # A signal that asked the run to stop earlier.
 
     def __init__(self, what: str):
-        advice = "lower --learning_rate or --max_grad_norm and give another --logdir"
+        advice = f"lower --learning_rate or --max_grad_norm and give {ANOTHER_LOGDIR}"
         super().__init__(f"training diverged: {what}; {advice}")
 
 

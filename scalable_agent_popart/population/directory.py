@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
@@ -149,19 +149,19 @@ class PopulationDirectory:
 
     def read_config(self, suite: Suite | None = None) -> Config | None:
         """Reads the flags that the population was begun with, as `RunDirectory.read_record`."""
-        with explained(self._settings, "give another --logdir"):
+        with explained(self._settings, f"give {ANOTHER_LOGDIR}"):
             return Config.from_record(json.loads(self._settings.read_text()), suite)
         return None
 
     def check(self, config: Config) -> Config | None:
         """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
-            raise UserError(f"{self.path} holds a run, not a population; give another --logdir")
+            raise UserError(f"{self.path} holds a run, not a population; give {ANOTHER_LOGDIR}")
         begun = self.read_config(config.suite)
         if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "
-                "give the same flags or another --logdir"
+                f"give the same flags or {ANOTHER_LOGDIR}"
             )
         return begun
 

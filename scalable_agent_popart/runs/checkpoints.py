@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from scalable_agent_popart.errors import PassingError, UnsavedError, UserError
+from scalable_agent_popart.errors import ANOTHER_LOGDIR, PassingError, UnsavedError, UserError
 from scalable_agent_popart.runs.directory import explained
 
 _KEPT = 3
@@ -38,7 +38,7 @@ class Checkpoints:
             return False
         newest, *older = checkpoints
         advice = [f"delete {newest}.* to resume from {Path(path).name}" for path in older]
-        _restore(self._checkpoint, newest, [*advice, "give another --logdir"][0])
+        _restore(self._checkpoint, newest, [*advice, f"give {ANOTHER_LOGDIR}"][0])
         return True
 
     def save(self) -> str:
@@ -62,12 +62,12 @@ class Checkpoints:
             # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
                 told = "which names the newest checkpoint, is damaged or missing"
-                raise UserError(f"{names_newest}, {told}; give another --logdir")
+                raise UserError(f"{names_newest}, {told}; give {ANOTHER_LOGDIR}")
             return []
         names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
-            advice = "bring them back or give another --logdir"
+            advice = f"bring them back or give {ANOTHER_LOGDIR}"
             raise UserError(f"the checkpoints that {names_newest} names are gone; {advice}")
         return left
 
@@ -118,8 +118,8 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
     try:
         objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        told = f"is of another program or version ({_message(error)[:300]}); give another --logdir"
-        raise UserError(f"checkpoint {checkpoint} {told}") from error
+        told = f"is of another program or version ({_message(error)[:300]})"
+        raise UserError(f"checkpoint {checkpoint} {told}; give {ANOTHER_LOGDIR}") from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
         text = _message(error)
         if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import InUseError, UserError
+from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import Suite
@@ -72,7 +72,7 @@ class RunDirectory:
 
     def read_record(self, suite: Suite | None = None) -> Record | None:
         """Reads `config.json` if there is one; raises UserError; `suite` is for `suites.record`."""
-        with explained(self._config_path, "give another --logdir"):
+        with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
             if self._config_path.exists() and not self._config_path.is_file():
                 raise ValueError("it is no file")  # Reading a pipe would not end.
             record = json.loads(self._config_path.read_text())
@@ -93,21 +93,23 @@ class RunDirectory:
             if differences := config.differences(previous):
                 same = "flags" if differences[0].startswith("--") else "tasks in the same order"
                 told = f"{self.path} holds another run: {'; '.join(differences)}"
-                raise UserError(f"{told}; give the same {same} or another --logdir")
+                raise UserError(f"{told}; give the same {same} or {ANOTHER_LOGDIR}")
             changes = config.refused_changes(previous)
             # A run has learned nothing before its first checkpoint.
             if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
                 told = f"the run in {self.path} was last trained with other flags"
-                advice = "the same flags, another --logdir, or --allow_changes to resume with these"
+                advice = (
+                    f"the same flags, {ANOTHER_LOGDIR}, or --allow_changes to resume with these"
+                )
                 raise UserError(f"{told}: {'; '.join(changes)}; give {advice}")
         events = self.path.glob("events.out.tfevents.*")
         for path in (self.metrics, self.episodes, self.checkpoints, *events):
             if previous is None and path.exists():
                 told = f"{self.path} holds {path.name} but no config.json, so its origin is unknown"
-                raise UserError(f"{told}; give another --logdir")
+                raise UserError(f"{told}; give {ANOTHER_LOGDIR}")
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise UserError(f"--logdir={self.path} cannot be written to; give another one")
+            raise UserError(f"--logdir={self.path} cannot be written to; allow it or give another")
 
     def refuse_population(self) -> None:
         """Raises UserError if this is a population's directory."""
@@ -122,7 +124,7 @@ class RunDirectory:
             file = self._lock.enter_context(open(self.path / "lock", "w"))  # noqa: SIM115
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            told = f"another process trains in {self.path}; stop it or give another --logdir"
+            told = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
             raise InUseError(told) from error
         except (FileNotFoundError, PermissionError) as error:
             raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
@@ -135,7 +137,7 @@ class RunDirectory:
             # The run has saved a checkpoint before the second line.
             if lines.readline() and lines.readline().endswith(b"\n"):
                 told = f"{self.path} holds logs but no checkpoints, so training would begin again"
-                advice = "bring the checkpoints back or give another --logdir"
+                advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
                 raise UserError(f"{told} and overwrite them; {advice}")
 
     def record(
@@ -244,7 +246,7 @@ def flock(file: IO[str], operation: int) -> None:
     except BlockingIOError:
         raise
     except OSError as error:
-        told = f"{file.name} cannot be locked ({error.strerror}); give a --logdir on a file system"
+        told = f"{file.name} cannot be locked ({error.strerror}); keep runs on a file system"
         mount = "with locks (Lustre has them if it is mounted with -o flock)"
         raise UserError(f"{told} {mount}") from error
 
