@@ -17,6 +17,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.trained import TrainedAgent
 from tests.fakes.main_program import run
 
+_ROOT = Path(__file__).resolve().parents[2]
 _NUM_EPISODES = 3
 _SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10}
 
@@ -188,10 +189,27 @@ def test_a_saved_agent_is_loaded_tested_and_not_resumed(trained: str, tmp_path: 
         train(tmp_path / "saved", "catch5", use_lstm=True, total_environment_frames=600)
 
 
+@pytest.mark.parametrize("path", sorted(_ROOT.glob("agents/*/config.json")), ids=str)
+def test_agents_of_the_repository_are_small_and_load(path: Path) -> None:
+    files = [file for file in path.parent.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 4e6
+    agent = scalable_agent_popart.load(path.parent)
+    assert agent.config.logdir == f"agents/{path.parent.name}"
+    observation, _ = agent.make_environment(agent.tasks[0]).reset()
+    assert agent.policy(observation).shape == (agent.num_actions,)
+
+
+def test_the_agent_of_catch_plays_as_its_page_says(tmp_path: Path) -> None:
+    logdir = tmp_path / "catch5"
+    shutil.copytree(_ROOT / "agents/catch5", logdir)
+    run(mode="test", logdir=str(logdir), test_num_episodes=40)
+    assert json.loads((logdir / "evaluation.json").read_text())["aggregate"]["mean"] > 95
+
+
 def test_the_guide_and_the_notebook_run_as_they_are_written(
     trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = Path(__file__).resolve().parents[2] / "docs"
+    docs = _ROOT / "docs"
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/popart").symlink_to(trained)
     monkeypatch.chdir(tmp_path)
