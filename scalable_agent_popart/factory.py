@@ -1,7 +1,7 @@
 """The parts of a run, made from its configuration."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import popart
-from environments import CheckedPool, EnvironmentPool, without_exit
+from environments import BatchedEnvironment, CheckedPool, EnvironmentPool, without_exit
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
@@ -32,6 +32,21 @@ _MIN_ACTORS_PER_THREAD = 8
 # On a GPU their calls delay the learner's update: on an H200 of sixteen cores it took 29 ms beside
 # two threads, and 181 ms beside sixteen.
 _MAX_THREADS_BESIDE_GPU = 2
+
+
+def make_films(
+    config: Config, suite: Suite, tasks: Mapping[int, str], seed: np.random.SeedSequence
+) -> dict[int, BatchedEnvironment]:
+    """Makes those of the tasks, by environment, that people see otherwise than the agent does.
+
+    They play just like the environments that `make_environments` makes for a test of this seed.
+    """
+    options = config.environment_options(training=False)
+    make = suite.film_factory
+    if make is None or options.human_starts_dir or not tasks:
+        return {}
+    seeds = seed.generate_state(max(tasks) + 1) >> 1
+    return {i: make(task, int(seeds[i]), options) for i, task in tasks.items()}
 
 
 def check_precision(config: Config) -> None:

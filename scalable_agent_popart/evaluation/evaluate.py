@@ -80,7 +80,8 @@ class Tester:
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
         environments = factory.make_environments(config, self._played, ids, seed, training=False)
-        films = VideoRecorder(self._directory.videos, filmed, self._saved.view)
+        shown = factory.make_films(config, self._played, filmed, seed)
+        films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), films:
             returns = play(environments, self._saved.policy, self._quotas, films)
@@ -155,5 +156,7 @@ def play(
             going_on = np.isin(groups[ids], groups[remaining > 0])
             if going_on.any():
                 ids, env_output = tree.map_structure(itemgetter(going_on), (ids, env_output))
-                environments.send(ids, policy.act(ids, env_output).action)
+                actions = policy.act(ids, env_output).action
+                environments.send(ids, actions)
+                recorder.follow(ids, actions)
     return returns

@@ -18,7 +18,7 @@ import numpy as np
 import tree
 from PIL import Image, ImageDraw, ImageOps
 
-from environments import Ready, image_of
+from environments import BatchedEnvironment, Ready, image_of
 from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
 
 _RATE = 15  # Agent steps of four frames at 60 Hz.
@@ -43,13 +43,43 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
     """
 
     def __init__(
-        self, directory: Path, tasks: Mapping[int, str], view: PixelControlView | None = None
+        self,
+        directory: Path,
+        tasks: Mapping[int, str],
+        view: PixelControlView | None = None,
+        films: Mapping[int, BatchedEnvironment] | None = None,
     ):
+        """Takes the tasks by environment, and their `films` that people see in other images.
+
+        Each of the films plays as its environment does, once it `follow`s the same actions.
+        """
+        self._films = dict(films or {})
+        self._playing: set[int] = set()  # Films that have begun.
         self._tasks = dict(tasks)  # By environment, as long as it is filmed.
         self._files = _name_files(directory, tasks.values())
         self._view = view
         self._videos: dict[int, _Video] = {}  # They are begun and not complete.
         self._failure: OSError | None = None  # The first one.
+
+    def follow(self, ids: np.ndarray, actions: np.ndarray) -> None:
+        """Plays the actions int32 `[M]` of environments `ids` `[M]` in their films."""
+        for i, action in zip(ids.tolist(), actions, strict=True):
+            if i in self._films:
+                self._films[i].send(np.array([action], np.int32))
+
+    def _image(self, i: int, image: np.ndarray) -> np.ndarray:
+        """Returns what people see of an environment's step."""
+        if i not in self._films:
+            return image
+        film = self._films[i]
+        output = film.receive() if i in self._playing else film.reset()
+        self._playing.add(i)
+        return np.asarray(image_of(output.observation)[0])
+
+    def _end(self, i: int) -> None:
+        del self._tasks[i]
+        if i in self._films:
+            self._films.pop(i).close()
 
     def watch(self, ready: Ready) -> None:
         """Adds a frame to the videos of the environments that have stepped."""
@@ -65,19 +95,23 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
                 if i not in self._videos:
                     self._videos[i] = _Video(self._files[self._tasks[i]], self._tasks[i])
                 video = self._videos[i]
-                video.add(images[row], float(info.episode_return[row]), info.episode_end[row], own)
+                image = self._image(i, images[row])
+                video.add(image, float(info.episode_return[row]), info.episode_end[row], own)
                 if video.num_frames == _MAX_FRAMES:
                     video.finish()
-                    del self._videos[i], self._tasks[i]
+                    del self._videos[i]
+                    self._end(i)
             except OSError as error:  # The scores are worth more, so that the test continues.
                 self._failure = self._failure or error
-                del self._tasks[i]
+                self._end(i)
                 if i in self._videos:
                     self._videos.pop(i).drop()
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         """Completes the files, or removes the incomplete ones at the first exception."""
         with contextlib.ExitStack() as stack:
+            for film in self._films.values():
+                stack.callback(film.close)
             for video in self._videos.values():
                 stack.callback(video.drop)
             if exception_type is None:

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from environments import MAX_WORDS, ArraySpec, EnvironmentPool, Observation
+from environments import (
+    MAX_WORDS,
+    ArraySpec,
+    BatchedEnvironment,
+    EnvironmentPool,
+    Observation,
+)
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
@@ -60,6 +66,10 @@ MakeEnvironments = Callable[
 ]
 
 
+# It makes one environment for a task name and a seed, which plays just like that of training.
+MakeFilm = Callable[[str, int, EnvironmentOptions], BatchedEnvironment]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """A benchmark, all or some of whose tasks are in play."""
@@ -84,6 +94,7 @@ class Suite:
     test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
     search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
     environment_factory: MakeEnvironments
+    film_factory: MakeFilm | None = None  # if people see other images than the agent
     more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
     # Returns the task for an alias or for a name outside of the benchmark, otherwise None.
     other_tasks: Callable[[str], str | None] = lambda name: None

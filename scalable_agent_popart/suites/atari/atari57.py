@@ -20,6 +20,7 @@ from scalable_agent_popart.suites.search_space import PAPER_ATARI
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_reference_scores
 
 _NUM_ACTIONS = 18
+_SCREEN = (210, 160)  # Height and width in pixels.
 
 
 class AtariEnvironments:
@@ -32,8 +33,12 @@ class AtariEnvironments:
         seeds: np.ndarray,
         options: EnvironmentOptions,
         num_threads: int = 1,
+        in_colour: bool = False,
     ):
-        """Loads the game by the name of its ROM, such as `space_invaders`."""
+        """Loads the game by the name of its ROM, such as `space_invaders`.
+
+        In colour, images have the size and colours of the emulator's screen.
+        """
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
         self.task_ids, self._seeds = task_ids, seeds
@@ -48,8 +53,9 @@ class AtariEnvironments:
             max_num_frames_per_episode=atari_emulator.MAX_FRAMES_PER_GAME,
             full_action_space=True,
             autoreset_mode="SameStep",  # A later restart would silently ignore an action.
-            img_height=options.height,
-            img_width=options.width,
+            img_height=_SCREEN[0] if in_colour else options.height,
+            img_width=_SCREEN[1] if in_colour else options.width,
+            grayscale=not in_colour,
             stack_num=1,  # The agent stacks them.
             frameskip=options.num_action_repeats,
             noop_max=atari_emulator.MAX_NOOPS + 1,  # Exclusive.
@@ -69,7 +75,7 @@ class AtariEnvironments:
     def reset(self) -> StepOutput:
         frames, info = self._with_noops(*self._environments.reset(seed=self._seeds))
         self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
-        return self._counter.start(np.moveaxis(frames, 1, -1))
+        return self._counter.start(_images(frames))
 
     def send(self, actions: np.ndarray) -> None:
         self._environments.send(self._index_of_action[actions])
@@ -85,7 +91,7 @@ class AtariEnvironments:
         self._game_frame, self._lives = info["episode_frame_number"], info["lives"]
         rewards = rewards.astype(np.float32)
         info = self._counter.step(rewards, game_over)
-        return StepOutput(rewards, info, done, np.moveaxis(frames, 1, -1))
+        return StepOutput(rewards, info, done, _images(frames))
 
     def _with_noops(self, frames: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, Any]:
         """Begins games again that had no no-op at their start, since the emulator draws 0 to 30."""
@@ -95,6 +101,16 @@ class AtariEnvironments:
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.
+
+
+def _images(frames: np.ndarray) -> np.ndarray:
+    """Turns stacks of one frame, `[N, 1, H, W]` or in colour `[N, 1, H, W, 3]`, into images."""
+    return np.moveaxis(frames, 1, -1) if frames.ndim == 4 else frames[:, 0]
+
+
+def _make_film(game: str, seed: int, options: EnvironmentOptions) -> AtariEnvironments:
+    """Makes a game in colour; the emulator is deterministic, so that it plays alike."""
+    return AtariEnvironments(game, np.zeros(1, np.int32), np.array([seed]), options, in_colour=True)
 
 
 def _make_environments(
@@ -141,6 +157,7 @@ SUITE = Suite(
         "pbt_episodes": 5000,
     },
     environment_factory=_make_environments,
+    film_factory=_make_film,
     search_space=PAPER_ATARI,
     check_tasks=check_starts,
     requires={

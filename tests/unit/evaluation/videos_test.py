@@ -200,3 +200,21 @@ def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
         assert (np.diff(bright[np.argsort(shown, axis=None)]) > -1.5).all()  # But for rounding.
         assert (bright[shown.ravel() <= 0] < 1).all()
         assert shown.max() <= 0 or bright[shown.argmax()] > 230
+
+
+def test_a_film_follows_its_environment_and_is_shown_in_its_place(
+    tmp_path: Path, encoded: list[np.ndarray]
+) -> None:
+    seen, shown = _images(4), _images(4, (210, 160, 3), seed=1)
+    steps = [StepOutput(None, None, None, image[np.newaxis]) for image in shown]
+    film = mock.Mock(**{"reset.return_value": steps[0], "receive.side_effect": steps[1:]})
+    with VideoRecorder(tmp_path, {1: "pong"}, None, {1: film}) as recorder:
+        for step, image in enumerate(seen):
+            recorder.watch(_step([0, 1], np.stack([image, image])))
+            recorder.follow(np.array([0, 1]), np.array([5, step], np.int32))
+    for frame, image in zip(encoded, shown, strict=True):
+        picture = frame[_CAPTION : _CAPTION + 420 : 2, : 2 * 160 : 2]
+        np.testing.assert_array_equal(picture, image)
+    sent = [call.args[0].tolist() for call in film.send.call_args_list]
+    assert sent == [[0], [1], [2], [3]]
+    film.close.assert_called_once()

@@ -92,6 +92,20 @@ def test_lost_life_is_not_done_outside_training_and_the_game_is_the_same(
     tree.map_structure(np.testing.assert_array_equal, same, breakout)
 
 
+def test_a_film_plays_the_same_game_in_colour() -> None:
+    options, actions = _options(training=False), _random_actions(400, 1)
+    film = suites.resolve("breakout").film_factory("breakout", 1, options)
+    shown = play(film, actions)
+    seen = play(_make("breakout", [1], training=False), actions)
+    assert shown.info.episode_end.any()
+    assert shown.observation.shape == (401, 1, 210, 160, 3)
+    assert (shown.observation[..., 0] != shown.observation[..., 2]).any()
+    colourless = {"observation": None}
+    tree.map_structure(
+        np.testing.assert_array_equal, shown._replace(**colourless), seen._replace(**colourless)
+    )
+
+
 def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
     actions = _random_actions(40, 1).repeat(4, axis=1)
     suite = suites.resolve("breakout,space_invaders")
