@@ -25,7 +25,14 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from environments import ArraySpec, EnvironmentPool, StepOutput, StepOutputInfo, image_of
+from environments import (
+    ArraySpec,
+    BatchedEnvironment,
+    EnvironmentPool,
+    StepOutput,
+    StepOutputInfo,
+    image_of,
+)
 from scalable_agent_popart import factory, suites
 from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.config import Config
@@ -167,8 +174,12 @@ class TrainedAgent:
         values = self._head(features, tf.fill(features.shape[:1], head_id)).unnormalised.numpy()
         return float(values[0]) if single else values
 
-    def make_environment(self, task: str, seed: int = 0) -> "TaskEnvironment":
+    def make_environment(
+        self, task: str, seed: int = 0, render_mode: str | None = None
+    ) -> "TaskEnvironment":
         """Makes an environment that plays a task as the run's tests do.
+
+        With the mode `rgb_array` its `render` returns what people see, Atari in its own colours.
 
         Raises ValueError if the agent was not trained on the task, and UserError if the module
         that plays it is missing or was not named.
@@ -176,7 +187,8 @@ class TrainedAgent:
         self._task_id(task)
         config = self.config.for_test({"level_name": self._named} if self._named else {})
         config.check_playable()
-        return TaskEnvironment(config, config.suite.select([config.suite.test_version(task)]), seed)
+        suite = config.suite.select([config.suite.test_version(task)])
+        return TaskEnvironment(config, suite, seed, render_mode)
 
     def save(self, output: str) -> None:
         """Writes a run directory of this agent alone, to be loaded, tested and started from.
@@ -302,10 +314,14 @@ class TaskEnvironment(gymnasium.Env):
     again. `info` has `episode_return` and `episode_step`, the totals of the episode.
     """
 
-    def __init__(self, config: Config, suite: Suite, seed: int):
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as in gymnasium.
+
+    def __init__(self, config: Config, suite: Suite, seed: int, render_mode: str | None = None):
         """Takes a suite of one task, and makes nothing yet; the first `reset` does."""
-        self._config, self._suite = config, suite
+        self._config, self._suite, self.render_mode = config, suite, render_mode
         self._pool: EnvironmentPool | None = None
+        self._film: BatchedEnvironment | None = None  # It plays alike, if people see other images.
+        self._picture = np.zeros((0, 0, 3), np.uint8)
         self._at_start, self._seeds = False, np.random.SeedSequence(seed)
         boxes = [
             gymnasium.spaces.Box(*_bounds(spec), spec.shape, np.dtype(spec.dtype).type)
@@ -329,8 +345,14 @@ class TaskEnvironment(gymnasium.Env):
             self._pool = factory.make_environments(
                 self._config, self._suite, [0], seeds, training=False
             )
+            if self.render_mode is not None:
+                films = factory.make_films(
+                    self._config, self._suite, {0: self._suite.tasks[0]}, seeds
+                )
+                self._film = films.get(0)
             self._pool.start()
             self._observation, *_ = self._receive()
+            self._show(self._film.reset() if self._film else None)
         self._at_start = False
         return self._observation, {}
 
@@ -340,17 +362,29 @@ class TaskEnvironment(gymnasium.Env):
             raise RuntimeError("reset the environment before its first step")
         self._pool.send(np.zeros(1, np.int64), np.array([action], np.int32))
         self._observation, output, lost = self._receive()
+        if self._film is not None:
+            self._film.send(np.array([action], np.int32))
+        self._show(self._film.receive() if self._film else None)
         self._at_start = lost or bool(output.done[0])
         info = {"episode_return": float(output.info.episode_return[0])}
         info |= {"episode_step": int(output.info.episode_step[0])}
         terminated = self._at_start and not lost
         return self._observation, float(output.reward[0]), terminated, lost, info
 
+    def render(self) -> Any:
+        """Returns uint8 `[height, width, 3]`, what people see of the observation."""
+        picture = self._picture if self._picture.shape[-1] == 3 else self._picture[..., -1:]
+        return np.broadcast_to(picture, (*picture.shape[:2], 3))
+
     def close(self) -> None:
         """Releases the environment; `reset` makes a new one."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        for part in (self._pool, self._film):
+            if part is not None:
+                part.close()
+        self._pool = self._film = None
+
+    def _show(self, film: StepOutput | None) -> None:
+        self._picture = image_of(self._observation if film is None else film.observation[0])
 
     def _receive(self) -> tuple[Any, StepOutput, bool]:
         """Waits for the environment; returns its observation, step, and whether it began anew."""

@@ -175,6 +175,22 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
         agent.export(str(tmp_path / "exported"))
 
 
+def test_an_environment_shows_what_people_see(trained: str, tmp_path: Path) -> None:
+    agent = scalable_agent_popart.load(trained)
+    environment = agent.make_environment("catch_1", render_mode="rgb_array")
+    observation, _ = environment.reset()
+    np.testing.assert_array_equal(environment.render(), observation)
+    boxing = scalable_agent_popart.load(train(tmp_path / "run", "boxing"))
+    environment = boxing.make_environment("boxing", render_mode="rgb_array")
+    environment.reset()
+    first = environment.render()
+    assert first.shape == (210, 160, 3)
+    for _ in range(20):
+        environment.step(1)
+    assert (environment.render() != first).any()
+    environment.close()
+
+
 def test_a_saved_agent_is_loaded_tested_and_not_resumed(trained: str, tmp_path: Path) -> None:
     agent, saved = scalable_agent_popart.load(trained), str(tmp_path / "saved")
     agent.save(saved)

@@ -1,0 +1,63 @@
+"""A trained agent is watched on a page of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, wait_until
+
+_AGENT = str(ROOT / "agents/catch5")
+
+
+# The tool's flags would meet those of the main program in this process.
+_PROGRAM = """
+import sys
+
+import numpy as np
+
+import scalable_agent_popart
+from tools import watch
+
+watch.FLAGS(["watch.py", f"--logdir={sys.argv[1]}", "--steps=40"])
+agent = scalable_agent_popart.load(sys.argv[1])
+environment = agent.make_environment("catch_100", render_mode="rgb_array")
+shown = list(watch.play(agent, environment, "catch_100"))
+assert len(shown) == 40
+assert all(picture.shape == (10, 5, 3) for picture, _, _ in shown)
+assert all(np.isclose(policy.sum(), 1.0) for _, policy, _ in shown)
+assert any("last episode 100" in text for _, _, text in shown)
+"""
+
+
+def test_steps_have_a_picture_the_policy_and_the_score() -> None:
+    command = [sys.executable, "-c", _PROGRAM, _AGENT]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_without_a_display_it_is_a_page_until_ctrl_c(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")
+    environment = {name: value for name, value in os.environ.items() if name not in displays}
+    command = [sys.executable, "-u", "tools/watch.py", f"--logdir={_AGENT}", f"--port={port}"]
+    with open(log, "w") as file:
+        program = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: f"127.0.0.1:{port}" in log.read_text(), program)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as page:
+            assert b"canvas" in page.read()
+        program.send_signal(signal.SIGINT)
+        assert program.wait(DEADLINE_SECONDS) == 0, log.read_text()
+    finally:
+        program.kill()
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "tools/watch.py", f"--logdir={_AGENT}", "--level_name=pong"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert len(ended.stderr.splitlines()) == 1
