@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from absl import flags
@@ -89,6 +90,20 @@ def test_processes_know_who_they_are_and_start_again(
         assert spec.get("completions") == (3 if role == "actor" else None)
         assert ("successPolicy" in spec) == (spec.get("completionMode") == "Indexed")
     assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
+
+
+@pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
+def test_every_field_is_one_of_kubernetes(make: _Make, version: str) -> None:
+    given = {"namespace": "lab", "image_pull_secret": "registry", "image_pull_policy": "Always"}
+    given |= {f"{role}_node_label": "gpu=h100" for role in _ROLES}
+    population = ("--mode=pbt", "--population_size=2")
+    for each in (make(*_FLAGS, gpus="0"), make(*_FLAGS, **given), make(*_FLAGS, *population)):
+        assert {kind for kind, _ in each} == {"Job", "NetworkPolicy", "Service"}
+        for manifest in each.values():
+            kubernetes_validate.validate(manifest, version, strict=True)
+    # Before 1.30 no Job had a successPolicy.
+    with pytest.raises(kubernetes_validate.ValidationError, match="successPolicy"):
+        kubernetes_validate.validate(each["Job", "m01-actor"], "1.29", strict=True)
 
 
 def test_values_stay_what_they_are_in_yaml(make: _Make) -> None:
