@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.hparams import api as hparams
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
@@ -77,15 +78,18 @@ class RunLog:
         num_action_repeats: int,
         on_episode: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
         constants: Mapping[str, str] | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
     ):
         """Opens nothing yet; every line of metrics will have the `constants`.
 
+        TensorBoard compares runs by their `hyperparameters`.
         Each finished game is passed to `on_episode`, also those in the log that is opened: its
         task, its raw return and the run's frames at its end.
         """
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
         self._constants = constants or {}
+        self._hyperparameters = dict(hyperparameters or {})
         self._path = directory.path
         self._suite = suite
         self._progress: Any = None
@@ -106,6 +110,9 @@ class RunLog:
             logging.warning("%s", problem)
         _cut_events(self._path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._path))
+        if not frames:  # TensorBoard takes the first it finds.
+            with self._tensorboard.as_default():
+                hparams.hparams(self._hyperparameters)
         how = {"initial": frames, "unit_scale": True, "smoothing": 0.05}
         self._progress = progress_bar(total_frames, " frames", disable=not show_progress, **how)
         self._since = (time.monotonic(), frames)  # Time and frames of the last record.

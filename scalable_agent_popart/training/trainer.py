@@ -102,7 +102,12 @@ def train(
         device = hardware.device()
         constants = {"precision": config.precision, "device": describe_device(device)}
         log = RunLog(
-            directory, config.suite, config.num_action_repeats, tuner.on_episode, constants
+            directory,
+            config.suite,
+            config.num_action_repeats,
+            tuner.on_episode,
+            constants,
+            {"agent": config.agent_name, "seed": config.seed, **config.experiment},
         )
         checkpoints = Checkpoints(
             directory.checkpoints,

@@ -140,6 +140,7 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
         record(resumed, frames)
     resumed.close()
     curves = _curves(tmp_path)
+    assert curves.pop("_hparams_/session_start_info") == [0]
     assert curves["losses/total_loss"] == [100, 200, 350, 450]
     assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
 
