@@ -128,7 +128,7 @@ class Settings:
     init_from: str = EXPERIMENT.setting(
         "",
         "Directory of another run, with whose weights a new run starts: network, policy, and the "
-        "values of tasks that both know. Of other actions it takes the convolutions only.",
+        "values of tasks that both know. With other actions only the torso is taken.",
     )
     total_environment_frames: int = EXPERIMENT.setting(
         ...,

@@ -15,6 +15,7 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,11 @@ from environments import (
 from scalable_agent_popart import factory, suites
 from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.system import hardware
 
 _WAIT_SECONDS = 1.0  # Between looks whether an environment is ready.
 
@@ -83,6 +85,7 @@ class TrainedAgent:
         config = directory.read_config(suites.resolve(level_name) if level_name else None)
         if config is None:
             raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
+        hardware.share_gpus()
         factory.check_precision(config)
         self._named = level_name
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
@@ -92,9 +95,11 @@ class TrainedAgent:
         features = self._agent.create_variables(spec)
         self._head(features, tf.zeros(features.shape[:-1], tf.int32))
         saved_frames = tf.Variable(0, dtype=tf.int64)
-        self._saved = tf.train.Checkpoint(
-            agent=self._agent, head=self._head, frames=saved_frames
-        )  # By the learner's names.
+        parts = {"agent": self._agent, "head": self._head, "frames": saved_frames}
+        if config.pixel_control:
+            parts["q_head"] = q_head = factory.make_q_head(config)
+            q_head(features)
+        self._saved = tf.train.Checkpoint(**parts)  # By the learner's names.
         checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
         self.frames, self._directory = int(saved_frames), directory
         self._step = tf.function(self._agent.step, autograph=False, reduce_retracing=True)
@@ -137,7 +142,9 @@ class TrainedAgent:
 
         Raises ValueError if the observation, or the state's size, does not fit.
         """
+        keeps = state is None
         single, state, inputs = self._inputs(observation, reward, done, state)
+        self._own = state if keeps else self._own
         state.seed[1] += 1
         output, state.memory = self._step(*inputs, tf.constant(state.seed))
         actions = np.argmax(output.policy_logits, axis=-1) if greedy else output.action.numpy()
@@ -168,7 +175,8 @@ class TrainedAgent:
         It is a float, or float32 `[N]` for a batch. The other arguments are those of `act`. Nothing
         is remembered. Raises ValueError if the agent was not trained on the task.
         """
-        head_id = self._task_id(task) if self._head.num_tasks > 1 else 0
+        task_id = self._task_id(task)
+        head_id = task_id if self._head.num_tasks > 1 else 0
         single, _, inputs = self._inputs(observation, reward, done, state)
         features = self._look(*inputs)[1]  # [N, D]
         values = self._head(features, tf.fill(features.shape[:1], head_id)).unnormalised.numpy()
@@ -258,10 +266,11 @@ class TrainedAgent:
         }
         facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
         shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
+        shapes = {name: shape.replace("None", "N") for name, shape in shapes.items()}
         with _new_directory(output) as partial:
             tf.saved_model.save(module, partial, signatures)
             Path(partial, "agent.json").write_text(
-                json.dumps({**facts, "inputs": shapes}, indent=2).replace("None", "N")
+                json.dumps({**facts, "inputs": shapes}, indent=2)
             )
 
     def _task_id(self, task: str) -> int:
@@ -281,20 +290,23 @@ class TrainedAgent:
         self, observation: Any, reward: Any, done: Any, state: State | None
     ) -> tuple[bool, State, tuple]:
         """Returns whether it is a single environment, the state, and what the network takes."""
-        image = image_of(self.observation_spec)
-        single = np.ndim(image_of(observation)) == len(image.shape)
-        batch = tree.map_structure(lambda leaf: np.asarray(leaf)[np.newaxis], observation)
-        batch = batch if single else tree.map_structure(np.asarray, observation)
-        size = len(image_of(batch)) if np.ndim(image_of(batch)) else 0
-        tree.assert_same_structure(batch, self.observation_spec)
-        for own, spec in zip(tree.flatten(batch), tree.flatten(self.observation_spec), strict=True):
-            if own.shape != (size, *spec.shape) or own.dtype != spec.dtype:
-                told = f"{ArraySpec(own.shape[single:], own.dtype)}"
+        specs = tree.flatten(self.observation_spec)
+        leaves = [np.asarray(leaf) for leaf in tree.flatten(observation)]
+        if len(leaves) != len(specs):
+            has = f"{len(leaves)} arrays, and the agent was trained on {len(specs)}"
+            raise ValueError(f"an observation has {has}")
+        single = leaves[0].ndim == len(specs[0].shape)
+        leaves = [leaf[np.newaxis] for leaf in leaves] if single else leaves
+        size = len(leaves[0]) if leaves[0].ndim else 0
+        for leaf, spec in zip(leaves, specs, strict=True):
+            if leaf.shape != (size, *spec.shape) or leaf.dtype != spec.dtype:
+                told = ArraySpec(leaf.shape[single:], leaf.dtype)
                 raise ValueError(f"an observation is {told}, and the agent was trained on {spec}")
+        batch = tree.unflatten_as(self.observation_spec, leaves)
         if state is None:
-            if self._own is None or len(self._own.actions) != size:
-                self._own = self.begin(size)
-            state = self._own
+            known = self._own is not None and len(self._own.actions) == size
+            state = self._own if known else self.begin(size)
+        assert state is not None
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
         done = np.broadcast_to(np.asarray(done, bool), size)
@@ -314,10 +326,15 @@ class TaskEnvironment(gymnasium.Env):
     again. `info` has `episode_return` and `episode_step`, the totals of the episode.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as in gymnasium.
+    metadata: dict[str, Any] = {  # noqa: RUF012 - as in gymnasium.
+        "render_modes": ["rgb_array"],
+        "render_fps": 15,  # Agent steps of four frames at 60 Hz.
+    }
 
     def __init__(self, config: Config, suite: Suite, seed: int, render_mode: str | None = None):
         """Takes a suite of one task, and makes nothing yet; the first `reset` does."""
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"the render mode must be rgb_array or None, got {render_mode}")
         self._config, self._suite, self.render_mode = config, suite, render_mode
         self._pool: EnvironmentPool | None = None
         self._film: BatchedEnvironment | None = None  # It plays alike, if people see other images.
@@ -374,7 +391,7 @@ class TaskEnvironment(gymnasium.Env):
     def render(self) -> Any:
         """Returns uint8 `[height, width, 3]`, what people see of the observation."""
         picture = self._picture if self._picture.shape[-1] == 3 else self._picture[..., -1:]
-        return np.broadcast_to(picture, (*picture.shape[:2], 3))
+        return np.broadcast_to(picture, (*picture.shape[:2], 3)).copy()
 
     def close(self) -> None:
         """Releases the environment; `reset` makes a new one."""
@@ -398,13 +415,16 @@ class TaskEnvironment(gymnasium.Env):
 @contextlib.contextmanager
 def _new_directory(output: str) -> Iterator[str]:
     """Lends a directory to write to, which becomes `output` once it is whole."""
-    if os.path.exists(output):
+    path = Path(output)
+    if path.exists():
         raise UserError(f"{output} exists: give another --output")
-    partial = f"{output}.partial"
     try:
-        yield partial
-        os.rename(partial, output)
-    except (OSError, tf.errors.OpError) as error:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            partial = os.path.join(folder, path.name)
+            yield partial
+            os.rename(partial, path)
+    except (OSError, tf.errors.OpError, UnsavedError) as error:
         raise UserError(f"{output} cannot be written ({error}); give another --output") from error
 
 

@@ -6,6 +6,7 @@ Next to the picture stand the probabilities of actions, and above it the return 
 that the agent gives to what it sees. Ctrl-C or closing the window ends it.
 """
 
+import contextlib
 import itertools
 import os
 import sys
@@ -19,7 +20,8 @@ from matplotlib import animation
 from matplotlib import pyplot as plt
 
 import scalable_agent_popart
-from scalable_agent_popart import errors
+from environments import EnvironmentLostError
+from scalable_agent_popart import errors, suites
 
 if TYPE_CHECKING:
     from scalable_agent_popart.trained import TaskEnvironment, TrainedAgent
@@ -43,24 +45,22 @@ def play(
     state = agent.begin(seed=FLAGS.seed)
     observation, _ = environment.reset()
     reward, ended, total, last = 0.0, False, 0.0, ""
-    try:
-        for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():
-            policy = agent.policy(observation, reward, ended, state)
-            value = agent.value(observation, task, reward, ended, state)
-            text = f"{task}   return {total:g}   value {value:.3g}{last}"
-            yield environment.render(), policy, text
-            action = agent.act(observation, reward, ended, state, greedy=FLAGS.greedy)
-            observation, reward, ended, _, info = environment.step(action)
-            total += reward
-            if ended:
-                total, last = 0.0, f"   last episode {info['episode_return']:g}"
-                environment.reset()
-    finally:
-        environment.close()
+    for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():
+        policy = agent.policy(observation, reward, ended, state)
+        value = agent.value(observation, task, reward, ended, state)
+        text = f"{task}   return {total:g}   value {value:.3g}{last}"
+        yield environment.render(), policy, text
+        action = agent.act(observation, reward, ended, state, greedy=FLAGS.greedy)
+        observation, reward, terminated, lost, info = environment.step(action)
+        ended = terminated or lost
+        total += reward
+        if ended:
+            total, last = 0.0, f"   last episode {info['episode_return']:g}"
+            environment.reset()
 
 
 def show(steps: Iterator[tuple[np.ndarray, np.ndarray, str]], num_actions: int) -> None:
-    """Draws the steps at the speed of people's play, until they end or the window is closed."""
+    """Draws the steps at the speed of people's play, until the window or the page is closed."""
     figure, (screen, bars) = plt.subplots(1, 2, width_ratios=[2, 1], figsize=(8, 5))
     screen.set_axis_off()
     image = screen.imshow(np.zeros((1, 1, 3), np.uint8))
@@ -74,8 +74,9 @@ def show(steps: Iterator[tuple[np.ndarray, np.ndarray, str]], num_actions: int) 
             rectangle.set_height(probability)
         figure.suptitle(text)
 
-    interval = 1000 / _STEPS_PER_SECOND
-    playing = animation.FuncAnimation(figure, draw, steps, interval=interval, save_count=1)
+    playing = animation.FuncAnimation(
+        figure, draw, steps, interval=1000 / _STEPS_PER_SECOND, repeat=False, save_count=1
+    )
     plt.show()
     del playing  # It plays as long as something holds it.
 
@@ -84,18 +85,30 @@ def main(argv: list[str]) -> None:
     """Plays; a user's error is one line."""
     del argv
     logging.set_verbosity(logging.WARNING)  # The page's server names each request.
-    if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND"))):
-        matplotlib.use("webagg")
-        matplotlib.rcParams["webagg.address"] = "127.0.0.1"
-        matplotlib.rcParams["webagg.port"] = FLAGS.port
-        matplotlib.rcParams["webagg.open_in_browser"] = False
+    matplotlib.rcParams["webagg.address"] = "127.0.0.1"
+    matplotlib.rcParams["webagg.port"] = FLAGS.port
+    matplotlib.rcParams["webagg.open_in_browser"] = False
+    if "MPLBACKEND" not in os.environ and not _has_window():
+        plt.switch_backend("webagg")
     try:
         agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name)
-        task = (FLAGS.level_name or agent.tasks[0]).rpartition(":")[2]
-        environment = agent.make_environment(task, FLAGS.seed, render_mode="rgb_array")
-        show(play(agent, environment, task), agent.num_actions)
-    except (errors.UserError, ValueError) as error:
+        named = suites.resolve(FLAGS.level_name).tasks if FLAGS.level_name else agent.tasks
+        task, mode = named[0], "rgb_array"
+        with contextlib.closing(agent.make_environment(task, FLAGS.seed, mode)) as environment:
+            show(play(agent, environment, task), agent.num_actions)
+    except (EnvironmentLostError, errors.UserError, ValueError) as error:
         sys.exit(f"error: {error}")
+
+
+def _has_window() -> bool:
+    """Returns whether Matplotlib can open windows here."""
+    if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+        return False
+    plt.figure()
+    plt.close()
+    return matplotlib.get_backend().lower() in matplotlib.backends.backend_registry.list_builtin(
+        matplotlib.backends.BackendFilter.INTERACTIVE
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines
-from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training import initial_weights, trainer
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.local_actors import LocalActors
 
@@ -153,6 +153,8 @@ class Member(trainer.Tuner):
             seed = [self._config.seed, number]
             tf.random.set_seed(int(np.random.SeedSequence([*seed, 2]).generate_state(1)[0]))
             fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
+            if self._config.init_from:
+                initial_weights.take_over(self._config, fresh)
             _copy(fresh, self._learner)
             values = rules.sample(self._config.suite.search_space, [*seed, 1])
         else:
@@ -270,6 +272,8 @@ def train_member(
     parts = parts or ReusedParts()
     RunDirectory(own.logdir).check(own)
     factory.check_precision(config)
+    if own.init_from:
+        initial_weights.check(own)
     population.join(config)
     while True:
         try:

@@ -40,12 +40,18 @@ def prepare_process(gpus: int = -1) -> None:
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: abs(gpus)], "GPU")
         if has_gpu():
-            for gpu in tf.config.get_visible_devices("GPU"):
-                tf.config.experimental.set_memory_growth(gpu, True)
+            share_gpus()
             return
         # Actors and the parts of a batch already keep every core busy.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(cores.num_cores())
+
+
+def share_gpus() -> None:
+    """Makes TensorFlow take GPUs' memory as it needs it, so that other programs have the rest."""
+    with contextlib.suppress(RuntimeError):  # TensorFlow has computed already.
+        for gpu in tf.config.get_visible_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def keep_freed_memory() -> None:

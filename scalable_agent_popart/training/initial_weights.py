@@ -9,45 +9,66 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory
 
-_SAME = ("network", "padding", "use_lstm", "height", "width")
+_SAME_NETWORK = ("network", "padding", "use_lstm", "height", "width")
+_SAME_VALUES = (
+    "reward_clipping",
+    "discounting",
+    "popart_start",
+    "popart_second_moment_of",
+    "popart_scale_lower_bound",
+    "popart_scale_upper_bound",
+)
+
+
+def check(config: Config) -> Config:
+    """Returns the configuration of `--init_from`; raises UserError if its network is another."""
+    directory = RunDirectory(config.init_from)
+    try:
+        directory.refuse_population()
+        other = directory.read_config(config.suite)
+    except UserError as error:
+        raise UserError(f"--init_from: {error}") from error
+    if other is None or checkpoints.saved_frames(directory.checkpoints) is None:
+        raise UserError(f"--init_from={config.init_from} holds no run with a checkpoint")
+    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
+    for name in ("num_channels", "stacks_frames", "has_instructions"):
+        differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
+    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
+    if differing:
+        raise UserError(f"--init_from={config.init_from} differs: {'; '.join(differing)}")
+    return other
 
 
 def take_over(config: Config, learner: Learner) -> str:
     """Copies into a new learner what its agent and that of `--init_from` have in common.
 
     This is the torso always. With the same actions it is the whole agent and, for tasks that both
-    know by name, the value heads with their statistics. The optimiser and all counts begin anew.
-    Returns in words what was taken. Raises UserError if there is no such run or checkpoint, or if
-    its network is another.
+    know by name, the value heads with their statistics, if both value the same rewards in the same
+    way. The optimiser and all counts begin anew. Returns in words what was taken. Raises UserError
+    as `check`, and if the checkpoint cannot be read.
     """
-    directory = RunDirectory(config.init_from)
-    directory.refuse_population()
-    other = directory.read_config(config.suite)
-    if other is None:
-        raise UserError(f"--init_from={config.init_from} holds no run")
-    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME]
-    channels = other.suite.num_channels, config.suite.num_channels
-    differences.append(("the number of channels", *channels))
-    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
-    if differing:
-        raise UserError(f"--init_from={config.init_from} differs: {'; '.join(differing)}")
+    other, directory = check(config), RunDirectory(config.init_from)
     other_spec = factory.make_rollout_spec(other)
     agent, head = factory.make_agent(other, other_spec), factory.make_head(other)
     features = agent.create_variables(other_spec)
     head(features, tf.zeros(features.shape[:-1], tf.int32))
     frames = tf.Variable(0, dtype=tf.int64)
     saved = tf.train.Checkpoint(agent=agent, head=head, frames=frames)
-    checkpoints.restore_at(directory.checkpoints, None, learner=saved)
+    try:
+        checkpoints.restore_at(directory.checkpoints, None, learner=saved)
+    except UserError as error:
+        raise UserError(f"--init_from: {error}") from error
     told = f"starts with {config.init_from} at {int(frames):,} frames"
 
     same_actions = (other.suite.name, other.action_set) == (config.suite.name, config.action_set)
     if not same_actions or other.num_actions != config.num_actions:
         _assign(learner.agent.torso_variables, agent.torso_variables)
-        return f"{told}: its convolutions; the rest is new, since its actions are others"
+        return f"{told}: its torso; the rest is new, since its actions are others"
     _assign(learner.agent.trainable_variables, agent.trainable_variables)
     own = learner.head
     by_task, its_by_task = (each.use_popart or each.multi_head for each in (config, other))
-    if (by_task, own.normalise) != (its_by_task, head.normalise):
+    same = all(getattr(other, name) == getattr(config, name) for name in _SAME_VALUES)
+    if not same or (by_task, own.normalise) != (its_by_task, head.normalise):
         return f"{told}: network and policy; its values are of another agent, and new"
     tasks, others = config.suite.tasks, other.suite.tasks
     if not by_task:

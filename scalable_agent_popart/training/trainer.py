@@ -90,6 +90,8 @@ def train(
     stop = StopOnSignal()
     directory = RunDirectory(config.logdir)
     directory.check(config)
+    if config.init_from:
+        initial_weights.check(config)
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
         directory.lock()
@@ -119,7 +121,7 @@ def train(
         if not checkpoints.restore():
             directory.refuse_to_lose_logs()
             taken = initial_weights.take_over(config, learner) if config.init_from else ""
-            if taken and show_progress:
+            if taken:
                 print(taken, file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:

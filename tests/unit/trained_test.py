@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import scalable_agent_popart
 from scalable_agent_popart import factory, suites
@@ -86,6 +87,10 @@ def test_one_observation_and_a_batch_of_it_are_the_same(trained: str) -> None:
         actions = agent.act(batch, *rest, state=state, greedy=True)
         np.testing.assert_array_equal(actions, probabilities.argmax(axis=1))
         assert agent.act(observation, *rest, greedy=True) == actions[0]
+    agent.value(np.stack(3 * [observation]), "catch_1")  # It replaces nothing that is remembered.
+    np.testing.assert_allclose(
+        agent.policy(observation), agent.policy(batch, state=state)[0], rtol=1e-4
+    )
     agent.reset()
     begun = agent.policy(batch, state=agent.begin(2))
     np.testing.assert_allclose(agent.policy(observation), begun[0], rtol=1e-4)
@@ -183,11 +188,16 @@ def test_an_environment_shows_what_people_see(trained: str, tmp_path: Path) -> N
     boxing = scalable_agent_popart.load(train(tmp_path / "run", "boxing"))
     environment = boxing.make_environment("boxing", render_mode="rgb_array")
     environment.reset()
-    first = environment.render()
-    assert first.shape == (210, 160, 3)
-    for _ in range(20):
-        environment.step(1)
-    assert (environment.render() != first).any()
+    rng = np.random.default_rng(0)
+    for action in rng.integers(0, 18, 20):
+        observation, *_ = environment.step(action)
+    picture = environment.render()
+    assert picture.shape == (210, 160, 3)
+    assert (picture[..., 0] != picture[..., 2]).any()
+    seen = Image.fromarray(picture).convert("L").resize((84, 84), Image.Resampling.BOX)
+    assert abs(np.asarray(seen, int) - observation[..., 0]).mean() < 4
+    with pytest.raises(ValueError, match="render mode"):
+        boxing.make_environment("boxing", render_mode="human")
     environment.close()
 
 

@@ -71,7 +71,7 @@ def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
     config, learner = fresh(earlier)
     config = dataclasses.replace(config, suite=dataclasses.replace(config.suite, name="elsewhere"))
     before = [variable.numpy() for variable in learner.variables]
-    assert "convolutions; the rest is new" in take_over(config, learner)
+    assert "torso; the rest is new" in take_over(config, learner)
     torso = {id(variable) for variable in learner.agent.torso_variables}
     other = scalable_agent_popart.load(earlier)._agent.torso_variables
     assert len(torso) == len(other) > 0
@@ -83,7 +83,12 @@ def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [{"use_popart": False}, {"use_popart": False, "multi_head": True}]
+    "flags",
+    [
+        {"use_popart": False},
+        {"use_popart": False, "multi_head": True},
+        {"reward_clipping": "abs_one"},
+    ],
 )
 def test_values_of_another_agent_are_not_taken(earlier: str, flags: dict[str, Any]) -> None:
     config, learner = fresh(earlier, **flags)
@@ -96,17 +101,44 @@ def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) 
     config, learner = fresh(earlier, network="deep")
     with pytest.raises(UserError, match="differs: --network was shallow and is deep"):
         take_over(config, learner)
+    config = dataclasses.replace(config, network="shallow", init_from=str(tmp_path))
     with pytest.raises(UserError, match="holds no run"):
-        take_over(dataclasses.replace(config, init_from=str(tmp_path)), learner)
+        take_over(config, learner)
+    stacked = dataclasses.replace(config.suite, stacks_frames=True)
+    with pytest.raises(UserError, match="stacks_frames was False and is True"):
+        take_over(dataclasses.replace(config, init_from=earlier, suite=stacked), learner)
+    (tmp_path / "population.json").write_text("{}")
+    with pytest.raises(UserError, match=r"--init_from: .* holds a population"):
+        take_over(config, learner)
+
+
+def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
+    earlier: str, tmp_path: Path
+) -> None:
+    given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
+    given |= {"logdir": str(tmp_path / "pbt"), "mode": "pbt", "population_size": 2}
+    with pytest.raises(SystemExit, match="holds no run"):
+        run(**given, init_from=str(tmp_path), total_environment_frames=40)
+    assert not (tmp_path / "pbt/population.json").exists()
+    run(**given, init_from=earlier, total_environment_frames=40)
+    assert scalable_agent_popart.load(tmp_path / "pbt/member-01").config.init_from == earlier
 
 
 def test_a_run_begins_with_it_once_and_records_it(earlier: str, tmp_path: Path) -> None:
     given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
-    given |= {"logdir": str(tmp_path / "run"), "learning_rate": 1e-30}
-    run(**given, init_from=earlier, total_environment_frames=40)
+    given |= {"logdir": str(tmp_path / "run"), "init_from": earlier}
+    run(**given, learning_rate=1e-30, total_environment_frames=40)
     agents = [scalable_agent_popart.load(logdir) for logdir in (earlier, given["logdir"])]
     observation, _ = agents[0].make_environment("catch_1").reset()
     np.testing.assert_array_equal(*(agent.policy(observation) for agent in agents))
     assert agents[1].config.init_from == earlier
+    rest = {"allow_changes": True, "total_environment_frames": 80}
+    run(**given, **rest, learning_rate=0.1)
+    learned = scalable_agent_popart.load(given["logdir"]).policy(observation)
+    assert (learned != agents[0].policy(observation)).any()
+    run(**given, **rest | {"total_environment_frames": 120}, learning_rate=1e-30)
+    resumed = scalable_agent_popart.load(given["logdir"]).policy(observation)
+    np.testing.assert_array_equal(resumed, learned)
+    given["init_from"] = ""
     with pytest.raises(SystemExit, match=r"--init_from was .* and is"):
         run(**given, total_environment_frames=80)
