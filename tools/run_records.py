@@ -18,9 +18,10 @@ from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name places of the machine: folders and addresses.
 _PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
-_PLACES |= {"learner_address"}
+_PLACES |= {"learner_address", "init_from"}
 # Without these flags others would be refused or mean something else, so they have stand-ins.
 _STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
+_STAND_INS |= {"init_from": "run"}
 _NO_PLACE = ("", "dummy")
 # Reports and records are made of these; the rest are checkpoints, films and TensorBoard's events.
 _LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
