@@ -48,7 +48,7 @@ _WAIT_SECONDS = 1.0  # Between looks whether an environment is ready.
 
 @dataclass
 class State:
-    """What an agent remembers of N environments; `act` changes it.
+    """The memory of an agent in N environments, which `TrainedAgent.act` updates.
 
     Attributes:
       actions: int32 `[N]`, the last actions; 0 before the first.
