@@ -29,15 +29,15 @@ _IMAGES_PER_PART = 64
 _MAX_MICROBATCH_PIXELS = 6_000_000
 # Fewer environments per thread would waste time, since each call of the policy has a fixed cost.
 _MIN_ACTORS_PER_THREAD = 8
-# On a GPU their calls delay the learner's update: on an H200 of sixteen cores it took 29 ms beside
-# two threads, and 181 ms beside sixteen.
-_MAX_THREADS_BESIDE_GPU = 2
+# On a GPU their calls delay the learner's update: on an H200 of sixteen cores it took 29 ms next
+# to two threads, and 181 ms next to sixteen.
+_MAX_THREADS_WITH_GPU = 2
 
 
 def make_films(
     config: Config, suite: Suite, tasks: Mapping[int, str], seed: np.random.SeedSequence
 ) -> dict[int, BatchedEnvironment]:
-    """Makes those of the tasks, by environment, that people see otherwise than the agent does.
+    """Makes the environments, by number, that show a task as people see it, if that differs.
 
     They play just like the environments that `make_environments` makes for a test of this seed.
     """
@@ -138,7 +138,7 @@ def make_q_head(config: Config) -> QHead:
 
 def num_actor_threads(config: Config) -> int:
     """Returns how many threads this process's actors share: `--actor_threads`, or what suits it."""
-    most = _MAX_THREADS_BESIDE_GPU if hardware.has_gpu() else cores.num_cores()
+    most = _MAX_THREADS_WITH_GPU if hardware.has_gpu() else cores.num_cores()
     return config.actor_threads or max(1, min(most, config.num_actors // _MIN_ACTORS_PER_THREAD))
 
 

@@ -404,7 +404,7 @@ class TaskEnvironment(gymnasium.Env):
         self._picture = image_of(self._observation if film is None else film.observation[0])
 
     def _receive(self) -> tuple[Any, StepOutput, bool]:
-        """Waits for the environment; returns its observation, step, and whether it began anew."""
+        """Waits for the environment; returns its observation, step, and whether it was lost."""
         assert self._pool is not None
         while not len((ready := self._pool.receive(_WAIT_SECONDS)).ids):
             pass

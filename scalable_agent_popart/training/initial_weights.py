@@ -44,8 +44,10 @@ def take_over(config: Config, learner: Learner) -> str:
 
     This is the torso always. With the same actions it is the whole agent and, for tasks that both
     know by name, the value heads with their statistics, if both value the same rewards in the same
-    way. The optimiser and all counts begin anew. Returns in words what was taken. Raises UserError
-    as `check`, and if the checkpoint cannot be read.
+    way. The optimiser and all counts start as in any new run.
+
+    Returns in words what was taken. Raises UserError as `check`, and if the checkpoint cannot be
+    read.
     """
     other, directory = check(config), RunDirectory(config.init_from)
     other_spec = factory.make_rollout_spec(other)
