@@ -52,7 +52,7 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
     assert (config.multi_head, config.use_popart) == (agent == "multihead", agent == "popart")
     first, *lines = _FILES[name].read_text().splitlines()
     assert re.match(rf"# (.*[^\w-])?{config.agent_name} (on|with) ", first)
-    assert all(re.fullmatch(r"# .+|--\w+(=[\w.,:+-]+)?", line) for line in lines)
+    assert all(re.fullmatch(r"# .+|--\w+(=[\w.,:/+-]+)?", line) for line in lines)
     assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
     assert not set(config.tuned) & given.keys(), "sampled by each member"
     assert not any(line.startswith("--dataset_path") for line in lines)
@@ -114,6 +114,9 @@ def test_experiments_differ_in_what_they_compare_alone() -> None:
     pairs: list[tuple[str, str, dict[str, Any]]] = [
         ("catch5-clipped-popart", "catch5-raw-popart", {"reward_clipping": "abs_one"}),
     ]
+    for game in ("demon_attack", "krull"):
+        earlier = {"init_from": "agents/atari4"}
+        pairs.append((f"{game}-from-atari4-popart", f"{game}-new-popart", earlier))
     for agent in ("impala", "popart", "original-impala"):
         name = f"dmlab30-{agent}"
         pairs.append((f"{name}-large-pbt", f"{name}-pbt", {"population_size": 24}))
