@@ -33,11 +33,13 @@ from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.terminal import progress_bar
 
 _RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
-# TensorBoard shows these in the group `speed`, losses in `losses` and the rest in `learning`.
+# TensorBoard shows groups by name, so that scores come first, those by task second. These values
+# are in the group `speed`, losses in `losses` and the rest in `learning`.
 _SPEED = {"frames_per_second", "memory_mib", "policy_lag", "learner_wait", "queue_fill"}
 _SPEED |= {"environment_restarts"}
-# Values by task are groups of their own, two of them under a clearer name.
+# Values by task are groups of their own, some of them under another name.
 _TENSORBOARD_NAMES = {"shift": "popart_shift", "scale": "popart_scale"}
+_TENSORBOARD_NAMES |= {"batch_share": "share_of_batch"}
 
 
 class JsonLines:
@@ -166,7 +168,7 @@ class RunLog:
                 for name, value in record.items():
                     group = "speed" if name in _SPEED else "learning"
                     group = "losses" if name.endswith("_loss") else group
-                    group = "scores" if name in score else group
+                    group = "aggregate_score" if name in score else group
                     if name != "frames":  # They are the axis.
                         tf.summary.scalar(f"{group}/{name}", value)
                 for name, values in by_task.items():
