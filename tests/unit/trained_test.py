@@ -155,15 +155,16 @@ for i in range(len(steps["action"])):
 """
 
 
+@pytest.mark.parametrize("task", ["catch_10", "up_n_down"])
 def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
-    trained: str, tmp_path: Path
+    trained: str, tmp_path: Path, task: str
 ) -> None:
-    agent = scalable_agent_popart.load(trained)
+    agent = scalable_agent_popart.load(trained if task == "catch_10" else _ROOT / "agents/atari4")
     agent.export(str(tmp_path / "exported"))
-    environment, state, steps = agent.make_environment("catch_10"), agent.begin(), []
+    environment, state, steps = agent.make_environment(task), agent.begin(), []
     observation, _ = environment.reset(seed=1)
     reward, done = 0.0, False
-    for _ in range(30):  # Some episodes.
+    while len(steps) < 30 or not done:  # An episode of Atari, or some of Catch.
         batch = observation[np.newaxis]
         policy = agent.policy(batch, reward, done, state)
         action = agent.act(batch, reward, done, state)
