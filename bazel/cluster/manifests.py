@@ -18,15 +18,13 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from job_description import OPTIONS, Job
 
 import experiment
 from scalable_agent_popart.config import Config
@@ -35,19 +33,78 @@ from scalable_agent_popart.errors import UserError
 # What a back end's file is called after the job's name, and its template before `.j2`.
 _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
 
+# Kubernetes appends `-learner`, an actor's index and a suffix of its own to a name, which must stay
+# a DNS label of at most 63 characters; a Service's may not start with a digit.
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_MAX_CHARACTERS = 40
+_LABEL = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+_NAMESPACE = r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?"
+_NODE_LABEL = r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}"
+
+_MAX_MEMBERS = 100  # Their numbers have two digits.
+_MIN_LIMIT_SECONDS = 600  # A Slurm job needs three minutes to end, and some to begin.
+
+# The manifests set these flags for each process.
+_SET_BY_MANIFESTS = (
+    *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
+    *("mode", "population_size", "pbt_member"),
+)
+
+
+class Job(argparse.Namespace):
+    """One learner, its actor jobs, and by choice an evaluator; or a population of such runs.
+
+    It has all options of this program, of the same names, and these attributes.
+
+    Attributes:
+      flags: those of the experiment, the same for every process. `--num_actors` among them is the
+        number of environments that each actor job plays.
+      population_size: the number of members; None if it is one run.
+      member: the number, from 0, of the one that this is; None if it is all of them, or one run.
+    """
+
+    flags: list[str]
+    population_size: int | None = None
+    member: int | None = None
+
+    @property
+    def processes(self) -> str:
+        """Names the processes that the job consists of."""
+        actors = f"{self.actor_jobs} actor job{'s' * (self.actor_jobs > 1)}"
+        run = f"a learner, {actors}" + ", an evaluator" * self.evaluator
+        size = self.population_size
+        return f"a population of {size}, each {run}" if size else run
+
+    @property
+    def members(self) -> "list[Job]":
+        """Lists the runs that it consists of: a population's members, or itself."""
+        if self.population_size is None:
+            return [self]
+        return [Job(**vars(self) | {"member": i}) for i in range(self.population_size)]
+
+    @property
+    def run_name(self) -> str:
+        """The name, which in a population is each member's own."""
+        return self.name if self.member is None else f"{self.name}-m{self.member:02d}"
+
+    @property
+    def run_flags(self) -> list[str]:
+        """Returns the flags, with those that make the run a population's member."""
+        if self.member is None:
+            return self.flags
+        size = f"--population_size={self.population_size}"
+        return [*self.flags, "--mode=pbt", size, f"--pbt_member={self.member}"]
+
 
 def main(arguments: Sequence[str]) -> None:
     """Writes a file for each back end; a user's error is one line and exit code 2."""
     place = [*arguments, "--"].index("--")
-    options = vars(_parser().parse_args(arguments[:place]))
-    flags = arguments[place + 1 :]
-    directory = Path(options.pop("output_dir"))
-    if flag_file := options.pop("flag_file"):
-        flags = [f"--flagfile={flag_file}", *flags]
+    job = _parser().parse_args(arguments[:place], Job())
+    directory = Path(job.output_dir)
+    file = [f"--flagfile={job.flag_file}"] if job.flag_file else []
     try:
-        job = _job(options, flags)
-        job.check()
-        _check_experiment(job)
+        _take_flags(job, absl_flags.FLAGS.read_flags_from_files([*file, *arguments[place + 1 :]]))
+        _check(job)
         directory.mkdir(parents=True, exist_ok=True)
         for back_end in _BACK_ENDS:
             path = directory / f"{job.name}.{back_end}"
@@ -83,37 +140,102 @@ def _render(back_end: str, job: Job) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.error = _give_up  # type: ignore[method-assign]
-    for option in OPTIONS:
-        name, text, default = f"--{option.name}", option.metadata["help"], option.default
-        if option.type is bool:
-            action = argparse.BooleanOptionalAction
-            parser.add_argument(name, action=action, default=default, help=text)
-        elif default == ():
-            parser.add_argument(name, action="append", default=[], help=f"{text}; may be repeated")
-        elif default is MISSING:
-            parser.add_argument(name, type=option.type, required=True, help=text)
-        else:
-            text += f"; default: {default}" * bool(default)
-            choices = option.metadata["choices"]
-            parser.add_argument(name, type=option.type, choices=choices, default=default, help=text)
+
+    def add(
+        name: str, text: str, of: Callable[[str], Any], default: Any = None, **how: Any
+    ) -> None:
+        if default == []:
+            text, how = f"{text}; may be repeated", {"action": "append"}
+        elif default:
+            text += f"; default: {default}"
+        parser.add_argument(f"--{name}", help=text, type=of, default=default, **how)
+
+    count = _int_in(1, sys.maxsize, "must be 1 or above")
+    word = _match(r"\S+", "must not be empty and must hold no spaces")
+    given = {"required": True}
+    add("name", "a DNS label, with which the names of all that it creates begin", str, **given)
+    add("actor_jobs", "processes that play, each with an index from 0", count, **given)
+    add("image", "container image whose program is the experiment", word, **given)
+    text = "when Kubernetes fetches the image, by default as Kubernetes chooses"
+    add("image_pull_policy", text, str, choices=("Always", "IfNotPresent", "Never"))
+    secret = _match(_LABEL, "is no name of a Secret")
+    add("image_pull_secret", "a Secret that opens the image's registry", secret, [])
+    text = "namespace of all objects, by default the one that kubectl has chosen"
+    add("namespace", text, _match(_NAMESPACE, "is no name of a namespace"))
+    add("executable", "a Python zip or a script, for Slurm", word, "experiment.zip")
+    text = "existing PersistentVolumeClaim for run directories, ReadWriteMany if they are shared"
+    add("volume_claim", text, _match(_LABEL, "is no name of a claim"), "runs")
+    port = _int_in(1024, 65535, "must lie in [1024, 65535]")
+    add("port", "the learner's port, where it takes rollouts and offers weights", port, 8470)
+    gpus = _int_in(0, 1, "must be 0 or 1, since a learner uses one")
+    add("gpus", "the learner's GPUs, 0 or 1; nobody else has any", gpus, 1)
+    text = "whether a process follows the run and logs its scores"
+    action = argparse.BooleanOptionalAction
+    parser.add_argument("--evaluator", action=action, default=True, help=text)
+    # Each process is promised these cores and this memory, and gets no more.
+    for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
+        add(f"{role}_cpus", "cores", count, cpus)
+        add(f"{role}_memory_gib", "memory in GiB", count, memory_gib)
+        text = "NAME=VALUE, which a Kubernetes node must have for this process"
+        label = _match(_NODE_LABEL, "must be NAME=VALUE of a label")
+        add(f"{role}_node_label", text, label, [])
+    add("slurm_time", "limit after which a Slurm job is queued again", _time_limit, "1-00:00:00")
+    option = _match(r"--?[a-zA-Z].*", "is not an option of sbatch; write --name=value")
+    add("slurm_option", "an option of sbatch, such as --account=lab", option, [])
+    add("slurm_learner_option", "the same for the learner only", option, [])
     parser.add_argument("--flag_file", help="file of flags of the experiment")
     parser.add_argument("--output_dir", default=".", help="where to write the files")
     return parser
 
 
-def _job(options: dict[str, Any], flags: Sequence[str]) -> Job:
-    flags = absl_flags.FLAGS.read_flags_from_files(list(flags))
+def _match(pattern: str, wrong: str) -> Callable[[str], str]:
+    """Makes a type of option, whose values match a pattern and can be printed."""
+
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text) or not text.isprintable():
+            raise argparse.ArgumentTypeError(f"{text!r} {wrong}")
+        return text
+
+    return read
+
+
+def _int_in(low: int, high: int, wrong: str) -> Callable[[str], int]:
+    """Makes a type of option, whose values are whole numbers from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not low <= (value := int(text)) <= high:
+            raise argparse.ArgumentTypeError(f"{value} {wrong}")
+        return value
+
+    read.__name__ = "int"  # A text that is none is called an invalid int.
+    return read
+
+
+def _time_limit(text: str) -> str:
+    """Checks a limit, which is read as Slurm reads it."""
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return text
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        wrong = "is no time limit; write DAYS-HOURS:MINUTES:SECONDS"
+        raise argparse.ArgumentTypeError(f"{text} {wrong}")
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    limit = sum(unit * int(part) for unit, part in zip(units, parts, strict=False))
+    if limit + 86400 * int(days or 0) < _MIN_LIMIT_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} must be ten minutes or more")
+    return text
+
+
+def _take_flags(job: Job, flags: list[str]) -> None:
+    """Sets a job's flags, without those that make it a population, and the number of members."""
     given = _parse(flags)
-    population_size = None
     if given.get("mode") == "pbt":
         if "population_size" not in given:
             raise UserError("--mode=pbt needs --population_size, a number of members")
-        population_size = given["population_size"]
+        job.population_size = given["population_size"]
         flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-    }
-    return Job(**values, flags=tuple(flags), population_size=population_size)
+    job.flags = flags
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
@@ -126,9 +248,24 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
         return experiment.given_flags()
 
 
-def _check_experiment(job: Job) -> None:
-    """Raises UserError if the experiment would refuse the flags of a process."""
+def _check(job: Job) -> None:
+    """Raises UserError, which says what to change, if the job or its experiment cannot be."""
+    size = job.population_size
+    if size is not None and not 2 <= size <= _MAX_MEMBERS:
+        raise UserError(f"--population_size must lie in [2, {_MAX_MEMBERS}], got {size}")
     run = job.members[0]
+    max_characters = _MAX_CHARACTERS - len(run.run_name) + len(job.name)
+    if not _NAME.fullmatch(job.name) or len(job.name) > max_characters:
+        raise UserError(
+            f"--name={job.name} is no name for a cluster: give at most {max_characters} lower-case "
+            "letters, digits and hyphens, beginning with a letter and ending with no hyphen"
+        )
+    for flag in job.flags:
+        if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
+            raise UserError(f"{flag!r} is not a flag; flags are written --name=value")
+        name = flag.lstrip("-").partition("=")[0]
+        if name in _SET_BY_MANIFESTS:
+            raise UserError(f"--{name} is set for each process of the job; leave it out")
     given = _parse(run.run_flags)
     Config.from_flags(given | {"actor_jobs": job.actor_jobs})  # Are they enough for all tasks?
     given["learner_address"] = f"learner:{job.port}"
