@@ -48,26 +48,24 @@ def folder(name, srcs = None, data = None, **kwargs):
         **kwargs
     )
 
-def program(name, library, **kwargs):
-    """Makes a script `NAME.py` a program, with what the library of its folder depends on."""
-    _start(name = name + "_start", script = name + ".py")
+def program(name, library, start = None, **kwargs):
+    """Makes a script a program, with what the library of its folder depends on.
+
+    Args:
+      name: of the target and, unless `start` is given, of the script `NAME.py`.
+      library: of the script's folder.
+      start: label of what starts another program's script, with flags of its own in `args`.
+      **kwargs: further attributes of the program.
+    """
+    if not start:
+        start = ":" + name + "_start"
+        _start(name = name + "_start", script = name + ".py")
     py_binary(
         name = name,
-        srcs = [":" + name + "_start"],
-        main = name + "_start.py",
+        srcs = [start],
+        main = start + ".py",
         deps = [library] + all_requirements,
         # Made-up `__init__.py` files would turn folders of scripts into packages.
-        legacy_create_init = 0,
-        **kwargs
-    )
-
-def experiment(name, **kwargs):
-    """Makes the experiment a program with flags of its own, in `args`."""
-    py_binary(
-        name = name,
-        srcs = ["//:experiment_start"],
-        main = "//:experiment_start.py",
-        deps = ["//:launch_script"] + all_requirements,
         legacy_create_init = 0,
         **kwargs
     )

@@ -7,7 +7,7 @@
 Set what your clusters know by other names here.
 """
 
-load("//bazel:cluster_job.bzl", "cluster_job")
+load("//bazel:defs.bzl", "program")
 
 # These are options of //bazel/cluster:manifests; the commented ones are examples.
 _OPTIONS = [
@@ -30,25 +30,62 @@ _OPTIONS = [
 _DMLAB_DATASET = ""
 
 def jobs(flag_files, num_actor_jobs, num_actors):
-    """Declares a job for each flag file, named after it.
+    """Declares a job for each flag file, named after it: a learner, actor jobs and an evaluator.
+
+    `bazel build NAME` makes a Slurm job's executable, which is `experiment.zip`.
+    `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`.
+    `bazel run NAME.local -- --logdir=DIR` trains the same on this machine, with actor jobs next to
+    the learner. Further flags after `--` win over the job's, and `--actor_jobs=1` starts fewer
+    actors than it has.
+
+    A file `NAME-pbt.flags` makes a population of such runs, with `--mode=pbt` and
+    `--population_size` among its flags. It has no evaluator and no `NAME.local`: its members compare
+    the games that they train on, and one machine trains them in turn.
 
     Each actor job plays every task once, so that tasks are played equally often, whichever jobs are
-    alive. All jobs together have about as many environments as IMPALA's 150. A population's members
-    compare the games that they train on; `--mode=test --pbt_member=7` tests one.
+    alive. All jobs together have about as many environments as IMPALA's 150.
 
     Args:
       flag_files: paths below the folder of the BUILD file.
-      num_actor_jobs: of each run.
-      num_actors: environments of each actor job.
+      num_actor_jobs: processes of each run that play, which are pods and Slurm tasks.
+      num_actors: environments that each of them plays, as the experiment's `--num_actors`.
     """
+    manifests = "//bazel/cluster:manifests"
     for path in flag_files:
         name = path.split("/")[-1][:-len(".flags")]
-        cluster_job(
+        population = name.endswith("-pbt")
+        flags = ["--dataset_path=" + _DMLAB_DATASET] if _DMLAB_DATASET and "dmlab30" in name else []
+        flags = [_quoted(flag) for flag in flags + ["--num_actors={}".format(num_actors)]]
+        actor_jobs = "--actor_jobs={}".format(num_actor_jobs)
+        options = ["--name=" + name, actor_jobs] + (["--no-evaluator"] if population else [])
+        native.filegroup(
             name = name,
-            flag_file = path,
-            flags = ["--dataset_path=" + _DMLAB_DATASET] if _DMLAB_DATASET and "dmlab30" in name else [],
-            num_actor_jobs = num_actor_jobs,
-            num_actors = num_actors,
-            options = _OPTIONS,
-            population = name.endswith("-pbt"),
+            srcs = ["//:experiment"],
+            # What `--build_python_zip` would put in place of the binary needs no flag this way.
+            output_group = "python_zip_file",
         )
+        native.genrule(
+            name = name + ".manifests",
+            srcs = [path],
+            outs = [name + ".kubernetes.yaml", name + ".slurm.sh"],
+            cmd = " ".join(
+                ["$(location {}) --output_dir=$(RULEDIR)".format(manifests)] +
+                ["--flag_file=$(location {})".format(path)] +
+                [_quoted(option) for option in options + _OPTIONS] +
+                ["--"] + flags + ["> /dev/null"],  # Bazel would show where its outputs are.
+            ),
+            tools = [manifests],
+        )
+        if not population:
+            program(
+                name = name + ".local",
+                start = "//:experiment_start",
+                library = "//:launch_script",
+                args = ["--flagfile=%files%/$(rootpath {})".format(path)] +
+                       ["--logdir=runs/" + name, actor_jobs] + flags,
+                data = [path],
+            )
+
+def _quoted(argument):
+    """Quotes an argument so that Bazel's variables and a shell leave it as it is."""
+    return "'" + argument.replace("$", "$$").replace("'", "'\\''") + "'"
