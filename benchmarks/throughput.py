@@ -26,6 +26,8 @@ changed. It reports the ratio of their rates, and that of their updates alone, m
 `--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
 Environments cost nothing then, and the network is a linear layer behind the conversion of images.
 `processor_us` is the processor time of all threads per agent step, in microseconds.
+
+`--measure=port` measures what a learner's port takes in from four processes that only send.
 """
 
 import dataclasses
@@ -44,6 +46,7 @@ tensorflow_import.import_quietly()
 
 import costless
 import rates
+import wire
 
 import experiment
 from scalable_agent_popart import factory
@@ -54,7 +57,10 @@ from scalable_agent_popart.system import hardware
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
-    "measure", "training", ["training", "overhead"], "The whole, or the program's own work."
+    "measure",
+    "training",
+    ["training", "overhead", "port"],
+    "The whole, the program's own work, or what the learner's port takes in.",
 )
 flags.DEFINE_integer("repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
@@ -135,6 +141,8 @@ def run(config: Config, other: Config | None) -> list[dict[str, float]]:
     for i in range(FLAGS.repeats):
         if FLAGS.measure == "overhead":
             results.append(measure_overhead(config))
+        elif FLAGS.measure == "port":
+            results.append(wire.measure(config, FLAGS.seconds))
         elif other is None:
             results.append(measure(config))
         else:
@@ -160,11 +168,8 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
     if "peak_memory_gib" in medians:  # Later peaks include what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
-    overhead = FLAGS.measure == "overhead"
-    network = "one linear layer" if overhead else f"{config.network} network"
-    print(f"\n{config.agent_name}, {network}, {config.level_name}, {config.precision}")
-    threads = "1 and 2" if overhead else factory.num_actor_threads(config)
-    print(f"{config.num_actors} actors in {threads} threads; medians")
+    what = f"{config.agent_name}, {config.network} network, {config.level_name}, {config.precision}"
+    print(f"\n{FLAGS.measure}: {what}, {config.num_actors} actors; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:
@@ -178,10 +183,9 @@ def main(argv: list[str]) -> None:
     """Measures, prints a table and writes the JSON file."""
     del argv
     try:
-        if FLAGS.measure == "overhead" and (FLAGS.against or FLAGS.endurance_minutes):
-            raise UserError(
-                "--measure=overhead goes with neither --against nor --endurance_minutes"
-            )
+        if FLAGS.measure != "training" and (FLAGS.against or FLAGS.endurance_minutes):
+            told = "goes with neither --against nor --endurance_minutes"
+            raise UserError(f"--measure={FLAGS.measure} {told}")
         config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
         other = changed(config, FLAGS.against) if FLAGS.against else None
         for each in (config, other or config):
