@@ -63,7 +63,7 @@ def in_place() -> Iterator[None]:
     """Replaces every suite's environments and every torso by those that cost nothing."""
 
     def make_environments(
-        config: Config, suite: Suite, task_ids: np.ndarray, *_: Any, training: bool
+        config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
     ) -> environments.Lockstep:
         spec = suite.observation_spec(config.environment_options(training))
         return environments.Lockstep(CostlessEnvironments(task_ids, spec))

@@ -20,12 +20,15 @@ def test_training_is_reported_next_to_the_bare_rates(
 
         more = ["--use_popart", "--repeats=1", "--seconds=0.3", f"--json={tmp_path / 'json'}"]
         throughput.main(flags.FLAGS(["throughput.py", *_TINY.split(), *more]))
+        figures = json.loads((tmp_path / "json").read_text())
         with pytest.raises(SystemExit, match="error: --num_actors must be above 0"):
             throughput.main(flags.FLAGS(["throughput.py", "--against=num_actors=0"]))
         for changes in ("use_popart", "use_popat=false", "seconds=5", "seed=2;"):
             with pytest.raises(SystemExit, match=f"error: --against={changes}"):
                 throughput.main(flags.FLAGS(["throughput.py", f"--against={changes}"]))
-    figures = json.loads((tmp_path / "json").read_text())
+        throughput.main(flags.FLAGS(["throughput.py", "--against=", "--measure=overhead"]))
+    overhead = json.loads((tmp_path / "json").read_text())
+    assert overhead["ratio"] == overhead["two_threads"] / overhead["one_thread"]
     bare = [figures[name] for name in ("forward", "train_step", "emulation")]
     assert figures["roofline"] == pytest.approx(1 / sum(1 / rate for rate in bare))
     speed = figures["agent_steps_per_second"]
