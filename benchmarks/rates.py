@@ -3,10 +3,8 @@
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
@@ -15,49 +13,11 @@ from environments import EnvironmentPool
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 
 # So many updates use up the rollouts that gather while the learner is being traced.
 _WARM_UP_UPDATES = 8
-
-
-@dataclass
-class Training:
-    """A learner with actors at work, as in `--mode=train` but without its records."""
-
-    learner: Learner
-    actors: LocalActors
-    agent_steps: int  # They are those of a batch.
-    lags: list[float] = field(default_factory=list)
-    fills: list[float] = field(default_factory=list)
-
-    def update(self) -> int:
-        """Learns from the next batch; returns its agent steps."""
-        while (batch := self.actors.next_batch()) is None:
-            pass
-        self.fills.append(self.actors.rollout_queue.fill())
-        self.lags.append(float(self.learner.update(batch)["policy_lag"]))
-        self.actors.publish(int(self.learner.num_updates))
-        return self.agent_steps
-
-    @property
-    def num_traces(self) -> int:
-        """Counts the graphs traced so far, by learner and actors."""
-        return self.learner.num_traces + self.actors.threads.num_traces
-
-
-@contextmanager
-def training(config: Config) -> Iterator[Training]:
-    """Starts actors and learner, and warms them up."""
-    spec = factory.make_rollout_spec(config)
-    learner = factory.make_learner(config, spec)
-    with LocalActors(config, spec, learner) as actors:
-        running = Training(learner, actors, config.batch_size * config.unroll_length)
-        for _ in range(_WARM_UP_UPDATES):
-            running.update()
-        yield running
 
 
 def rate(call: Callable[[], int], seconds: float) -> float:
@@ -76,22 +36,37 @@ def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
 
 def measure_training(config: Config, seconds: float) -> dict[str, float]:
     """Measures the learner's rate with actors at work, and what each thread's time is spent on."""
-    with training(config) as running:
-        running.lags.clear()
-        running.fills.clear()
-        clocks = {"actor": running.actors.threads.clocks, "learner": [running.actors.feed.clock]}
+    spec = factory.make_rollout_spec(config)
+    learner = factory.make_learner(config, spec)
+    batch_steps = config.batch_size * config.unroll_length
+    lags: list[float] = []
+    fills: list[float] = []
+    with LocalActors(config, spec, learner) as actors:
+
+        def update() -> int:
+            while (batch := actors.next_batch()) is None:
+                pass
+            fills.append(actors.rollout_queue.fill())
+            lags.append(float(learner.update(batch)["policy_lag"]))
+            actors.publish(int(learner.num_updates))
+            return batch_steps
+
+        for _ in range(_WARM_UP_UPDATES):
+            update()
+        lags.clear()
+        fills.clear()
+        clocks = {"actor": actors.threads.clocks, "learner": [actors.feed.clock]}
         for clock in itertools.chain(*clocks.values()):
             clock.restart()
-        frames, processor = int(running.learner.frames), time.process_time()
-        speed = rate(running.update, seconds)
+        processor = time.process_time()
+        speed = rate(update, seconds)
         processor = time.process_time() - processor
-        steps = (int(running.learner.frames) - frames) / config.num_action_repeats
         spent = {f"{who}_{stage}": t for who, c in clocks.items() for stage, t in shares(c).items()}
     return {
         "agent_steps_per_second": speed,
-        "processor_us": 1e6 * processor / steps,
-        "policy_lag": statistics.mean(running.lags),
-        "queue_fill": statistics.mean(running.fills),
+        "processor_us": 1e6 * processor / (len(lags) * batch_steps),
+        "policy_lag": statistics.mean(lags),
+        "queue_fill": statistics.mean(fills),
         **spent,
     }
 

@@ -3,10 +3,9 @@
 
   python benchmarks/throughput.py --use_popart --json=throughput.json
   python benchmarks/throughput.py --use_popart --against=use_popart=false
-  python benchmarks/throughput.py --use_popart --endurance_minutes=10
   python benchmarks/throughput.py --measure=overhead --num_actors=64
 
-Takes every flag of training; the level is pong if none is given. Without the last three options
+Takes every flag of training; the level is pong if none is given. Without the last two options
 it measures these rates in turn, in one process, and repeats that `--repeats` times:
 
 * training: agent steps/s that the learner consumes while actors act, as in `--mode=train`,
@@ -21,7 +20,6 @@ by that. The report has medians over the repeats, and the peak memory of trainin
 
 `--against` instead trains two agents in turn, one as the flags say and one with these flags
 changed. It reports the ratio of their rates, and that of their updates alone, made one by one.
-`--endurance_minutes` trains once for so long and reports growth of memory and number of traces.
 
 `--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
 Environments cost nothing then, and the network is a linear layer behind the conversion of images.
@@ -35,7 +33,6 @@ import json
 import resource
 import statistics
 import sys
-import time
 from pathlib import Path
 
 from absl import app, flags
@@ -65,10 +62,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer("repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
 flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
-flags.DEFINE_float("endurance_minutes", None, "Trains once for so long.")
 flags.DEFINE_string("json", None, "File to write the results to.")
-
-_MEMORY_SAMPLES = 60
 
 
 def measure(config: Config) -> dict[str, float]:
@@ -85,40 +79,6 @@ def measure(config: Config) -> dict[str, float]:
     return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
 
 
-def compare(config: Config, other: Config, other_first: bool) -> dict[str, float]:
-    """Trains two agents in turn, once."""
-    order = -1 if other_first else 1
-    trained = [rates.measure_training(agent, FLAGS.seconds) for agent in (config, other)[::order]]
-    own, against = (figures["agent_steps_per_second"] for figures in trained[::order])
-    return {
-        "agent_steps_per_second": own,
-        "against": against,
-        "ratio": own / against,
-        "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
-    }
-
-
-def endure(config: Config, minutes: float) -> dict[str, float]:
-    """Measures memory and traces of one long training; growth is from second quarter to last."""
-    memory: list[float] = []
-    with rates.training(config) as running:
-        traces, start = running.num_traces, time.perf_counter()
-        for _ in range(_MEMORY_SAMPLES):
-            rates.rate(running.update, 60.0 * minutes / _MEMORY_SAMPLES)
-            memory.append(hardware.memory()["memory_mib"] / 1024)
-        quarter = _MEMORY_SAMPLES // 4
-        before = statistics.mean(memory[quarter : 2 * quarter])
-        after = statistics.mean(memory[-quarter:])
-        return {
-            "minutes": (time.perf_counter() - start) / 60.0,
-            "updates": int(running.learner.num_updates),
-            "memory_gib_early": before,
-            "memory_gib_late": after,
-            "memory_growth": after / before - 1.0,
-            "retraced": running.num_traces - traces,
-        }
-
-
 def measure_overhead(config: Config) -> dict[str, float]:
     """Measures training at next to no cost, with one actor thread and with two."""
     figures = {}
@@ -133,22 +93,22 @@ def measure_overhead(config: Config) -> dict[str, float]:
     return figures
 
 
-def run(config: Config, other: Config | None) -> list[dict[str, float]]:
-    """Makes the measurements that the flags ask for, and prints each when it is made."""
-    if FLAGS.endurance_minutes:
-        return [endure(config, FLAGS.endurance_minutes)]
-    results = []
-    for i in range(FLAGS.repeats):
-        if FLAGS.measure == "overhead":
-            results.append(measure_overhead(config))
-        elif FLAGS.measure == "port":
-            results.append(wire.measure(config, FLAGS.seconds))
-        elif other is None:
-            results.append(measure(config))
-        else:
-            results.append(compare(config, other, other_first=i % 2 == 1))
-        print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
-    return results
+def measure_port(config: Config) -> dict[str, float]:
+    """Measures what the learner's port takes in."""
+    return wire.measure(config, FLAGS.seconds)
+
+
+def compare(config: Config, other: Config, other_first: bool) -> dict[str, float]:
+    """Trains two agents in turn, once."""
+    order = -1 if other_first else 1
+    trained = [rates.measure_training(agent, FLAGS.seconds) for agent in (config, other)[::order]]
+    own, against = (figures["agent_steps_per_second"] for figures in trained[::order])
+    return {
+        "agent_steps_per_second": own,
+        "against": against,
+        "ratio": own / against,
+        "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
+    }
 
 
 def changed(config: Config, changes: str) -> Config:
@@ -163,8 +123,29 @@ def changed(config: Config, changes: str) -> Config:
     return config.with_flags(values)
 
 
-def report(config: Config, results: list[dict[str, float]]) -> None:
-    """Prints the medians and writes the JSON file."""
+_MEASURES = {"training": measure, "overhead": measure_overhead, "port": measure_port}
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints medians and writes the JSON file."""
+    del argv
+    try:
+        if FLAGS.measure != "training" and FLAGS.against:
+            raise UserError(f"--measure={FLAGS.measure} goes without --against")
+        config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
+        other = changed(config, FLAGS.against) if FLAGS.against else None
+        for each in (config, other or config):
+            each.check_playable()
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    hardware.prepare_process()
+    for each in (config, other or config):
+        factory.check_precision(each)
+    results: list[dict[str, float]] = []
+    for i in range(FLAGS.repeats):
+        found = compare(config, other, i % 2 == 1) if other else _MEASURES[FLAGS.measure](config)
+        results.append(found)
+        print({name: round(value, 3) for name, value in found.items()}, flush=True)
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
     if "peak_memory_gib" in medians:  # Later peaks include what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
@@ -177,25 +158,6 @@ def report(config: Config, results: list[dict[str, float]]) -> None:
         settings |= {name: FLAGS[name].value for name in ("measure", "against")}
         record = {**medians, "settings": settings, "repeats": results}
         Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
-
-
-def main(argv: list[str]) -> None:
-    """Measures, prints a table and writes the JSON file."""
-    del argv
-    try:
-        if FLAGS.measure != "training" and (FLAGS.against or FLAGS.endurance_minutes):
-            told = "goes with neither --against nor --endurance_minutes"
-            raise UserError(f"--measure={FLAGS.measure} {told}")
-        config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
-        other = changed(config, FLAGS.against) if FLAGS.against else None
-        for each in (config, other or config):
-            each.check_playable()
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    hardware.prepare_process()
-    for each in (config, other or config):
-        factory.check_precision(each)
-    report(config, run(config, other))
 
 
 if __name__ == "__main__":
