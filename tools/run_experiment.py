@@ -25,7 +25,6 @@ population, which is scored by its members' training episodes and not tested. Ne
 """
 
 import collections
-import contextlib
 import json
 import math
 import os
@@ -33,7 +32,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +70,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A process that was asked to stop ends with one of these exit codes.
 _STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
-_IDLE = object()
 
 
 class PlannedRun(NamedTuple):
@@ -97,8 +96,8 @@ def _process(
     group: Group,
     stops: list[int],
     turn_seconds: float = math.inf,
-) -> Generator[None, None, int]:
-    """Trains or tests a run on given cores; yields until its process has ended.
+) -> int:
+    """Trains or tests a run on given cores, and waits for the end of its process.
 
     The process is asked to end by a signal in `stops`, and at the end of a turn in which it made
     progress. Returns its exit code, or raises UserError if it failed.
@@ -109,20 +108,15 @@ def _process(
     run.output.parent.mkdir(parents=True, exist_ok=True)
     with open(run.output, "ab") as output:
         child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
-    os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
-    turn_ends, is_over, asked = child.began + turn_seconds, False, False
+    turn_ends, is_over = child.began + turn_seconds, False
     try:
-        while child.wait(0) is None:
-            yield
+        os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
+        while child.wait(_POLL_SECONDS) is None and not (stops or is_over):
             if time.monotonic() > turn_ends:
                 turn_ends += turn_seconds
                 is_over = run_records.frames(run.path) > before
-            if (stops or is_over) and not asked:
-                child.send_signal(signal.SIGTERM)
-                asked = True
-    finally:
-        if not asked:  # An error elsewhere ends it as well.
-            child.send_signal(signal.SIGTERM)
+    finally:  # An error ends it as well.
+        child.send_signal(signal.SIGTERM)
         code = child.wait()
         if run_records.frames(run.path) > before:
             seconds = time.monotonic() - child.began
@@ -149,40 +143,36 @@ def _train(
     test = ["--mode=test"]
     if (num_episodes := FLAGS.test_num_episodes) is not None:
         test.append(f"--test_num_episodes={num_episodes}")
+    places = min(FLAGS.places or num_cores(), len(runs))
+    cores = sorted(os.sched_getaffinity(0))
 
-    def work(group: Group, cores: Sequence[int]) -> Generator[None, None, None]:
-        """Takes one run after the other; yields while a process is at work."""
-        while waiting and not stops:
-            run = waiting.popleft()
+    def work(place: int) -> None:
+        """Takes one run after the other."""
+        own = cores[place::places] if places <= len(cores) else cores
+        while not stops:
+            try:
+                run = waiting.popleft()
+            except IndexError:
+                return
             train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
             try:
-                code = yield from _process(run, train, cores, group, stops, turn_seconds)
+                code = _process(run, train, own, group, stops, turn_seconds)
                 if tests and not (code or stops or run_records.is_tested(run.path, num_episodes)):
                     named = _level_name(run.flag_file, more_flags)
-                    code = yield from _process(run, [*test, *named], cores, group, stops)
+                    code = _process(run, [*test, *named], own, group, stops)
                 if code:
                     waiting.append(run)
             except UserError as error:
                 print(error, flush=True)
                 failures.append(str(error))
 
-    places = min(FLAGS.places or num_cores(), len(runs))
-    cores = sorted(os.sched_getaffinity(0))
-    with Group() as group:
-        shares = [cores[i::places] if places <= len(cores) else cores for i in range(places)]
-        active = [work(group, share) for share in shares]
+    with Group() as group, futures.ThreadPoolExecutor(places) as pool:
         try:
-            while active := [place for place in active if next(place, _IDLE) is not _IDLE]:
-                time.sleep(_POLL_SECONDS)
+            for place in futures.as_completed([pool.submit(work, i) for i in range(places)]):
+                place.result()
         except BaseException:
-            stops.append(signal.SIGTERM)
-            for place in active:  # All are asked to end before any is waited for.
-                next(place, None)
+            stops.append(signal.SIGTERM)  # All are asked to end before any is waited for.
             raise
-        finally:
-            with contextlib.ExitStack() as stack:
-                for place in active:
-                    stack.callback(place.close)
     return failures
 
 
@@ -308,11 +298,11 @@ def main(argv: list[str]) -> None:
             failures = _search([run.flag_file for run in runs], more_flags, stops)
         elif FLAGS.train:
             failures = _train(runs, more_flags, stops)
-        try:
-            if not stops and not FLAGS.search_frames:
+        if not stops and not FLAGS.search_frames:
+            try:
                 _report(runs)
-        except (UserError, OSError) as error:
-            failures.append(str(error))
+            except (UserError, OSError) as error:
+                failures.append(str(error))
         if stops:
             sys.exit(128 + stops[0])
         if failures:
