@@ -11,10 +11,9 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart.distributed import learner_pb2 as pb
-from scalable_agent_popart.distributed import learner_pb2_grpc
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import LEARNER, Keys
-from scalable_agent_popart.distributed.wire import to_bytes
+from scalable_agent_popart.distributed.wire import METHODS, SERVICE, to_bytes
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.rollouts import Rollout
 
@@ -181,7 +180,7 @@ class _Connection:
         """Shakes hands with the learner, whose settings must be the same."""
         self.address = address
         self.channel = open_channel(address, keys)
-        self._stub = learner_pb2_grpc.LearnerStub(self.channel)
+        self._stub = LearnerStub(self.channel)
         self._num_requests = 0
         try:
             grpc.channel_ready_future(self.channel).result(_PROBE_SECONDS)
@@ -209,6 +208,16 @@ class _Connection:
                 told = refused.format(error.details())
                 raise UserError(f"the learner at {self.address} {told}") from error
             raise
+
+
+class LearnerStub:
+    """The methods of `learner.proto`, called on a channel."""
+
+    def __init__(self, channel: Any):
+        for name, (request, reply) in METHODS.items():
+            path = f"/{SERVICE}/{name}"
+            call = channel.unary_unary(path, request.SerializeToString, reply.FromString)
+            setattr(self, name, call)
 
 
 def open_channel(address: str, keys: Keys) -> grpc.Channel:

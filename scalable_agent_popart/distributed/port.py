@@ -6,6 +6,7 @@ whole or not at all, and a request that is sent twice is refused the second time
 """
 
 import contextlib
+import functools
 import ipaddress
 import secrets
 import threading
@@ -13,21 +14,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from typing import Any
 
 import grpc
 import numpy as np
 from absl import logging
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from grpc import ServicerContext as Context
 
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import learner_pb2 as pb
-from scalable_agent_popart.distributed import learner_pb2_grpc
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import Keys
-from scalable_agent_popart.distributed.wire import RolloutReader, to_bytes
+from scalable_agent_popart.distributed.wire import METHODS, SERVICE, RolloutReader, to_bytes
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
@@ -44,7 +43,7 @@ _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
 _MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
 
 
-class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
+class LearnerPort:
     """The service of `learner.proto`; all methods may be called from any thread."""
 
     def __init__(
@@ -78,9 +77,13 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         self._finished = False
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, name))
+            for name in METHODS
+        }
         self._server = grpc.server(
             self._pool,
-            interceptors=[self],
+            handlers=[grpc.method_handlers_generic_handler(SERVICE, handlers)],
             options=[
                 ("grpc.so_reuseport", 0),  # A port that is taken must not be shared.
                 # gRPC refuses what is larger; what is smaller than that gets our own message.
@@ -90,7 +93,6 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
                 ("grpc.max_allowed_incoming_connections", hardware.allow_open_files() // 2),
             ],
         )
-        learner_pb2_grpc.add_LearnerServicer_to_server(self, self._server)
         credentials = grpc.ssl_server_credentials(
             [(keys.private_key, keys.certificate)], keys.authority, require_client_auth=True
         )
@@ -133,33 +135,22 @@ class LearnerPort(learner_pb2_grpc.LearnerServicer, grpc.ServerInterceptor):
         if self._error is not None:
             raise self._error
 
-    def intercept_service(
-        self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler | None:
-        """Passes on only readable requests, from clients that shook hands and were not dropped."""
-        handler = continuation(details)
-        if handler is None:
-            return None
-        greets = details.method.endswith("/Handshake")
-
-        def answer(data: bytes, context: Context) -> Message:
-            try:
-                if greets and len(data) > _MAX_HANDSHAKE_BYTES:
-                    raise DecodeError
-                request = handler.request_deserializer(data)
-            except DecodeError:
-                what = f"sent {len(data)} bytes that are no {details.method}"
-                self._drop(context, ValueError(what))
-            known = 0 if greets else self._sessions.get(request.session)
-            if known is None:
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
-            elif not isinstance(known, int):
-                context.abort(*known)
-            return handler.unary_unary(request, context)
-
-        return grpc.unary_unary_rpc_method_handler(
-            answer, response_serializer=handler.response_serializer
-        )
+    def _answer(self, method: str, data: bytes, context: Context) -> bytes:
+        """Answers only readable requests, from clients that shook hands and were not dropped."""
+        greets = method == "Handshake"
+        try:
+            if greets and len(data) > _MAX_HANDSHAKE_BYTES:
+                raise DecodeError
+            request = METHODS[method][0].FromString(data)
+        except DecodeError:
+            what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
+            self._drop(context, ValueError(what))
+        known = 0 if greets else self._sessions.get(request.session)
+        if known is None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
+        elif not isinstance(known, int):
+            context.abort(*known)
+        return getattr(self, method)(request, context).SerializeToString()
 
     def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
         """Returns the learner's settings, and a session if the client's are the same."""

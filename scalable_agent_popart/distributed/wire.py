@@ -1,4 +1,4 @@
-"""Rollouts and weights as the messages of `learner.proto` hold them, each leaf as its bytes."""
+"""The service of `learner.proto`, and rollouts and weights as its messages hold them."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,19 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 import tree
+from google.protobuf.message_factory import GetMessageClass
 
 from environments import NUM_WORD_BUCKETS
+from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.rollouts import Rollout
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["Learner"]
+SERVICE = _SERVICE.full_name
+# The request and the reply of each method.
+METHODS = {
+    method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+    for method in _SERVICE.methods
+}
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
 _MAX_VERSION = 2**48

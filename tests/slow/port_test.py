@@ -22,8 +22,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import handshake, keys, wire
 from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutRequest
-from scalable_agent_popart.distributed.learner_pb2_grpc import LearnerStub
-from scalable_agent_popart.distributed.link import open_channel
+from scalable_agent_popart.distributed.link import LearnerStub, open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, logged_frames, wait_until
 

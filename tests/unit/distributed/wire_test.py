@@ -20,7 +20,7 @@ from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
-from scalable_agent_popart.distributed import handshake, keys, learner_pb2_grpc, wire
+from scalable_agent_popart.distributed import handshake, keys, wire
 from scalable_agent_popart.distributed import link as link_module
 from scalable_agent_popart.distributed import port as port_module
 from scalable_agent_popart.distributed.learner_pb2 import (
@@ -30,8 +30,7 @@ from scalable_agent_popart.distributed.learner_pb2 import (
     StatusRequest,
     WeightsRequest,
 )
-from scalable_agent_popart.distributed.learner_pb2_grpc import LearnerStub
-from scalable_agent_popart.distributed.link import LearnerLink
+from scalable_agent_popart.distributed.link import LearnerLink, LearnerStub
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
@@ -443,7 +442,7 @@ def test_a_job_that_the_learner_does_not_understand_is_told_so(
         call = channel.unary_unary(path)
         return SimpleNamespace(Handshake=lambda _, timeout: call(b"no message", timeout=timeout))
 
-    monkeypatch.setattr(learner_pb2_grpc, "LearnerStub", stub)
+    monkeypatch.setattr(link_module, "LearnerStub", stub)
     with pytest.raises(UserError, match=f"10 bytes that are no {path}.*run the same version"):
         wait_until(lambda: link.status() is not None)
     assert f"which sent 10 bytes that are no {path}" in caplog.text
@@ -549,11 +548,11 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
 
 def test_the_generated_modules_are_those_of_the_proto(tmp_path: Path) -> None:
     folder = "scalable_agent_popart/distributed"
-    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs]
     subprocess.run([*command, f"{folder}/learner.proto"], cwd=ROOT, check=True)
     made = sorted((tmp_path / folder).iterdir())
-    assert len(made) == 3
+    assert len(made) == 2
     for file in made:
         assert file.read_text() == (ROOT / folder / file.name).read_text(), file.name
 
