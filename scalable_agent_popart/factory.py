@@ -123,6 +123,19 @@ def make_head(config: Config) -> popart.ValueHead:
     )
 
 
+def make_saved_parts(config: Config) -> tf.train.Checkpoint:
+    """Makes what acts and values in a run's checkpoints, by the learner's names, and `frames`."""
+    spec = make_rollout_spec(config)
+    agent, head = make_agent(config, spec), make_head(config)
+    features = agent.create_variables(spec)
+    head(features, tf.zeros(features.shape[:-1], tf.int32))
+    parts = {"agent": agent, "head": head, "frames": tf.Variable(0, dtype=tf.int64)}
+    if config.pixel_control:
+        parts["q_head"] = make_q_head(config)
+        parts["q_head"](features)
+    return tf.train.Checkpoint(**parts)
+
+
 def _num_microbatches(config: Config) -> int:
     """Returns into how many parts a batch is split, so that activations of only one are held."""
     if config.network == "shallow" or hardware.has_gpu():

@@ -90,18 +90,10 @@ class TrainedAgent:
         self._named = level_name
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
-        spec = factory.make_rollout_spec(config)
-        self._agent, self._head = factory.make_agent(config, spec), factory.make_head(config)
-        features = self._agent.create_variables(spec)
-        self._head(features, tf.zeros(features.shape[:-1], tf.int32))
-        saved_frames = tf.Variable(0, dtype=tf.int64)
-        parts = {"agent": self._agent, "head": self._head, "frames": saved_frames}
-        if config.pixel_control:
-            parts["q_head"] = q_head = factory.make_q_head(config)
-            q_head(features)
-        self._saved = tf.train.Checkpoint(**parts)  # By the learner's names.
+        self._saved = factory.make_saved_parts(config)
         checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
-        self.frames, self._directory = int(saved_frames), directory
+        self._agent, self._head = self._saved.agent, self._saved.head
+        self.frames, self._directory = int(self._saved.frames), directory
         self._step = tf.function(self._agent.step, autograph=False, reduce_retracing=True)
         self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
         self._own: State | None = None
@@ -221,39 +213,31 @@ class TrainedAgent:
         names of tasks, and the shapes. `output` must not exist. Raises UserError if it cannot be
         written.
         """
+        specs = tree.flatten(self.observation_spec)
+        leaves = ["observation", "instruction"][: len(specs)]
         memory = self._agent.initial_state(1)
-        names = [f"state_{i}" for i in range(len(memory))]
-        leaves = ["observation", "instruction"][: len(tree.flatten(self.observation_spec))]
-
-        def specified(shape: tuple[int, ...], dtype: Any, name: str) -> tf.TensorSpec:
-            return tf.TensorSpec((None, *shape), dtype, name)
-
-        inputs = {
-            "last_action": specified((), tf.int32, "last_action"),
-            "reward": specified((), tf.float32, "reward"),
-            "done": specified((), tf.bool, "done"),
-            "seed": tf.TensorSpec((2,), tf.int32, "seed"),
-        }
-        for name, spec in zip(leaves, tree.flatten(self.observation_spec), strict=True):
-            inputs[name] = specified(spec.shape, spec.dtype, name)
-        for name, part in zip(names, memory, strict=True):
-            inputs[name] = specified(part.shape[1:], part.dtype, name)
+        states = [f"state_{i}" for i in range(len(memory))]
+        each = [("last_action", (), tf.int32), ("reward", (), tf.float32), ("done", (), tf.bool)]
+        each += [(n, spec.shape, spec.dtype) for n, spec in zip(leaves, specs, strict=True)]
+        each += [(n, part.shape[1:], part.dtype) for n, part in zip(states, memory, strict=True)]
+        inputs = {name: tf.TensorSpec((None, *shape), dtype, name) for name, shape, dtype in each}
+        inputs["seed"] = tf.TensorSpec((2,), tf.int32, "seed")
 
         def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             observation = tree.unflatten_as(self.observation_spec, [given[n] for n in leaves])
             zeros = tf.zeros_like(given["reward"])
             info = StepOutputInfo(zeros, tf.cast(zeros, tf.int32), given["done"])
             step = StepOutput(given["reward"], info, given["done"], observation)
-            state = tuple(given[name] for name in names)
+            state = tuple(given[name] for name in states)
             output, state = self._agent.step(given["last_action"], step, state, given["seed"])
             probabilities = tf.nn.softmax(output.policy_logits)
             named = {"action": output.action, "probabilities": probabilities}
-            return {**named, **dict(zip(names, state, strict=True))}
+            return {**named, **dict(zip(states, state, strict=True))}
 
         def initial_state(batch_size: tf.Tensor) -> dict[str, tf.Tensor]:
             parts = self._agent.initial_state(batch_size)
             # A signature has an output in any case.
-            return {"batch_size": batch_size, **dict(zip(names, parts, strict=True))}
+            return {"batch_size": batch_size, **dict(zip(states, parts, strict=True))}
 
         module = tf.Module()
         module.agent = self._agent

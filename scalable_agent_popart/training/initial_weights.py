@@ -50,24 +50,19 @@ def take_over(config: Config, learner: Learner) -> str:
     read.
     """
     other, directory = check(config), RunDirectory(config.init_from)
-    other_spec = factory.make_rollout_spec(other)
-    agent, head = factory.make_agent(other, other_spec), factory.make_head(other)
-    features = agent.create_variables(other_spec)
-    head(features, tf.zeros(features.shape[:-1], tf.int32))
-    frames = tf.Variable(0, dtype=tf.int64)
-    saved = tf.train.Checkpoint(agent=agent, head=head, frames=frames)
+    saved = factory.make_saved_parts(other)
     try:
         checkpoints.restore_at(directory.checkpoints, None, learner=saved)
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
-    told = f"starts with {config.init_from} at {int(frames):,} frames"
+    agent, head, own = saved.agent, saved.head, learner.head
+    told = f"starts with {config.init_from} at {int(saved.frames):,} frames"
 
     same_actions = (other.suite.name, other.action_set) == (config.suite.name, config.action_set)
     if not same_actions or other.num_actions != config.num_actions:
         _assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{told}: its torso; the rest is new, since its actions are others"
     _assign(learner.agent.trainable_variables, agent.trainable_variables)
-    own = learner.head
     by_task, its_by_task = (each.use_popart or each.multi_head for each in (config, other))
     same = all(getattr(other, name) == getattr(config, name) for name in _SAME_VALUES)
     if not same or (by_task, own.normalise) != (its_by_task, head.normalise):
@@ -77,12 +72,10 @@ def take_over(config: Config, learner: Learner) -> str:
         tasks, others = (("all tasks",), ("all tasks",)) if {*tasks} & {*others} else ((), ())
     shared = [task for task in tasks if task in others]
     ids, other_ids = ([names.index(task) for task in shared] for names in (tasks, others))
-    pairs = [(own.weights, head.weights), (own.bias, head.bias), (own.shift, head.shift)]
-    pairs += [(own.second_moment, head.second_moment), (own.count, head.count)]
-    for variable, source in pairs:
+    for name in ("weights", "bias", "shift", "second_moment", "count"):
+        variable, source = getattr(own, name), getattr(head, name)
         if shared and variable is not None and source is not None:
-            rows = tf.gather(source, other_ids)
-            variable.scatter_nd_update([[i] for i in ids], rows)
+            variable.scatter_nd_update([[i] for i in ids], tf.gather(source, other_ids))
     return f"{told}: network and policy, and the values of {', '.join(shared) or 'no task'}"
 
 
