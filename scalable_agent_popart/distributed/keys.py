@@ -7,7 +7,6 @@ certificate cannot play the learner, nor the learner's an actor job.
 
 import datetime
 import os
-import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -30,6 +29,7 @@ _USES = {
 }
 # Clocks of a run's machines may differ, and a run may be resumed after years.
 _DAYS_BEFORE, _DAYS_AFTER = 2, 20 * 365
+_PEM = serialization.Encoding.PEM
 
 
 class Keys(NamedTuple):
@@ -53,13 +53,9 @@ def make(directory: Path) -> None:
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        try:
-            _write(temporary)
-            temporary.rename(directory)  # This fails if there are files in it already.
-        except BaseException:
-            shutil.rmtree(temporary)
-            raise
+        with tempfile.TemporaryDirectory(prefix=".keys-", dir=directory.parent) as folder:
+            _write(whole := Path(folder, "whole"))
+            whole.rename(directory)  # This fails if there are files in it already.
     except OSError as error:
         raise UserError(f"keys cannot be made in {directory}: {error.strerror}") from error
 
@@ -107,49 +103,33 @@ def _read(path: Path, forbidden_mode: int) -> bytes:
 
 
 def _write(directory: Path) -> None:
+    directory.mkdir(0o700)
+    now = datetime.datetime.now(datetime.UTC)
     authority_key = ec.generate_private_key(ec.SECP256R1())
     for name, use in _USES.items():
         key = authority_key if use is None else ec.generate_private_key(ec.SECP256R1())
-        files = {"crt": _certificate(name, key, authority_key, use)}
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name.from_rfc4514_string(f"CN={name}"))
+            .issuer_name(x509.Name.from_rfc4514_string(f"CN={_AUTHORITY}"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=_DAYS_BEFORE))
+            .not_valid_after(now + datetime.timedelta(days=_DAYS_AFTER))
+            .add_extension(x509.BasicConstraints(use is None, 0 if use is None else None), True)
+        )
+        files = {}
         if use is not None:
-            files["key"] = key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
+            # It names no host: whoever has the learner's key is the learner, at any address.
+            names = x509.SubjectAlternativeName([x509.DNSName(name)])
+            builder = builder.add_extension(names, False)
+            builder = builder.add_extension(x509.ExtendedKeyUsage([use]), True)
+            unencrypted = serialization.NoEncryption()
+            files["key"] = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, unencrypted)
+        files["crt"] = builder.sign(authority_key, hashes.SHA256()).public_bytes(_PEM)
         for kind, content in files.items():
             path = directory / f"{name}.{kind}"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority_key: ec.EllipticCurvePrivateKey,
-    use: x509.ObjectIdentifier | None,
-) -> bytes:
-    """Signs a certificate for one use, or the authority's own if that is None."""
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .issuer_name(_name(_AUTHORITY))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=_DAYS_BEFORE))
-        .not_valid_after(now + datetime.timedelta(days=_DAYS_AFTER))
-        .add_extension(x509.BasicConstraints(use is None, 0 if use is None else None), True)
-    )
-    if use is not None:
-        # It names no host: whoever has the learner's key is the learner, at any address.
-        names = x509.SubjectAlternativeName([x509.DNSName(name)])
-        builder = builder.add_extension(names, False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), True)
-    return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
