@@ -6,11 +6,10 @@ environments and the tools of clusters import this.
 """
 
 import contextlib
-import errno
+import multiprocessing.connection
 import os
 import pickle
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -108,11 +107,8 @@ class Child:
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Waits for the end, at most so long; returns the exit code, or None if it still runs."""
-        if self.exit_code is None:
-            poll = select.poll()
-            poll.register(self.ends, select.POLLIN)
-            if poll.poll(None if seconds is None else 1000 * seconds):
-                self._handle_exit()
+        if self.exit_code is None and multiprocessing.connection.wait([self.ends], seconds):
+            self._handle_exit()
         return self.exit_code
 
     def send_signal(self, number: int) -> None:
@@ -135,21 +131,17 @@ class Child:
         self.exit_code = code if code >= 0 else 128 - code
         self.max_memory_kib = usage.ru_maxrss
         with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
-            self.connection.setblocking(False)
-            self.message = self.connection.recv(_MAX_MESSAGE_BYTES).decode()
+            told = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            self.message = told.decode()
         self.connection.close()
         os.close(self.ends)
 
 
 def _open_end(pid: int) -> int:
-    """Returns a descriptor that can be read from once a child of this process has ended."""
-    try:
-        return os.pidfd_open(pid)
-    except AttributeError:  # Python, such as conda's or uv's, was built for Linux before 5.3.
-        pass
-    except OSError as error:  # The kernel or the container knows only such a Linux.
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
+    """Returns a descriptor that can be read from once a child of this process has ended.
+
+    Python has no `os.pidfd_open` where it was built for an older Linux, such as conda's or uv's.
+    """
     end, open_until_then = os.pipe()
 
     def watch() -> None:

@@ -1,7 +1,6 @@
 """Child processes: started, told, ended, killed with their group, and started again in time."""
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -49,14 +48,7 @@ def test_child_is_told_what_to_do_and_answers() -> None:
         assert child.max_memory_kib > 1000
 
 
-@pytest.mark.parametrize("lacks", ["nothing", "pidfd_open", "a Linux with it"])
-def test_waiting_ends_with_the_child_or_the_time(
-    lacks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if lacks == "pidfd_open":
-        monkeypatch.delattr(os, lacks)
-    elif lacks != "nothing":
-        monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError(errno.ENOSYS, "")))
+def test_waiting_ends_with_the_child_or_the_time() -> None:
     with _python("import time; time.sleep(1000)") as child:
         assert child.wait(0.05) is None
         child.send_signal(signal.SIGTERM)
