@@ -46,8 +46,9 @@ Save = Callable[[], str]
 class Member(trainer.Tuner):
     """Compares and changes one member's run."""
 
-    def __init__(self, config: Config, population: PopulationDirectory):
-        self._config = config
+    def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
+        """If it takes turns, the run ends where a comparison is due; see `take_turns`."""
+        self._config, self._takes_turns = config, takes_turns
         members = {number: population.member(number) for number in range(config.population_size)}
         self._directory = members.pop(config.pbt_member)
         self._others = members
@@ -62,9 +63,12 @@ class Member(trainer.Tuner):
         self._learner = learner
         self._tuned = {name: getattr(learner.hyperparameters, name) for name in self._config.tuned}
         self._hyperparameters = tf.train.Checkpoint(**self._tuned)
-        counts = {"num_comparisons": self._num_comparisons, "compared_at": self._compared_at}
-        counts["lineage_length"] = self._lineage.length
-        return {"hyperparameters": self._hyperparameters, **counts}
+        return {
+            "hyperparameters": self._hyperparameters,
+            "num_comparisons": self._num_comparisons,
+            "compared_at": self._compared_at,
+            "lineage_length": self._lineage.length,
+        }
 
     def on_episode(self, task: str, episode_return: float, frames: int) -> None:
         """Counts a finished game if it ended after the burn-in and after the last comparison."""
@@ -95,9 +99,12 @@ class Member(trainer.Tuner):
         return num_episodes >= self._config.pbt_episodes and self._fitness() is not None
 
     def tune(self, save: Save) -> bool:
-        """Publishes, then compares, unless the run is finished and keeps what it published."""
+        """Publishes, then compares, unless the run is finished and keeps what it published.
+
+        A run that takes turns ends here, and `begin` compares, as if it had been killed.
+        """
         fitness = self.publish(save)
-        if int(self._learner.frames) >= self._config.total_environment_frames:
+        if self._takes_turns or self._learner.frames >= self._config.total_environment_frames:
             return False
         self._compare(fitness, save)
         return True
@@ -221,15 +228,6 @@ class Member(trainer.Tuner):
             raise
 
 
-class Turn(Member):
-    """A member's run that ends where a comparison is due; see `take_turns`."""
-
-    def tune(self, save: Save) -> bool:
-        """Publishes, and ends the run: `begin` makes the comparison, as if it had been killed."""
-        self.publish(save)
-        return False
-
-
 class ReusedParts(trainer.Parts):
     """Makes one learner and one set of policies for all turns: TensorFlow frees no traced graph."""
 
@@ -258,7 +256,7 @@ def train_member(
     config: Config,
     start: Mapping[str, float],
     parts: trainer.Parts | None = None,
-    kind: type[Member] = Member,
+    takes_turns: bool = False,
     show_progress: bool = False,
 ) -> int | None:
     """Trains the member `pbt_member` to the end of its run or turn.
@@ -277,7 +275,7 @@ def train_member(
     population.join(config)
     while True:
         try:
-            return trainer.train(own, kind(own, population), parts, show_progress)
+            return trainer.train(own, Member(own, population, takes_turns), parts, show_progress)
         except DivergenceError as error:
             if error.signal_number is not None:
                 return error.signal_number
@@ -294,19 +292,18 @@ def train_member(
 def take_turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
     """Trains all members in this process, one after the other; other processes may do so, too.
 
-    If there are more members than places, the one that is furthest behind has the next turn. A
-    `Turn` is a run that publishes and ends when a comparison is due. The member's next turn begins
-    with that comparison, by which time the others have played as far.
+    If there are more members than places, the one that is furthest behind has the next turn, which
+    ends when a comparison is due. The member's next turn begins with that comparison, by which time
+    the others have played as far.
 
     Yields what `train_member` returns. It waits while others train all members that are left.
     """
-    kind = Turn if config.population_size > config.pbt_places else Member
-    parts = ReusedParts()
+    takes_turns, parts = config.population_size > config.pbt_places, ReusedParts()
     while unfinished := _unfinished(config):
         for number in unfinished:
             own = dataclasses.replace(config, pbt_member=number, pbt_places=1)
             try:
-                signal_number = train_member(own, start, parts, kind)
+                signal_number = train_member(own, start, parts, takes_turns)
             except InUseError:
                 continue
             gc.collect()  # Python would keep cycles that hold variables for long.

@@ -13,7 +13,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.population import member, rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
-from scalable_agent_popart.population.member import Member, Turn
+from scalable_agent_popart.population.member import Member
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from tests.fakes import small_learner
 
@@ -40,8 +40,7 @@ class _Run:
         self.directory.path.mkdir(parents=True, exist_ok=True)
         spec = factory.make_rollout_spec(self.config)
         self.learner = factory.make_learner(self.config, spec)
-        kind = Turn if takes_turns else Member
-        self.member = kind(self.config, population)
+        self.member = Member(self.config, population, takes_turns)
         own = self.member.attach(self.learner)
         self.checkpoints = Checkpoints(self.directory.checkpoints, learner=self.learner, **own)
         self.checkpoints.restore()
