@@ -21,17 +21,16 @@ class ActorProcesses:
     """Processes that act for a learner, each started again when it dies."""
 
     def __init__(self, config: Config, address: str):
-        """Starts none yet."""
         per_job = cores.num_cores() // max(1, config.actor_jobs)
         threads = config.actor_threads or max(1, min(per_job, config.num_actors // 8))
-        shared = replace(config, job_name="actor", actor_jobs=0, actor_threads=threads)
-        self._configs = [
-            replace(shared, learner_address=address, task=task) for task in range(config.actor_jobs)
-        ]
+        self._num_jobs = config.actor_jobs
+        config = replace(config, job_name="actor", actor_jobs=0, actor_threads=threads)
+        self._config = replace(config, learner_address=address)
         self._jobs: list[Program] = []
 
     def start(self) -> None:
-        for own in self._configs:
+        for task in range(self._num_jobs):
+            own = replace(self._config, task=task)
             self._jobs.append(Program(_play, own, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1"))
 
     def attend(self) -> None:

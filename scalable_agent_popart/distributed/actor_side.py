@@ -51,8 +51,8 @@ def run_actor_job(config: Config) -> int | None:
     link = LearnerLink(locate, settings, name)
     weights = RemoteWeights(link, agent.trainable_variables)
 
-    def is_over(seconds: float) -> bool:
-        """Waits for the end of the run, and returns whether it has come."""
+    def ends(seconds: float) -> bool:
+        """Waits for the end of the run or a signal, and returns whether one has come."""
         address, hours = config.learner_address, config.learner_timeout_hours
         if address and link.lost_seconds > 3600 * hours:
             told = f"it reached no learner at {address} for {hours:g} hours"
@@ -60,11 +60,11 @@ def run_actor_job(config: Config) -> int | None:
                 "%s ends, as if the run were over: %s (--learner_timeout_hours)", name, told
             )
             over.set()
-        return over.wait(seconds)
+        return over.wait(seconds) or stop.signal_number is not None
 
     with StopOnSignal() as stop, contextlib.closing(link):
         while weights.latest().version < 0:
-            if is_over(_WAIT_SECONDS) or stop.signal_number is not None:
+            if ends(_WAIT_SECONDS):
                 return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
         sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
@@ -73,7 +73,7 @@ def run_actor_job(config: Config) -> int | None:
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         actors.start()
         try:
-            while not is_over(_POLL_SECONDS) and stop.signal_number is None:
+            while not ends(_POLL_SECONDS):
                 pass
         finally:
             actors.close()
@@ -88,7 +88,6 @@ class RemoteWeights:
     """The learner's newest weights, fetched once for all threads of an actor job."""
 
     def __init__(self, link: LearnerLink, variables: Sequence[tf.Variable]):
-        """Connects nowhere yet; weights have the variables' shapes and types."""
         self._newest = Weights(-1, [])
         self._link = link
         self._variables = variables
@@ -113,7 +112,6 @@ class RemoteQueue:
     """The learner's queue as one actor thread sees it: a `RolloutSink`."""
 
     def __init__(self, link: LearnerLink, over: threading.Event, max_per_call: int):
-        """Connects nowhere yet. The job ends when `over` is set."""
         self._link = link
         self._over = over
         self._max_per_call = max_per_call
@@ -143,13 +141,10 @@ class RemoteQueue:
         """
         while not self.closed:
             status = self._link.put(rollouts)
-            if status is None:
-                self._flows = False
-                return
-            if status.finished:
+            if status is not None and status.finished:
                 self.close()
-            self._flows = status.taken == len(rollouts.task_id)
-            if self._flows:
+            self._flows = status is not None and status.taken == len(rollouts.task_id)
+            if status is None or self._flows:
                 return
             rollouts = tf.nest.map_structure(lambda leaf, n=status.taken: leaf[n:], rollouts)
             while not self.closed and self._ask(_WAIT_SECONDS) == 0:

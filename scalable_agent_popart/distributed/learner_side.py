@@ -8,8 +8,6 @@ import contextlib
 import time
 from typing import Self
 
-from scalable_agent_popart.acting.policy import WeightStore
-from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
@@ -43,7 +41,6 @@ class RemoteParts(Parts):
         keys.load(folder, keys.LEARNER)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Opens the learner's port; raises UserError if it is taken."""
         return RemoteActors(config, spec, learner)
 
 
@@ -52,21 +49,17 @@ class RemoteActors(Actors):
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         """Opens the port; raises UserError if it is taken."""
-        self._config = config
-        self._learner = learner
+        super().__init__(config, spec, learner)
         self._directory = RunDirectory(config.logdir)
-        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
-        queue = RolloutQueue(spec, config.batch_size)
         self._port = LearnerPort(
             config.learner_address or _ANY_LOOPBACK_PORT,
             spec,
             len(config.suite.tasks),
-            queue,
+            self.rollout_queue,
             handshake(config, learner.agent, spec),
             keys.load(keys.directory_of(config), keys.LEARNER),
         )
         self._jobs = ActorProcesses(config, self._port.address)
-        super().__init__(queue, config.batch_size)
 
     def __enter__(self) -> Self:
         self._port.publish(self._store.latest())
@@ -98,5 +91,5 @@ class RemoteActors(Actors):
         return "waiting for rollouts of actor jobs"
 
     def publish(self, version: int) -> None:
-        self._store.publish(version)
+        super().publish(version)
         self._port.publish(self._store.latest())

@@ -5,7 +5,10 @@ import contextlib
 from typing import Self
 
 from scalable_agent_popart.acting.batch_feed import BatchFeed
+from scalable_agent_popart.acting.policy import WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.config import Config
+from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system.threads import Threads
 
@@ -16,9 +19,12 @@ class Actors(contextlib.AbstractContextManager):
     Entering starts its threads. Leaving ends them, and raises what one of them has raised.
     """
 
-    def __init__(self, queue: RolloutQueue, batch_size: int, *threads: Threads):
-        self.feed = BatchFeed(queue, batch_size)
-        self._threads = (*threads, self.feed)
+    def __init__(self, config: Config, spec: Rollout, learner: Learner):
+        self._config, self._learner = config, learner
+        self._store = WeightStore(learner.agent.trainable_variables, int(learner.num_updates))
+        self.rollout_queue = RolloutQueue(spec, config.batch_size)
+        self.feed = BatchFeed(self.rollout_queue, config.batch_size)
+        self._threads: list[Threads] = [self.feed]
 
     def __enter__(self) -> Self:
         for each in self._threads:
@@ -45,9 +51,9 @@ class Actors(contextlib.AbstractContextManager):
     def describe_start(self) -> str:
         """Describes for the terminal how far the first batch is."""
 
-    @abc.abstractmethod
     def publish(self, version: int) -> None:
         """Makes the learner's present weights the newest."""
+        self._store.publish(version)
 
     def restarts(self) -> dict[str, int]:
         """Counts by task how often environments were lost and started again, if any were."""

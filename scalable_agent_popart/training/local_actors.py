@@ -8,8 +8,7 @@ import numpy as np
 from environments import EnvironmentPool
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.actor import RolloutSink, run_actor
-from scalable_agent_popart.acting.policy import Policy, WeightSource, WeightStore
-from scalable_agent_popart.acting.rollout_queue import RolloutQueue
+from scalable_agent_popart.acting.policy import Policy, WeightSource
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
@@ -28,15 +27,12 @@ class LocalActors(Actors):
         learner: Learner,
         policies: dict[int, Policy] | None = None,
     ):
-        self._config = config
-        version = int(learner.num_updates)
-        self._store = WeightStore(learner.agent.trainable_variables, version)
-        self.rollout_queue = RolloutQueue(spec, capacity=config.batch_size)
+        super().__init__(config, spec, learner)
         # The version keeps a resumed run from replaying its past.
-        seed = np.random.SeedSequence([config.seed, version])
+        seed = np.random.SeedSequence([config.seed, int(learner.num_updates)])
         ends = [(self._store, self.rollout_queue)] * factory.num_actor_threads(config)
         self.threads = ActorThreads(config, spec, ends, seed, policies)
-        super().__init__(self.rollout_queue, config.batch_size, self.threads)
+        self._threads.insert(0, self.threads)
 
     def describe_start(self) -> str:
         policies = list(self.threads.policies.values())  # Threads may be adding some.
@@ -45,9 +41,6 @@ class LocalActors(Actors):
             return f"{started} of {num_actors} environments ready"
         batch_size = self._config.batch_size
         return f"{batch_size - self.rollout_queue.free()} of {batch_size} rollouts"
-
-    def publish(self, version: int) -> None:
-        self._store.publish(version)
 
     def restarts(self) -> dict[str, int]:
         tasks = self._config.suite.tasks
