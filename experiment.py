@@ -33,7 +33,6 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory, find_runs, git_revision
-from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
@@ -175,11 +174,6 @@ def _list_levels(level_name: str) -> None:
             print(f"{suite.name}: {len(suite.tasks)} level{'s' * (len(suite.tasks) > 1)}")
 
 
-def _own_suite(given: Mapping[str, Any]) -> Suite | None:
-    """Returns the suite that this command names, if any; a record's own suite is not trusted."""
-    return suites.resolve(given["level_name"]) if given.get("level_name") else None
-
-
 def _make_config(given: Mapping[str, Any]) -> Config:
     waits = given.get("job_name") == "evaluator"  # Its learner may start later.
     if waits or given.get("mode") == "test":
@@ -190,8 +184,7 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         directory = RunDirectory(logdir)
         directory.refuse_population()
-        suite = _own_suite(given)
-        while (trained := directory.read_config(suite)) is None:
+        while (trained := directory.read_config()) is None:
             if not waits:
                 raise UserError(f"there is no run in {logdir} to test; train first")
             time.sleep(1.0)
@@ -201,7 +194,7 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         # An actor job may have no directory.
         if config.job_name == "learner" or "logdir" in given:
             kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
-            previous = kind(config.logdir).read_config(config.suite)
+            previous = kind(config.logdir).read_config()
             if previous is not None:
                 config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
@@ -219,8 +212,8 @@ def _report(given: Mapping[str, Any]) -> None:
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
-    runs = list(find_runs(asked.runs))
-    written = page.write_report(runs, asked.report_dir, _own_suite(given))
+    suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
+    written = page.write_report(list(find_runs(asked.runs)), asked.report_dir, suite)
     for line in written.left_out:
         print(f"note: {line}", file=sys.stderr)
     print("\n".join(written.outcome))

@@ -34,11 +34,10 @@ class Config(Settings):
         return cls.from_settings(given)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], own: Suite | None = None) -> "Config":
+    def from_record(cls, record: Mapping[str, Any]) -> "Config":
         """Returns the configuration of a `record`, perhaps of an older version.
 
-        Settings that it lacks have their defaults, or what these were then. `suites.record`
-        explains `own`, the suite of the command.
+        Settings that it lacks have their defaults, or what these were then.
         """
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version did not record what it chose.
@@ -47,7 +46,7 @@ class Config(Settings):
             kind, value = cls.__dataclass_fields__[name].type, flags[name]
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"--{name} is {value!r}")
-        return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record, own))
+        return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record))
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":

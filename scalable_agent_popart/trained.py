@@ -34,7 +34,7 @@ from environments import (
     StepOutputInfo,
     image_of,
 )
-from scalable_agent_popart import factory, suites
+from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UnsavedError, UserError
@@ -82,7 +82,7 @@ class TrainedAgent:
         """
         directory = RunDirectory(logdir)
         directory.refuse_population()
-        config = directory.read_config(suites.resolve(level_name) if level_name else None)
+        config = directory.read_config()
         if config is None:
             raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
         hardware.share_gpus()

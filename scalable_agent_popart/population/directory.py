@@ -36,7 +36,6 @@ from scalable_agent_popart.runs.directory import (
     flock,
     write_atomically,
 )
-from scalable_agent_popart.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -147,17 +146,17 @@ class PopulationDirectory:
     def member(self, number: int) -> MemberDirectory:
         return MemberDirectory(str(self.path / f"member-{number:02d}"))
 
-    def read_config(self, suite: Suite | None = None) -> Config | None:
+    def read_config(self) -> Config | None:
         """Reads the flags that the population was begun with, as `RunDirectory.read_record`."""
         with explained(self._settings, f"give {ANOTHER_LOGDIR}"):
-            return Config.from_record(json.loads(self._settings.read_text()), suite)
+            return Config.from_record(json.loads(self._settings.read_text()))
         return None
 
     def check(self, config: Config) -> Config | None:
         """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give {ANOTHER_LOGDIR}")
-        begun = self.read_config(config.suite)
+        begun = self.read_config()
         if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
             raise UserError(
                 f"{self.path} holds another population: {'; '.join(differences)}; "

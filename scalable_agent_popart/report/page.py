@@ -57,7 +57,7 @@ def write_report(
     runs, skipped = [], []
     for path in {Path(path).resolve(): path for path in paths}.values():
         try:
-            runs.append(read_run(path, suite))
+            runs.append(read_run(path))
             skipped += runs[-1].problems
         except UserError as error:
             skipped.append(f"{path} skipped: {error}")

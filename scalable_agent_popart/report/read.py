@@ -25,7 +25,6 @@ from scalable_agent_popart.runs.json_lines import (
     to_episode,
     to_number,
 )
-from scalable_agent_popart.suites import Suite
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -131,21 +130,20 @@ class Run:
         return max(reached, default=0)
 
 
-def read_run(path: str, suite: Suite | None = None) -> Run:
+def read_run(path: str) -> Run:
     """Reads the directory of a run, of a population or of one of its members.
 
     A population is one run: the ancestry of its best member's weights; a member that of its own.
-    The suite that the command names is for records of older versions; see `suites.record`.
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
     problems: list[str] = []
-    population = _read_population(path, suite, problems)
+    population = _read_population(path, problems)
     directory = RunDirectory(path)
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
         directory = population.directory.member(population.shown.number)
         segments = population.segments
-    record = directory.read_record(suite)
+    record = directory.read_record()
     if record is None:
         raise UserError("it holds no config.json, so no run")
     config = record.config
@@ -204,7 +202,7 @@ def _of_known_weights(
     return tuple(test for test in tests if test.frames not in doubtful)
 
 
-def _read_population(path: str, suite: Suite | None, problems: list[str]) -> Population | None:
+def _read_population(path: str, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or names a member of; a UserError if none began."""
     named, number = Path(path), None
     if (named / POPULATION_FILE).exists():
@@ -217,7 +215,7 @@ def _read_population(path: str, suite: Suite | None, problems: list[str]) -> Pop
                 break
         else:
             return None
-    shared = (directory if number is None else directory.member(number)).read_config(suite)
+    shared = (directory if number is None else directory.member(number)).read_config()
     if shared is None or not shared.population_size:
         if number is not None:
             return None  # A run that lies there, if it is one.
@@ -245,7 +243,7 @@ def _read_member(
     """Reads a member of a population with these flags; None if it has not begun."""
     directory = population.member(number)
     try:
-        config = directory.read_config(shared.suite)
+        config = directory.read_config()
     except UserError as error:
         problems.append(f"{directory.path} skipped: {error}")
         return None

@@ -23,7 +23,6 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.json_lines import DAMAGE
-from scalable_agent_popart.suites import Suite
 
 POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
@@ -65,13 +64,13 @@ class RunDirectory:
         self._config_path = self.path / "config.json"
         self._lock = contextlib.ExitStack()
 
-    def read_config(self, suite: Suite | None = None) -> Config | None:
+    def read_config(self) -> Config | None:
         """Returns the configuration of the run's last start, as `read_record`."""
-        record = self.read_record(suite)
+        record = self.read_record()
         return record.config if record else None
 
-    def read_record(self, suite: Suite | None = None) -> Record | None:
-        """Reads `config.json` if there is one; raises UserError; `suite` is for `suites.record`."""
+    def read_record(self) -> Record | None:
+        """Reads `config.json` if there is one; raises UserError."""
         with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
             if self._config_path.exists() and not self._config_path.is_file():
                 raise ValueError("it is no file")  # Reading a pipe would not end.
@@ -80,7 +79,7 @@ class RunDirectory:
             for entry in record.get("history", ()):
                 changed = {name: (then, now) for name, (then, now) in entry["changed"].items()}
                 history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
-            config = Config.from_record(record, suite)
+            config = Config.from_record(record)
             device, revision = describe_device(record.get("device")), record.get("git_revision")
             return Record(config, tuple(history), device, revision)
         return None
@@ -88,7 +87,7 @@ class RunDirectory:
     def check(self, config: Config) -> None:
         """Raises UserError if `config` cannot train in this directory; writes nothing."""
         self.refuse_population()
-        previous = self.read_config(config.suite)
+        previous = self.read_config()
         if previous is not None:
             if differences := config.differences(previous):
                 same = "flags" if differences[0].startswith("--") else "tasks in the same order"
@@ -144,7 +143,7 @@ class RunDirectory:
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
         """Writes `config.json`, and in it changes of flags that shape learning from `frames` on."""
-        before, revision = self.read_record(config.suite), git_revision()
+        before, revision = self.read_record(), git_revision()
         history: list[Change] = []
         if before is not None:
             then = before.config

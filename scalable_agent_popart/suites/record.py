@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import OneOf
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
@@ -37,20 +36,13 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
     }
 
 
-def recorded(record: Mapping[str, Any], own: Suite | None = None) -> Suite:
+def recorded(record: Mapping[str, Any]) -> Suite:
     """Returns the suite of a run's record, with the record's tasks in play, in its order.
 
-    Records of older versions do not describe a suite from outside of the package. Then `own`, which
-    the command itself names, is taken, or UserError raised if that is another suite or None. May
-    raise any of `runs.json_lines.DAMAGE`.
+    May raise any of `runs.json_lines.DAMAGE`.
     """
-    level_name, described = record["flags"]["level_name"], record.get("suite")
-    if described is None:
-        suite = _undescribed(level_name, own)
-        tasks = record.get("tasks", suite.tasks)
-        return suite.select(tasks) if set(tasks) == set(suite.tasks) else suite
     known = {suite.name: suite for suite in suites.ALL}
-    suite = known.get(described["name"]) or _described(described)
+    suite = known.get(record["suite"]["name"]) or _described(record["suite"])
     suite = suite.select(record["tasks"])
     if problem := suites.fault_of_names(suite):
         raise ValueError(f"its suite {problem}")
@@ -77,23 +69,6 @@ def _described(described: Mapping[str, Any]) -> Suite:
     if problem := suites.fault_of_contents(suite):
         raise ValueError(f"its suite {problem}")
     return suite
-
-
-def _undescribed(level_name: str, own: Suite | None) -> Suite:
-    """Returns the suite of a record of an older version, see `recorded`."""
-    module, _, listed = level_name.rpartition(":")
-    names = listed.split(",")
-    # Only DeepMind Lab's engine would know whether another name is one of its levels.
-    known = () if module else suites.ALL
-    for suite in (*known, own) if own is not None and own.module == module else known:
-        if names == [suite.name]:
-            return suite.select(suite.reference_scores)
-        if set(names) <= {*suite.reference_scores, *suite.more_tasks, *suite.tasks}:
-            return suite.select(names)
-    raise UserError(
-        "it was made by an older version, which recorded nothing of its suite; give "
-        f"--level_name={level_name}, if you trust what that is"
-    )
 
 
 def _refuse_to_play(*_: Any) -> Any:

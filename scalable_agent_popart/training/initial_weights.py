@@ -25,7 +25,7 @@ def check(config: Config) -> Config:
     directory = RunDirectory(config.init_from)
     try:
         directory.refuse_population()
-        other = directory.read_config(config.suite)
+        other = directory.read_config()
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
     if other is None or checkpoints.saved_frames(directory.checkpoints) is None:

@@ -266,16 +266,6 @@ def test_a_record_is_read_without_the_module_that_it_names(
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
     with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
         read.for_test({})
-    # Older records do not describe their suite, so the command has to name it.
-    del made["suite"]
-    for own in (None, dataclasses.replace(config.suite, module="other")):
-        with pytest.raises(UserError, match=f"give --level_name={module}:right, if you trust"):
-            Config.from_record(made, own)
-    assert Config.from_record(made, config.suite) == config
-    # DeepMind Lab would have to load this level to know it, so a record alone must not name it.
-    made["flags"]["level_name"] = "/some/level"
-    with pytest.raises(UserError, match="if you trust what that is"):
-        Config.from_record(made)
 
 
 def _described() -> dict[str, Any]:
