@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import re
 import signal
 import sys
 import time
@@ -42,12 +43,7 @@ GROUPS = {
     **{"learning_rate": "Optimiser", "precision": "Arithmetic", "population_size": "Population"},
     **{"checkpoint_seconds": "Records", "test_num_episodes": "Test", "runs": "Report"},
 }
-_HELP = (
-    "-h",
-    "-?",
-    *(f"{dash}help{kind}" for dash in ("-", "--") for kind in ("", "full", "short")),
-)
-_VERSION = ("-version", "--version")
+_HELP, _VERSION = re.compile(r"-h|-\?|--?help(full|short)?"), re.compile("--?version")
 _LIST_LEVELS = "Lists the levels of the suite in --level_name, or without it the suites, and ends."
 # `--help` names these after the settings.
 _OTHER_FLAGS = {
@@ -57,15 +53,17 @@ _OTHER_FLAGS = {
     "--flagfile=FILE": "Reads flags from a file, one per line; later flags win over earlier ones.",
     "--verbosity=N": "Logs on the terminal: -1 warnings, 0 information, 1 details. Default: -1.",
 }
-# How `--help` shows values of these types.
-_FORMS: dict[Any, str] = {str: "=TEXT", bool: "", tuple: "=LIST", int: "=N", float: "=X"}
+# What defines a flag of a type, and how `--help` shows its value.
+_KINDS: dict[Any, tuple[Callable[..., Any], str]] = {
+    str: (flags.DEFINE_string, "=TEXT"),
+    bool: (flags.DEFINE_boolean, ""),
+    tuple: (flags.DEFINE_list, "=LIST"),
+    int: (flags.DEFINE_integer, "=N"),
+    float: (flags.DEFINE_float, "=X"),
+}
 
 
 def _define_flags() -> None:
-    define: dict[Any, Callable[..., Any]] = {
-        **{str: flags.DEFINE_string, bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list},
-        **{int: flags.DEFINE_integer, float: flags.DEFINE_float},
-    }
     for field in settings.FIELDS:
         declared, default = field.metadata["setting"], field.default
         text = declared.help
@@ -75,7 +73,7 @@ def _define_flags() -> None:
         if declared.choices:
             flags.DEFINE_enum(field.name, default, declared.choices, text)
         else:
-            define[field.type](field.name, default, text)
+            _KINDS[field.type][0](field.name, default, text)
     flags.DEFINE_boolean("list_levels", False, _LIST_LEVELS)
 
 
@@ -117,24 +115,21 @@ def main(argv: list[str]) -> None:
 
 def given_flags() -> dict[str, Any]:
     """Returns the values of the flags that were set, by name."""
-    return {
-        name: flags.FLAGS[name].value
-        for name in (*settings.SETTINGS, *settings.REPORT_SETTINGS)
-        if not flags.FLAGS[name].using_default_value
-    }
+    own = {field.name: flags.FLAGS[field.name] for field in settings.FIELDS}
+    return {name: flag.value for name, flag in own.items() if not flag.using_default_value}
 
 
 def describe(field: dataclasses.Field) -> str:
     """Returns what a setting means, its possible values, and what it needs or keeps."""
     declared: settings.Setting = field.metadata["setting"]
-    text = [declared.help]
+    part, text = declared.part, [declared.help]
     if declared.range:
         text.append(f"{declared.range[0].upper()}{declared.range[1:]}.".replace(" and finite", ""))
-    if declared.part not in settings.PARTS and len(declared.part.modes) < 3:
-        text.append(f"For --mode={'|'.join(declared.part.modes)}.")
-    if declared.needs:
-        text.append(f"For --{declared.needs}.")
-    if declared.part.name == settings.CHECKPOINT.name:
+    if len({"train", "pbt"}.intersection(part.modes)) == 1:  # Most are for both or for neither.
+        text.append(f"For --mode={'|'.join(part.modes)}.")
+    if part.needs:
+        text.append(f"For --{part.needs}.")
+    if part.name == settings.CHECKPOINT.name:
         text.append("A run keeps its value.")
     return " ".join(text)
 
@@ -154,7 +149,7 @@ def _help() -> str:
             group = parser.add_argument_group(GROUPS[field.name])
         default = config_lib.describe_default(field)
         text = describe(field) + (f" Default: {default}." if default else "")
-        add(f"--{field.name}{_FORMS[field.type]}", text)
+        add(f"--{field.name}{_KINDS[field.type][1]}", text)
     group = parser.add_argument_group("Others")
     for flag, text in _OTHER_FLAGS.items():
         add(flag, text)
@@ -205,19 +200,17 @@ def _make_config(given: Mapping[str, Any]) -> Config:
 
 def _report(given: Mapping[str, Any]) -> None:
     """Writes a report on other runs, without TensorFlow."""
-    own = {name: value for name, value in given.items() if name in settings.REPORT_SETTINGS}
-    asked = settings.ReportSettings(**own)
     for name in ("runs", "report_dir"):
-        if not getattr(asked, name):
+        if not given.get(name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
     suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
-    written = page.write_report(list(find_runs(asked.runs)), asked.report_dir, suite)
+    written = page.write_report(list(find_runs(given["runs"])), given["report_dir"], suite)
     for line in written.left_out:
         print(f"note: {line}", file=sys.stderr)
     print("\n".join(written.outcome))
-    print(f"report written: {asked.report_dir}/report.html")
+    print(f"report written: {given['report_dir']}/report.html")
 
 
 def _train(config: Config, given: Mapping[str, Any]) -> int | None:
@@ -308,9 +301,9 @@ _JOBS: dict[tuple[str, str], Callable[[Config, Mapping[str, Any]], int | None]] 
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
-    words = set(itertools.takewhile(lambda word: word != "--", argv[1:]))
-    for names, make in ((_HELP, _help), (_VERSION, _version)):
-        if not words.isdisjoint(names):
+    words = list(itertools.takewhile(lambda word: word != "--", argv[1:]))
+    for pattern, make in ((_HELP, _help), (_VERSION, _version)):
+        if any(map(pattern.fullmatch, words)):
             print(make())
             sys.exit()
     try:

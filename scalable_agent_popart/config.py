@@ -133,7 +133,7 @@ class Config(Settings):
             if declared.part.name in (settings.EXPERIMENT.name, settings.CHECKPOINT.name)
             and name not in self.tuned
             if declared.part.modes != ("pbt",) or self.population_size
-            if not declared.needs or getattr(self, declared.needs)
+            if not declared.part.needs or getattr(self, declared.part.needs)
         }
         # What matters is not where the images are, but whether levels that show some have them.
         return {**flags, "dataset_path": not self.remarks()}
@@ -278,13 +278,13 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
             "--multi_head means nothing with --use_popart, which has one value head per level; "
             "leave it out"
         )
+    parts = {each.name: each.metadata["setting"].part for each in settings.FIELDS}
     for name in given:
-        declared = (SETTINGS | settings.REPORT_SETTINGS)[name]
-        if not set(modes) & set(declared.part.modes):
-            meant = "|".join(declared.part.modes)
+        if not set(modes) & set(parts[name].modes):
+            meant = "|".join(parts[name].modes)
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
-        if is_known and declared.needs and not own.get(declared.needs):
-            raise UserError(f"--{name} means nothing without --{declared.needs}; leave it out")
+        if is_known and (needed := parts[name].needs) and not own.get(needed):
+            raise UserError(f"--{name} means nothing without --{needed}; leave it out")
 
 
 def describe_default(each: Field) -> str:

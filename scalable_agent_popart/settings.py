@@ -31,11 +31,7 @@ class Setting:
     help: str
     part: "Part"
     allowed: Bounds | tuple[str, ...] | None = None  # Numbers or choices; None is for any value.
-    needs: str = ""  # Without this setting it means nothing.
     shared: bool = False  # An actor job must have the learner's value; shapes follow from it.
-    # Runs had this value before the setting or its present default existed. A run that is resumed
-    # keeps the value of its record unless the command names another.
-    older: Any = None
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -49,19 +45,24 @@ class Setting:
 
 
 class Part(NamedTuple):
-    """A part of the program that settings belong to, and the modes in which they mean something."""
+    """A part of the program that settings belong to, and when they mean something."""
 
     name: str
     modes: tuple[str, ...]
+    needs: str = ""  # Without this setting they mean nothing.
 
     def during(self, *modes: str) -> "Part":
         """Returns this part for a setting that means something in other modes."""
         return self._replace(modes=modes)
 
+    def within(self, needs: str) -> "Part":
+        """Returns this part for settings that mean nothing without another setting."""
+        return self._replace(needs=needs)
+
     def setting(self, default: Any, text: str, allowed: Any = None, **declared: Any) -> Any:
         """Declares a field with a default, which is `...` if it depends on the suite."""
-        made = Setting(text, self, allowed, **declared)
-        return field(default=MISSING if default is ... else default, metadata={"setting": made})
+        made = {"setting": Setting(text, self, allowed, **declared)}
+        return field(default=MISSING if default is ... else default, metadata=made)
 
 
 POSITIVE, SHARE = Bounds(above=0), Bounds(0, 1)
@@ -74,7 +75,15 @@ PROCESS = Part("process", ("train", "pbt"))
 JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
-PARTS = (EXPERIMENT, CHECKPOINT, RUN, PROCESS, JOB, TEST, REPORT)
+POPART, PIXEL_CONTROL = EXPERIMENT.within("use_popart"), EXPERIMENT.within("pixel_control")
+# Runs had these values before the settings or their present defaults existed. A run that is resumed
+# keeps the value of its record unless the command names another.
+OLDER = {
+    "padding": "same",
+    "popart_step_size": 3e-4,
+    "popart_start": "fixed",
+    "precision": "float32",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +171,14 @@ class Settings:
         "", "Images for two psychlab levels of DmLab-30; dummy, the default there, for squares."
     )
     level_cache_dir: str = PROCESS.during(*RUNS).setting("", "Where to keep compiled DmLab levels.")
-    level_cache_gib: float = PROCESS.during(*RUNS).setting(
-        10.0,
-        "Most GiB of compiled levels to keep; those not used for longest are removed first.",
-        POSITIVE,
-        needs="level_cache_dir",
+    level_cache_gib: float = (
+        PROCESS.during(*RUNS)
+        .within("level_cache_dir")
+        .setting(
+            10.0,
+            "Most GiB of compiled levels to keep; those not used for longest are removed first.",
+            POSITIVE,
+        )
     )
     network: str = CHECKPOINT.setting(
         ..., "Network of IMPALA's paper.", ("deep", "shallow"), shared=True
@@ -177,45 +189,32 @@ class Settings:
         "the default for images of fewer than 20 pixels per side. The deep network has only same.",
         ("valid", "same"),
         shared=True,
-        older="same",
     )
     use_lstm: bool = CHECKPOINT.setting(..., "Adds an LSTM after the torso.", shared=True)
     multi_head: bool = CHECKPOINT.setting(False, "One value head per level (MultiHead-IMPALA).")
     use_popart: bool = CHECKPOINT.setting(
         False, "One value head per level, normalised (PopArt-IMPALA)."
     )
-    popart_step_size: float = EXPERIMENT.setting(
-        3e-4,
-        "Weight of a rollout in PopArt's statistics.",
-        Bounds(above=0, high=1),
-        needs="use_popart",
-        older=3e-4,
+    popart_step_size: float = POPART.setting(
+        3e-4, "Weight of a rollout in PopArt's statistics.", Bounds(above=0, high=1)
     )
-    popart_start: str = CHECKPOINT.setting(
+    popart_start: str = CHECKPOINT.within("use_popart").setting(
         "average",
         "PopArt's statistics begin as the plain average of a task's rollouts, until each of these "
         "weighs less than the step size. If fixed, they begin at a shift of 0 and a scale of 1.",
         ("average", "fixed"),
-        needs="use_popart",
-        older="fixed",
     )
-    popart_scale_lower_bound: float = EXPERIMENT.setting(
-        1e-4, "Smallest scale (sigma).", POSITIVE, needs="use_popart"
-    )
-    popart_scale_upper_bound: float = EXPERIMENT.setting(
-        1e6, "Largest scale (sigma).", POSITIVE, needs="use_popart"
-    )
-    popart_second_moment_of: str = EXPERIMENT.setting(
+    popart_scale_lower_bound: float = POPART.setting(1e-4, "Smallest scale (sigma).", POSITIVE)
+    popart_scale_upper_bound: float = POPART.setting(1e6, "Largest scale (sigma).", POSITIVE)
+    popart_second_moment_of: str = POPART.setting(
         "squares",
         "The second moment averages the squares of a rollout's targets, or squares their mean.",
         ("squares", "mean"),
-        needs="use_popart",
     )
-    popart_order: str = EXPERIMENT.setting(
+    popart_order: str = POPART.setting(
         "gradient_first",
         "The gradient step or the update of the statistics comes first.",
         ("gradient_first", "statistics_first"),
-        needs="use_popart",
     )
     reward_clipping: str = CHECKPOINT.setting(
         ...,
@@ -228,11 +227,11 @@ class Settings:
     pixel_control: bool = CHECKPOINT.setting(
         False, "Adds the auxiliary task of pixel control (Pixel-IMPALA)."
     )
-    pixel_control_cost: float = EXPERIMENT.setting(
-        0.01, "Weight of pixel control's loss, a sum over cells.", Bounds(0), needs="pixel_control"
+    pixel_control_cost: float = PIXEL_CONTROL.setting(
+        0.01, "Weight of pixel control's loss, a sum over cells.", Bounds(0)
     )
-    pixel_control_discount: float = EXPERIMENT.setting(
-        0.9, "Discounting factor of pixel control.", SHARE, needs="pixel_control"
+    pixel_control_discount: float = PIXEL_CONTROL.setting(
+        0.9, "Discounting factor of pixel control.", SHARE
     )
     learning_rate: float = EXPERIMENT.setting(..., "Learning rate, at the start.", POSITIVE)
     learning_rate_schedule: str = EXPERIMENT.setting(
@@ -250,7 +249,6 @@ class Settings:
         "float32",
         "Type of the network's convolutional part; the rest is float32.",
         ("float32", "bfloat16"),
-        older="float32",
     )
     gpus: int = PROCESS.setting(
         -1,
@@ -308,11 +306,6 @@ class ReportSettings:
     report_dir: str = REPORT.setting("", "Where to write the report.")
 
 
-# All settings, in the order of their declaration, and those of each record by name.
-FIELDS = tuple(f for record in (Settings, ReportSettings) for f in fields(record) if f.metadata)
-SETTINGS, REPORT_SETTINGS = (
-    {each.name: each.metadata["setting"] for each in fields(record) if each.metadata}
-    for record in (Settings, ReportSettings)
-)
-# What runs had before these settings or their present defaults existed.
-OLDER = {name: each.older for name, each in SETTINGS.items() if each.older is not None}
+# All settings, in the order of their declaration, and those of a run by name.
+FIELDS = (*fields(Settings), *fields(ReportSettings))
+SETTINGS: dict[str, Setting] = {each.name: each.metadata["setting"] for each in fields(Settings)}

@@ -62,7 +62,9 @@ def test_agents_of_an_experiment_differ_in_nothing_else() -> None:
     """No hyperparameter is tuned for one agent only, but where all had the same search."""
     experiments: dict[str, list[Config]] = {}
     alike = {
-        name: getattr(Config, name) for name, each in SETTINGS.items() if each.needs == "use_popart"
+        name: getattr(Config, name)
+        for name, each in SETTINGS.items()
+        if each.part.needs == "use_popart"
     }
     alike |= {"multi_head": False, "use_popart": False}
     for name in _FILES:

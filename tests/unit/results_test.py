@@ -33,8 +33,8 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
         # How often records are made changes nothing else; nor do settings that mean nothing without
         # another. Threads follow the machine.
         free = dict.fromkeys(("log_seconds", "actor_threads"))
-        unused = (name for name, each in SETTINGS.items() if each.needs and not config[each.needs])
-        free |= dict.fromkeys(unused)
+        needs = {name: each.part.needs for name, each in SETTINGS.items()}
+        free |= dict.fromkeys(n for n, needed in needs.items() if needed and not config[needed])
         assert {**config, **made, **free} == {**config, **free}, record["run"]
 
 
