@@ -9,15 +9,13 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 # Reading a file of unexpected content raises one of these.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 _MAX_COUNT = 1e15  # No count of frames comes near.
-_WHOLE = 2**24  # Bytes up to which a log is read as a whole to choose lines of it.
-_BLOCK = 2**16  # Bytes that are searched at once for the end of a line.
 
 _Row = TypeVar("_Row")
 
@@ -77,60 +75,26 @@ def read_lines(
     """
     num_lines = num_damaged = 0
     with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        end = end_of_lines(file, size)
-        if end < size:
-            told = "its last line is cut off (or still being written) and left out"
-            problems.append(f"{path}: {told}")
-        begin = max(0, size - tail) if tail else 0
-        for line in _spread(file, end, at_most) if at_most else _lines(file, begin, end):
-            num_lines += 1
-            try:
-                row = convert(json.loads(line.decode(errors="surrogateescape")))
-            except DAMAGE:
-                num_damaged += 1
-            else:
-                yield row
+        chosen = None
+        if at_most:
+            whole = sum(line.endswith(b"\n") for line in file)
+            chosen = {*np.linspace(0, whole - 1, min(at_most, whole)).astype(int).tolist()}
+        begin = max(0, file.seek(0, os.SEEK_END) - tail) if tail else 0
+        file.seek(max(0, begin - 1))
+        if begin:
+            file.readline()
+        for i, line in enumerate(file):
+            if not line.endswith(b"\n"):
+                told = "its last line is cut off (or still being written) and left out"
+                problems.append(f"{path}: {told}")
+            elif chosen is None or i in chosen:
+                num_lines += 1
+                try:
+                    row = convert(json.loads(line.decode(errors="surrogateescape")))
+                except DAMAGE:
+                    num_damaged += 1
+                else:
+                    yield row
     if num_damaged:
         told = f"{num_damaged:,} of {num_lines:,} lines read skipped, not of this run's log"
         problems.append(f"{path}: {told}")
-
-
-def end_of_lines(file: BinaryIO, limit: int) -> int:
-    """Returns where the last whole line in a file's first `limit` bytes ends; reads from there."""
-    end = min(limit, file.seek(0, os.SEEK_END))
-    while end > 0:
-        begin = max(0, end - _BLOCK)
-        file.seek(begin)
-        newline = file.read(end - begin).rfind(b"\n")
-        if newline >= 0:
-            return begin + newline + 1
-        end = begin
-    return 0
-
-
-def _lines(file: BinaryIO, begin: int, end: int) -> Iterator[bytes]:
-    """Yields the lines that begin from one position on and before another."""
-    file.seek(max(0, begin - 1))
-    if begin:
-        file.readline()
-    position = file.tell()
-    while position < end and (line := file.readline()):
-        position += len(line)
-        yield line
-
-
-def _spread(file: BinaryIO, end: int, at_most: int) -> Iterator[bytes]:
-    """Yields so many lines up to `end`, or all, at equal distances (in bytes if it is large)."""
-    if end <= _WHOLE:
-        lines = list(_lines(file, 0, end))
-        few = min(at_most, len(lines))
-        yield from (lines[i] for i in np.linspace(0, len(lines) - 1, few).astype(int))
-        return
-    position = 0
-    for begin in np.linspace(0, end_of_lines(file, end - 1), at_most).astype(int):
-        line = next(_lines(file, int(begin), end), b"")  # The file may have been cut off meanwhile.
-        # Several positions may lie within one long line, which is read only once.
-        if line and file.tell() - len(line) >= position:
-            position = file.tell()
-            yield line

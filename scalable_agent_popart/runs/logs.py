@@ -8,6 +8,7 @@ so that their frames never go backwards.
 import contextlib
 import functools
 import itertools
+import mmap
 import os
 import sys
 import time
@@ -54,7 +55,10 @@ class JsonLines:
         """Cuts the file back to `length`, and to whole lines, and opens it to write more."""
         self.path.touch()
         with open(self.path, "rb+") as file:
-            file.truncate(json_lines.end_of_lines(file, int(self.length)))
+            if end := min(int(self.length), file.seek(0, os.SEEK_END)):
+                with mmap.mmap(file.fileno(), end) as content:
+                    end = content.rfind(b"\n") + 1
+            file.truncate(end)
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
 
     def write(self, record: Mapping[str, Any]) -> None:
