@@ -177,31 +177,28 @@ class StepCheck:
         """Takes nested `ArraySpec`s of one environment's observation."""
         self._specs = [(spec.shape, np.dtype(spec.dtype)) for spec in tree.flatten(observation)]
 
-    def check(self, reward: Any, observation: Any, *size: int) -> None:
-        """Raises InvalidStepError if a step of one environment, or of `size`, is not as declared.
+    def fault(self, reward: Any, observation: Any, *size: int) -> str:
+        """Returns what is not as declared in a step of one environment, or of `size`; or nothing.
 
         Rewards must be finite as float32. Nothing is converted: a float in [0, 1] would make a
         black image, and a NaN would spread to all tasks.
         """
         arrays = tree.flatten(observation)
-        if len(arrays) != len(self._specs):
-            raise InvalidStepError(
-                f"an observation is declared as {len(self._specs)} arrays, and has {len(arrays)}"
-            )
+        if (number := len(self._specs)) != len(arrays):
+            return f"an observation is declared as {number} arrays, and has {len(arrays)}"
         for array, (shape, dtype) in zip(arrays, self._specs, strict=True):
             if getattr(array, "dtype", None) != dtype or array.shape != size + shape:
-                found = np.asarray(array)
-                raise InvalidStepError(
-                    f"an observation is declared as {ArraySpec(size + shape, dtype)}, and is "
-                    f"{ArraySpec(found.shape, found.dtype)}"
-                )
+                declared, found = ArraySpec(size + shape, dtype), np.asarray(array)
+                is_now = ArraySpec(found.shape, found.dtype)
+                return f"an observation is declared as {declared}, and is {is_now}"
         rewards = np.asarray(reward)
         if rewards.dtype.kind not in "fiub" or rewards.shape != size:
-            raise InvalidStepError(f"a reward must be a number, and is {reward!r:.100}")
+            return f"a reward must be a number, and is {reward!r:.100}"
         # Some environments take no longer for a whole step than NumPy for a reduction.
         largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
         if not largest <= _MAX_REWARD:
-            raise InvalidStepError(f"a reward must be a finite float32, and is {reward!r:.100}")
+            return f"a reward must be a finite float32, and is {reward!r:.100}"
+        return ""
 
 
 class SerialEnvironments:
@@ -246,10 +243,8 @@ class SerialEnvironments:
 
     def _check_all(self, rewards: Sequence[float], observations: Sequence[Any]) -> None:
         for name, *step in zip(self._names, rewards, observations, strict=True):
-            try:
-                self._check.check(*step)
-            except InvalidStepError as error:
-                raise InvalidStepError(f"{name}: {error}") from error
+            if fault := self._check.fault(*step):
+                raise InvalidStepError(f"{name}: {fault}")
 
     def close(self) -> None:
         _close_all(self._members)
@@ -313,15 +308,14 @@ class CheckedPool:
         with without_exit(self._names):
             ready = self._pool.receive(seconds)
         reward, info, _, observation = ready.output
-        try:
-            self._check.check(reward, observation, len(ready.ids))
-            if not np.isfinite(info.episode_return).all():
-                raise InvalidStepError("an episode's return is not a finite number")
-        except InvalidStepError as error:
+        fault = self._check.fault(reward, observation, len(ready.ids))
+        if not fault and not np.isfinite(info.episode_return).all():
+            fault = "an episode's return is not a finite number"
+        if fault:
             own = [self._names[i] for i in ready.ids]
             if np.shape(reward) == ready.ids.shape:
                 own = [own[i] for i in np.flatnonzero(~(abs(reward) <= _MAX_REWARD))] or own
-            raise InvalidStepError(f"{_some(own)}: {error}") from error
+            raise InvalidStepError(f"{_some(own)}: {fault}")
         return ready
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:

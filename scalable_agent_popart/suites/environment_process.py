@@ -51,7 +51,8 @@ class Rows:
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
         """Fills a row; raises InvalidStepError if the step is not as declared."""
-        self._check.check(reward, observation)
+        if fault := self._check.fault(reward, observation):
+            raise InvalidStepError(fault)
         self.reward[row], self.done[row] = reward, done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):
             array[row] = value

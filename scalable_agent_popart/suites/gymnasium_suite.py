@@ -56,18 +56,19 @@ def check_environment(
         raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
     generator, num_actions = np.random.default_rng(seed), int(actions.n)
     step_check = environments.StepCheck(environments.ArraySpec(shape, np.uint8))
-    step = 0
+    step, fault = 0, ""
     try:
         played = GymnasiumEnvironment(make, seed)
-        step_check.check(0.0, played.reset())
-        for step in range(1, num_steps + 1):  # noqa: B007 - the messages name it.
+        fault = step_check.fault(0.0, played.reset())
+        while not fault and step < num_steps:
+            step += 1
             reward, _, image = played.step(int(generator.integers(num_actions)))
-            step_check.check(reward, image)
+            fault = step_check.fault(reward, image)
         played.close()
-    except environments.InvalidStepError as error:
-        raise UserError(f"at step {step} {error}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"the environment failed at step {step} {_why(error)}") from error
+    if fault:
+        raise UserError(f"at step {step} {fault}")
     height, width, channels = shape
     return (height, width, channels), num_actions
 

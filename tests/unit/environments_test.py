@@ -1,5 +1,6 @@
 """The environment contract: episode totals and environments stepped in lockstep."""
 
+import re
 import sys
 from typing import Any
 from unittest import mock
@@ -90,9 +91,8 @@ def test_counter_adds_without_float32s_rounding_and_keeps_no_infinity() -> None:
 def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, message: str) -> None:
     check = environments.StepCheck(ArraySpec((4, 4, 3), np.uint8))
     for good in (1, True, np.float32(-2), 3e38):
-        check.check(good, _IMAGE)
-    with pytest.raises(environments.InvalidStepError, match=message):
-        check.check(reward, image)
+        assert not check.fault(good, _IMAGE)
+    assert re.search(message, check.fault(reward, image))
     members = [mock.Mock(), mock.Mock()]
     names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
     serial = environments.SerialEnvironments(members, np.arange(2), names, spec)
