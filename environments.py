@@ -84,10 +84,7 @@ class EnvironmentPool(Protocol):
     # If true, actions must go to all at once. Only whole groups may be left out, from then on.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest while others play
-
-    @property
-    def restarts(self) -> np.ndarray:
-        """Counts how often each was lost and started again, int64 `[N]`."""
+    restarts: np.ndarray  # int64 [N], counts how often each was lost and started again
 
     def start(self) -> None:
         """Begins the first episodes."""
@@ -223,8 +220,7 @@ class SerialEnvironments:
 
     def reset(self) -> StepOutput:
         observations = [member.reset() for member in self._members]
-        self._check_all([0.0] * len(observations), observations)
-        return self._counter.start(_stack(observations))
+        return self._counter.start(self._stack([0.0] * len(observations), observations))
 
     def send(self, actions: np.ndarray) -> None:
         self._actions = actions
@@ -232,19 +228,21 @@ class SerialEnvironments:
     def receive(self) -> StepOutput:
         steps = map(self._step, range(len(self._members)), self._actions.tolist())
         rewards, dones, observations = zip(*steps, strict=True)
-        self._check_all(rewards, observations)
+        observation = self._stack(rewards, observations)
         reward, done = np.array(rewards, np.float64), np.array(dones, bool)
         info = self._counter.step(reward, done)
-        return StepOutput(reward.astype(np.float32), info, done, _stack(observations))
+        return StepOutput(reward.astype(np.float32), info, done, observation)
 
     def _step(self, i: int, action: int) -> tuple[float, bool, Any]:
         with without_exit([self._names[i]]):
             return self._members[i].step(action)
 
-    def _check_all(self, rewards: Sequence[float], observations: Sequence[Any]) -> None:
+    def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
+        """Stacks observations of steps that are as declared."""
         for name, *step in zip(self._names, rewards, observations, strict=True):
             if fault := self._check.fault(*step):
                 raise InvalidStepError(f"{name}: {fault}")
+        return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)
 
     def close(self) -> None:
         _close_all(self._members)
@@ -292,13 +290,9 @@ class CheckedPool:
     def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
         """Takes a pool, its environments' names and nested `ArraySpec`s of an observation."""
         self.task_ids, self.lockstep, self.groups = pool.task_ids, pool.lockstep, pool.groups
-        self._pool = pool
-        self._names = names
+        self.restarts = pool.restarts  # The same array, in which the pool counts.
+        self._pool, self._names = pool, names
         self._check = StepCheck(observation)
-
-    @property
-    def restarts(self) -> np.ndarray:
-        return self._pool.restarts
 
     def start(self) -> None:
         with without_exit(self._names):
@@ -356,7 +350,3 @@ def concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
     if len(outputs) == 1:
         return outputs[0]
     return tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)
-
-
-def _stack(observations: Sequence[Any]) -> Any:
-    return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)

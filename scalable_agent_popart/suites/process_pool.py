@@ -5,7 +5,6 @@ killed first. See `environment_process` for what passes between parent and child
 """
 
 import contextlib
-import functools
 import os
 import select
 import shutil
@@ -63,8 +62,8 @@ class ProcessPool:
         self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
-        restarts = functools.partial(Restarts, _MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS)
-        self._policies = [restarts() for _ in range(size)]
+        restarts = (_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS)
+        self._policies = [Restarts(*restarts) for _ in range(size)]
         self._steps = np.zeros(size, np.int64)  # The present processes' steps, from -1.
         self._due = np.full(size, np.inf)  # The times to start processes again.
         # `_answered` ones are not received yet; `_ended` ones did so without having the turn.
@@ -86,14 +85,12 @@ class ProcessPool:
         """Waits as in the protocol; once one is ready, a little longer for more than half."""
         end = time.monotonic() + seconds
         wait = 0.0  # Ended processes matter even if many others are ready.
-        any_ready = False
         while True:
             self._attend(wait)
             ids = np.flatnonzero(self._answered)
             now = time.monotonic()
             expected = self._answered | (self._has_turn & (now - self._turn_began < _SLOW_SECONDS))
-            if len(ids) and not any_ready:
-                any_ready = True
+            if len(ids):  # The first moment of this decides.
                 end = min(end, now + _GATHER_SECONDS)
             if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
                 break
