@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison, in_words
-from scalable_agent_popart.report.read import RECENT_EPISODES, Run
+from scalable_agent_popart.report.read import Run, recent_returns
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites import Suite
 
@@ -43,14 +43,6 @@ def impala_by_level(suite: str, column: str) -> dict[str, float]:
     return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
 
 
-def random_play(suite: str) -> dict[str, dict[str, float]]:
-    """Returns episodes, mean and standard error of random play by game; empty if not measured."""
-    file = f"{suite}_random.csv"
-    if not (_DATA / file).is_file():
-        return {}
-    return _published(file).set_index("game").to_dict("index")
-
-
 def _published(file: str) -> pd.DataFrame:
     with (_DATA / file).open() as text:
         return pd.read_csv(text, comment="#", float_precision="round_trip")
@@ -73,18 +65,19 @@ def columns(suite: Suite) -> list[Column]:
         tested = {task: suite.test_version(task) for task in suite.tasks}
         train = Column("train", "train levels", levels, trained_on=True)
         return [train, Column("test", "test levels", tested)]
-    if not suite.human_starts_scores:
-        return [Column("noop", "test", levels, trained_on=True)]
-    random = Column("noop", "random starts", levels, trained_on=True)
-    return [random, Column("human", "human starts", levels, starts="human")]
+    title = "random starts" if suite.human_starts_scores else "test"
+    noop = Column("noop", title, levels, trained_on=True)
+    human = Column("human", "human starts", levels, starts="human")
+    return [noop, human] if suite.human_starts_scores else [noop]
 
 
 class _Final(NamedTuple):
     """Raw returns by level of a run's policy, in a test or else at last in training."""
 
+    agent: Agent
     run: Run
     frames: int  # Environment frames it was trained for.
-    returns: dict[str, np.ndarray]
+    returns: dict[str, np.ndarray]  # In the order of the column's levels.
     tested: bool
 
 
@@ -101,47 +94,40 @@ class FinalScores:
         self._suite = suite = comparison.suite
         self._levels = list(column.levels.values())
         self._references = suite.references(column.starts)
-        # Levels outside of the benchmark have no reference scores.
-        self._scored = [column.levels[t] for t in suite.tasks if t in suite.reference_scores]
-        complete = len(self._scored) == len(suite.reference_scores)
+        complete = set(suite.tasks) >= suite.reference_scores.keys()
         self.papers = papers_table_1(suite.name, column.name) if complete else {}
         self._impala = impala_by_level(suite.name, column.name)
         self.left_out: list[str] = []
-        self._finals = [(a, final) for a in comparison.agents for final in self._choose(a)]
+        self._finals = [final for agent in comparison.agents for final in self._choose(agent)]
 
     def by_run(self) -> pd.DataFrame:
         """Makes the rows of `summary.COLUMNS` of each run's scores, with intervals over episodes.
 
         The measures are `return` and `normalised` (percent) of each level, and `aggregate` of all.
         """
-        rows = []
-        for agent, final in self._finals:
-            remarks = final.run.config.remarks()
-            about = {
-                "protocol": self.column.name,
-                "agent": agent.label,
-                "run": str(final.run.path),
-                "seed": final.run.seed,
-                "source": "test" if final.tested else "training",
-                "fewest_frames": final.frames,
-                "most_frames": final.frames,
-            }
-            for level in self._levels:
-                returns = final.returns[level]
-                ends = scores.interval_of_mean(returns) or (np.nan, np.nan)
-                raw = dict(zip(("value", "low", "high"), (np.mean(returns), *ends), strict=True))
-                own = {**about, "episodes": len(returns), "remark": remarks.get(level)}
-                rows += [own | row for row in self._of_level(level, raw)]
-            if not self._scored:
-                continue
-            scored = {level: final.returns[level] for level in self._scored}
-            compute, references = scores.reported_aggregates, self._references
-            intervals = scores.intervals_of_aggregates(scored, references, compute) or {}
-            own = {**about, "episodes": min(map(len, scored.values()))}
-            for row in self._aggregates(scored):
-                low, high = intervals.get(row["task"], (np.nan, np.nan))
-                rows.append({**own, **row, "low": low, "high": high})
-        return pd.DataFrame(rows)
+        parts = []
+        for final in self._finals:
+            returns = pd.Series(final.returns)
+            ends = [scores.interval_of_mean(own) or (np.nan, np.nan) for own in returns]
+            raw = pd.DataFrame(ends, returns.index, ["low", "high"]).assign(
+                value=returns.map(np.mean),
+                episodes=returns.map(len),
+                remark=pd.Series(final.run.config.remarks(), dtype=object),
+            )
+            intervals = scores.intervals_of_aggregates(
+                final.returns, self._references, scores.reported_aggregates
+            )
+            parts.append(
+                self._rows(raw, intervals).assign(
+                    agent=final.agent.label,
+                    run=str(final.run.path),
+                    seed=final.run.seed,
+                    source="test" if final.tested else "training",
+                    fewest_frames=final.frames,
+                    most_frames=final.frames,
+                )
+            )
+        return pd.concat(parts) if parts else pd.DataFrame()
 
     def published(self) -> pd.DataFrame:
         """Makes the rows of `summary.COLUMNS` of IMPALA's scores and the paper's Table 1."""
@@ -150,20 +136,21 @@ class FinalScores:
             for (name, clipping), score in self.papers.items()
         )
         about = {"protocol": self.column.name, "measure": "aggregate", "task": self._suite.headline}
-        return pd.concat([self._impalas(), paper.assign(**about)])
+        parts = (self._impalas(), paper.assign(**about))
+        return pd.concat([own for own in parts if len(own)] or parts)
 
     def measured(self) -> pd.DataFrame:
         """Makes the rows of random play, if it was measured in all levels, as those of a run."""
-        table = random_play(self._suite.name) if self.column.starts == "noop" else {}
-        if not table.keys() >= set(self._levels):
+        file = f"{self._suite.name}_random.csv"
+        if self.column.starts != "noop" or not (_DATA / file).is_file():
             return pd.DataFrame()
-        raw = {}
-        for level, own in table.items():
-            deviation = own["standard_error"] * own["episodes"] ** 0.5
-            low, high = scores.students_t(own["mean"], deviation, own["episodes"])
-            raw[level] = {"value": own["mean"], "low": low, "high": high}
-        fewest = min(table[level]["episodes"] for level in self._levels)
-        return self._fixed(RANDOM, raw).assign(episodes=fewest)
+        raw = _published(file).set_index("game").rename(columns={"mean": "value"})
+        if not set(self._levels) <= set(raw.index):
+            return pd.DataFrame()
+        deviations = raw["standard_error"] * raw["episodes"] ** 0.5
+        low, high = scores.students_t(raw["value"], deviations, raw["episodes"])
+        rows = self._rows(raw.assign(low=low, high=high))
+        return rows.assign(agent=RANDOM, episodes=rows["episodes"].min())
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Returns published scores, by agent, to compare with these agents of a reward clipping."""
@@ -180,78 +167,76 @@ class FinalScores:
         levels, total = set(self._levels), len(self._levels)
         for run in agent.runs:
             tests = [test for test in run.evaluations if test.starts == self.column.starts]
-            whole = [
-                _Final(run, test.frames, {level: test.returns[level] for level in levels}, True)
-                for test in tests
-                if levels <= test.returns.keys()
-            ]
-            if whole:  # The newest, and of several the longest.
-                whole.sort(key=lambda own: (own.frames, sum(map(len, own.returns.values()))))
-                chosen.append(whole[-1])
-                continue
-            by_task = run.logs["episodes"].groupby("task", observed=True)["episode_return"]
-            latest = {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
+            covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
+            latest = recent_returns(run.logs["episodes"])
             missing = len(levels - latest.keys())
-            if self.column.trained_on and not missing:
+            if covered == total:  # The newest counts, and of several the longest.
+                whole = [
+                    (test.frames, {level: test.returns[level] for level in self._levels})
+                    for test in tests
+                    if levels <= test.returns.keys()
+                ]
+                whole.sort(key=lambda own: (own[0], sum(map(len, own[1].values()))))
+                chosen.append(_Final(agent, run, *whole[-1], tested=True))
+            elif self.column.trained_on and not missing:
                 returns = {level: latest[level] for level in self._levels}
-                chosen.append(_Final(run, run.frames, returns, False))
-            if covered := max((len(levels & test.returns.keys()) for test in tests), default=0):
+                chosen.append(_Final(agent, run, run.frames, returns, tested=False))
+            if 0 < covered < total:
                 self.left_out.append(
                     f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
                     "here (--level_name compares some tasks)"
                 )
-            elif self.column.trained_on and missing:
+            elif not covered and self.column.trained_on and missing:
                 self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
         tested = any(final.tested for final in chosen)
         farthest = max((final.frames for final in chosen if final.tested == tested), default=0)
         kept = []
         for final in chosen:
+            reason = f"{final.run.path}: at {final.frames:,} "
             if final.tested != tested:
                 planned = final.run.config.total_environment_frames
-                where = f"at {final.frames:,} of {planned:,} frames"
-                reason = f"{where} and not tested, as other runs of {agent.label} are"
+                others = f"as other runs of {agent.label} are"
+                reason += f"of {planned:,} frames and not tested, {others}"
             elif final.frames < MIN_PART_OF_FRAMES * farthest:
-                another = f"another run of {agent.label} is at {farthest:,}"
-                reason = f"at {final.frames:,} frames, and {another}"
+                reason += f"frames, and another run of {agent.label} is at {farthest:,}"
             else:
                 kept.append(final)
                 continue
-            self.left_out.append(f"{final.run.path}: {reason}")
+            self.left_out.append(reason)
         return kept
 
     def _impalas(self) -> pd.DataFrame:
-        return self._fixed(IMPALA, {t: {"value": s} for t, s in self._impala.items()})
+        return self._rows(pd.DataFrame({"value": self._impala})).assign(agent=IMPALA)
 
-    def _fixed(self, agent: str, raw: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-        """Makes the rows of scores that no run of the comparison has."""
-        raw = {level: raw[level] for level in self._levels if level in raw}
-        rows = [row for level, own in raw.items() for row in self._of_level(level, own)]
-        rows += self._aggregates({t: [s["value"]] for t, s in raw.items() if t in self._scored})
-        about = {"protocol": self.column.name, "agent": agent}
-        return pd.DataFrame([row | about for row in rows])
+    def _rows(
+        self, raw: pd.DataFrame, intervals: Mapping[str, scores.Interval] | None = None
+    ) -> pd.DataFrame:
+        """Makes the rows of raw scores by level, of their known percent, and of aggregates."""
+        numbers = ["value", "low", "high"]
+        levels = [level for level in self._levels if level in raw.index]
+        scored = [level for level in levels if level in self._references]
+        raw = raw.reindex(levels, columns=[*numbers, "episodes", "remark"]).assign(task=levels)
+        rows = raw.assign(measure="return")
+        if scored:
+            percent = raw.loc[scored].assign(measure="normalised")
+            for name in numbers:
+                percent[name] = _percent(percent[name], self._references)
+            rows = pd.concat([rows, percent]).loc[levels]
+            found = scores.reported_aggregates(percent["value"])
+            if not self._suite.normalised:
+                del found["optimality_gap"]
+            whole = self.column.starts == "noop" and len(scored) == len(self._references)
+            if whole and _PAPERS_SCORES.keys() <= self._references.keys():
+                own = _percent(raw["value"], {**self._references, **_PAPERS_SCORES})
+                found[PAPERS_MEAN] = np.mean(own)
+            ends = [(intervals or {}).get(name, (np.nan, np.nan)) for name in found]
+            aggregates = pd.DataFrame(ends, columns=["low", "high"])
+            aggregates = aggregates.assign(task=list(found), value=list(found.values()))
+            fewest = raw["episodes"].min()
+            rows = pd.concat([rows, aggregates.assign(measure="aggregate", episodes=fewest)])
+        return rows.assign(protocol=self.column.name)
 
-    def _aggregates(self, returns: Mapping[str, scores.Scores]) -> list[dict[str, Any]]:
-        """Makes a row of each aggregate of raw returns by level; none if there are no levels."""
-        if not returns:
-            return []
-        own = [scores.normalise(float(np.mean(r)), self._references[t]) for t, r in returns.items()]
-        found = scores.reported_aggregates(own)
-        if not self._suite.normalised:
-            del found["optimality_gap"]
-        if self.column.starts == "noop" and _PAPERS_SCORES.keys() <= set(returns) == set(
-            self._references
-        ):
-            references = self._references | _PAPERS_SCORES
-            own = [scores.normalise(float(np.mean(r)), references[t]) for t, r in returns.items()]
-            found[PAPERS_MEAN] = np.mean(own)
-        rows = [{"task": name, "value": value} for name, value in found.items()]
-        return [{"measure": "aggregate", **row} for row in rows]
 
-    def _of_level(self, level: str, raw: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Makes the rows of a level's raw score and, where that is known, of its percent."""
-        rows: list[dict[str, Any]] = [{"task": level, "measure": "return", **raw}]
-        if level in self._references:
-            reference = self._references[level]
-            percent = {name: scores.normalise(score, reference) for name, score in raw.items()}
-            rows.append({"task": level, "measure": "normalised", **percent})
-        return rows
+def _percent(raw: pd.Series, references: Mapping[str, ReferenceScore]) -> pd.Series:
+    """Normalises raw scores by level."""
+    return pd.Series({own: scores.normalise(score, references[own]) for own, score in raw.items()})

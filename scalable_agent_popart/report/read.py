@@ -261,16 +261,19 @@ def _read_member(
     while tail < size and episodes["task"].value_counts().min() < RECENT_EPISODES:
         tail *= 8
         episodes = _read_episodes(path, tasks, [], tail)
-    returns = {
-        str(task): own["episode_return"].to_numpy()[-RECENT_EPISODES:]
-        for task, own in episodes.groupby("task", observed=True)
-        if task in references
-    }
+    recent = recent_returns(episodes)
+    returns = {task: own for task, own in recent.items() if task in references}
     frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
     aggregate = scores.aggregate_returns(returns, references)
     score = aggregate.mean_capped if aggregate else None
     complete = len(returns) == len(references.keys() & set(tasks))
     return Member(number, config, lineage, int(frames), len(returns), score, complete)
+
+
+def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Returns the returns of each task's latest episodes."""
+    by_task = episodes.groupby("task", observed=True)["episode_return"]
+    return {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
 
 
 def _read_episodes(
