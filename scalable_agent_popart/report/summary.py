@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
@@ -38,6 +37,7 @@ COLUMNS = (
     "p",  # The p of a difference by a permutation test.
 )
 _LARGE = 30  # A target of more sigmas is large.
+_MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 # Measures of a population's members, and how each is made of their scores.
 _OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
@@ -55,7 +55,8 @@ def summarise(finals: Sequence[FinalScores], recorded: Mapping[str, pd.DataFrame
     parts = [final.by_run() for final in finals]
     parts += [
         _over_training(recorded["learning_curves"], parts[0]),
-        _training(recorded["progress"], recorded["batches"]),
+        _progress(recorded["progress"]),
+        _batches(recorded["batches"]),
         _statistics(recorded["statistics"]),
         _gradients(recorded["gradients"]),
         _members(recorded["members"]),
@@ -121,13 +122,11 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
         median=("value", "median"),
         deviation=("value", "std"),
     ).reset_index()
-    several = table["runs"] > 1
-    for ends, factor in ((("low", "high"), 1), (("rerun_low", "rerun_high"), 2**0.5)):
-        deviations = table["deviation"].to_numpy() * factor
-        found = scores.students_t(table["value"].to_numpy(), deviations, table["runs"].to_numpy())
-        for name, values in zip(ends, found, strict=True):
-            table[name] = np.where(several, values, table.get(name, np.nan))
-    return table
+    means, runs = table["value"], table["runs"]
+    low, high = scores.students_t(means, table["deviation"], runs)
+    rerun_low, rerun_high = scores.students_t(means, table["deviation"] * 2**0.5, runs)
+    table = table.assign(rerun_low=rerun_low, rerun_high=rerun_high)
+    return table.assign(low=low.fillna(table["low"]), high=high.fillna(table["high"]))
 
 
 def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
@@ -182,16 +181,27 @@ def _over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**about, protocol=scored["protocol"].iloc[0])
 
 
-def _training(progress: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
-    """Returns each run's frame rate, memory (MiB) and entropy (nats), and tasks' shares of batches.
-
-    Rates and entropies are medians over records, memories the largest, and shares means.
-    """
+def _progress(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns each run's median frame rate and entropy (nats), and its largest memory (MiB)."""
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
-    rows = _long(progress.groupby(_RUN, sort=False)[list(reduced)].agg(reduced), "measure")
-    names = {"share": "value", "least": "lowest", "most": "highest"}
-    shares = batches.rename(columns=names).assign(measure="batch_share")
-    return pd.concat([own for own in (rows, shares) if len(own)] or [rows])
+    return _long(table.groupby(_RUN, sort=False).agg(reduced), "measure")
+
+
+def _batches(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns each task's share of a run's rollouts, and the least and the most of a record's.
+
+    A record counts by the frames since the one before. That of a first or last batch has no share
+    worth comparing, and is not looked for the least and the most.
+    """
+    of_task = table.groupby(["run", "task"], sort=False)["frames"]
+    frames = of_task.diff().fillna(table["frames"])
+    sums = frames.groupby([table["run"], table["task"]]).transform("sum")
+    whole = frames >= _MIN_PART_OF_RECORD * frames.groupby(table["run"]).transform("median")
+    own = table.assign(value=table["share"] * frames / sums, whole=table["share"].where(whole))
+    found = own.groupby([*_RUN, "task"], sort=False).agg(
+        value=("value", "sum"), lowest=("whole", "min"), highest=("whole", "max")
+    )
+    return found.reset_index().assign(measure="batch_share")
 
 
 def _statistics(table: pd.DataFrame) -> pd.DataFrame:
@@ -200,15 +210,10 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
     Shift and scale are those of the last record. Of targets, in sigmas, it is the largest of all
     records, and the share of records whose largest is above 30.
     """
-    large = table["largest_target"].gt(_LARGE).where(table["largest_target"] >= 0)
-    groups = table.assign(large=large).groupby([*_RUN, "task"], sort=False)
-    found = groups.agg(
-        shift=("shift", "last"),
-        scale=("scale", "last"),
-        largest_target=("largest_target", "max"),
-        large_targets=("large", "mean"),
-    )
-    return _long(found, "measure")
+    largest = table["largest_target"]
+    table = table.assign(large_targets=largest.gt(_LARGE).where(largest >= 0))
+    reduced = {"shift": "last", "scale": "last", "largest_target": "max", "large_targets": "mean"}
+    return _long(table.groupby([*_RUN, "task"], sort=False).agg(reduced), "measure")
 
 
 def _gradients(table: pd.DataFrame) -> pd.DataFrame:

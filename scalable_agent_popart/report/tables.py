@@ -13,7 +13,6 @@ from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
 
 _RUN = ("agent", "reward_clipping", "run", "seed")
-_MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 _POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 
@@ -59,52 +58,25 @@ def statistics(comparison: Comparison) -> pd.DataFrame:
     return _of_runs(comparison.even_runs, names, read)
 
 
-def progress(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row per run and record: speed, memory and entropy, see `read.Run.logs`."""
-    names = ["frames", *METRICS["progress"]]
-    return _of_runs(comparison.even_runs, names, lambda run: run.logs["progress"])
-
-
-def batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row per run and task: its `share` of all rollouts, `least` and `most` of a record's.
-
-    A record counts by the frames since the one before. That of a first or last batch has no share
-    worth comparing, and is not looked for the least and the most.
-    """
-
-    def read(run: Run) -> pd.DataFrame:
-        table = run.logs["batches"].copy()
-        of_task = table.groupby("task", sort=False)["frames"]
-        frames = of_task.diff().fillna(table["frames"])
-        table["weighted"] = table["share"] * frames / frames.groupby(table["task"]).transform("sum")
-        whole = table["share"].where(frames >= _MIN_PART_OF_RECORD * frames.median())
-        groups = table.assign(whole=whole).groupby("task", sort=False)
-        return groups.agg(
-            share=("weighted", "sum"), least=("whole", "min"), most=("whole", "max")
-        ).reset_index()
-
-    return _of_runs(comparison.even_runs, ["task", "share", "least", "most"], read)
-
-
 def gradients(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per run, loss, task and record: each task's gradient over training.
 
     `norm` is of `Learner.gradient_norms`, and `part` that over the sum of all tasks' norms.
     """
-
-    def read(run: Run) -> pd.DataFrame:
-        table = run.logs["gradients"]
-        own = table[table["task"].isin(comparison.suite.tasks)]
-        sums = own.groupby(["frames", "loss"])["norm"].transform("sum")
-        return own.assign(part=(own["norm"] / sums.where(sums > 0)).fillna(0.0))
-
-    return _of_runs(comparison.even_runs, ["loss", "task", "frames", "norm", "part"], read)
+    table = _logged(comparison, "gradients")[[*_RUN, "loss", "task", "frames", "norm"]]
+    table = table[table["task"].isin(comparison.suite.tasks)]
+    sums = table.groupby(["run", "frames", "loss"])["norm"].transform("sum")
+    return table.assign(part=(table["norm"] / sums.where(sums > 0)).fillna(0.0))
 
 
 def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Makes a table of each kind but `returns`, by the name of the function that makes it."""
-    makers = (learning_curves, progress, batches, statistics, gradients, members)
-    return {make.__name__: make(comparison) for make in makers}
+    """Makes the tables of learning curves, of populations' members and of each kind of metrics.
+
+    Runs that lag far behind are left out of the metrics.
+    """
+    makers = (learning_curves, statistics, gradients, members)
+    logs = {name: _logged(comparison, name) for name in ("progress", "batches")}
+    return {make.__name__: make(comparison) for make in makers} | logs
 
 
 def gradients_over_frames(table: pd.DataFrame) -> pd.DataFrame:
@@ -204,6 +176,12 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _logged(comparison: Comparison, name: str) -> pd.DataFrame:
+    """Makes one table of a kind of metrics, as `read.Run.logs` has them of each run."""
+    names = ["frames", *METRICS[name]]
+    return _of_runs(comparison.even_runs, names, lambda run: run.logs[name])
+
+
 def _of_runs(
     runs: Sequence[tuple[Agent, Run]],
     columns: Sequence[str],
@@ -212,7 +190,7 @@ def _of_runs(
     """Makes one table of what `read` finds of each run; an empty one if it finds nothing."""
     parts = [read(run).assign(**_about(agent, run)) for agent, run in runs]
     whole, columns = [part for part in parts if len(part)], [*_RUN, *columns]
-    return pd.concat(whole)[columns] if whole else pd.DataFrame(columns=columns)
+    return pd.concat(whole, ignore_index=True)[columns] if whole else pd.DataFrame(columns=columns)
 
 
 def _about(agent: Agent, run: Run) -> dict[str, Any]:
