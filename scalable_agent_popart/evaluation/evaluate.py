@@ -17,7 +17,7 @@ from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
-from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
+from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -69,8 +69,7 @@ class Tester:
         shares = [len(part) for part in np.array_split(np.arange(num_episodes), copies)]
         self._quotas = shares * num_tasks
         self._task_ids = np.repeat(range(num_tasks), copies).tolist()
-        with_q_head = config.pixel_control and config.record_video
-        self._saved = SavedPolicy(config, len(self._quotas), with_q_head)
+        self._saved = SavedPolicy(config, len(self._quotas))
 
     def test(self) -> dict[str, Any]:
         """Plays; prints, writes and returns what `summarise` makes of it; completes films last."""
@@ -81,7 +80,8 @@ class Tester:
         seed = np.random.SeedSequence([config.seed, 1])
         environments = factory.make_environments(config, self._played, ids, seed, training=False)
         shown = factory.make_films(config, self._played, filmed, seed)
-        films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown)
+        names = config.suite.action_names()
+        films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), films:
             returns = play(environments, self._saved.policy, self._quotas, films)
@@ -98,11 +98,11 @@ class Tester:
 
 
 class SavedPolicy:
-    """The policy of a run's newest checkpoint, and if asked for the view of its pixel control."""
+    """The policy of a run's newest checkpoint, and its view if films are to show one."""
 
-    def __init__(self, config: Config, num_environments: int, with_q_head: bool = False):
-        self._checkpoints = RunDirectory(config.logdir).checkpoints
-        self._seed = config.seed
+    def __init__(self, config: Config, num_environments: int):
+        directory = RunDirectory(config.logdir)
+        self._checkpoints, self._seed = directory.checkpoints, config.seed
         spec = factory.make_rollout_spec(config)
         agent = factory.make_agent(config, spec)
         # The policy acts with the very variables that are restored, so it is never refreshed.
@@ -110,11 +110,19 @@ class SavedPolicy:
         self.policy = Policy(agent, self._weights, self._seed, num_environments)
         self._frames = tf.Variable(0, dtype=tf.int64)
         self._parts = {"agent": agent, "frames": self._frames}  # By the learner's names.
-        self.view = None
-        if with_q_head:
+        q_head = head = self.view = None
+        trained = config
+        features = agent.create_variables(spec)
+        if config.record_video and config.pixel_control:
             self._parts["q_head"] = q_head = factory.make_q_head(config)
-            q_head(agent.create_variables(spec))
-            self.view = PixelControlView(self.policy, agent, q_head)
+            q_head(features)
+        if config.video_policy:
+            # A test may play only some of the run's tasks, or others.
+            trained = directory.read_config(config.suite) or config
+            self._parts["head"] = head = factory.make_head(trained)
+            head(features, tf.zeros(features.shape[:-1], tf.int32))
+        if q_head or head:
+            self.view = AgentView(self.policy, agent, q_head, head, trained.suite)
 
     def restore(self) -> int:
         """Reads the newest checkpoint, or raises UserError; returns the run's frames."""

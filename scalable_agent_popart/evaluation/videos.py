@@ -1,36 +1,23 @@
-"""Short videos of a policy at play, one per task, with its scores in a caption.
-
-Maps of pixel control may stand right of the picture. Black is 0 and below; the brightest is the
-largest value so far in the video, which stands in the map's caption.
-"""
+"""Short videos of a policy at play, one per task."""
 
 import contextlib
-import functools
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
 import av
-import matplotlib
 import numpy as np
 import tree
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image
 
 from environments import BatchedEnvironment, Ready, image_of
-from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
+from scalable_agent_popart.evaluation.agent_view import AgentView
+from scalable_agent_popart.evaluation.drawing import Screen
 
 _RATE = 15  # Agent steps of four frames at 60 Hz.
 _MAX_FRAMES = 60 * _RATE
-_MIN_SIZE = 320  # The picture's larger side and the caption's width have at least so many pixels.
-_MARGIN = 8
-_GAP = 8  # Between panels. All widths are even, because the encoder halves the colours'.
-_CAPTION_HEIGHT = 48  # Encoders have blocks of 16, and none holds both caption and picture.
-_FONT_SIZE = 17
-_BACKGROUND = (48, 48, 48)  # Black is the background of many games.
-_BRIGHT, _DIM = (255, 255, 255), (184, 184, 184)
-_COLOURS = matplotlib.colormaps["inferno"]  # It looks evenly brighter.
 # Up to 57 encoders take half the memory without latency, because no frames wait.
 _OPTIONS = {"preset": "superfast", "crf": "20", "tune": "zerolatency"}
 
@@ -46,18 +33,20 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         self,
         directory: Path,
         tasks: Mapping[int, str],
-        view: PixelControlView | None = None,
+        view: AgentView | None = None,
         films: Mapping[int, BatchedEnvironment] | None = None,
+        action_names: Sequence[str] = (),
     ):
         """Takes the tasks by environment, and their `films` that people see in other images.
 
-        Each of the films plays as its environment does, once it `follow`s the same actions.
+        Each of the films plays as its environment does, once it `follow`s the same actions. What
+        the view shows stands right of the picture.
         """
         self._films = dict(films or {})
         self._playing: set[int] = set()  # Films that have begun.
         self._tasks = dict(tasks)  # By environment, as long as it is filmed.
         self._files = _name_files(directory, tasks.values())
-        self._view = view
+        self._view, self._action_names = view, action_names
         self._videos: dict[int, _Video] = {}  # They are begun and not complete.
         self._failure: OSError | None = None  # The first one.
 
@@ -87,16 +76,19 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         if not filmed.any():
             return
         ready = tree.map_structure(itemgetter(filmed), ready)
-        maps = self._view.maps(ready) if self._view else {}
-        info, images = ready.output.info, image_of(ready.output.observation)
-        for row, i in enumerate(ready.ids.tolist()):
+        ids, output = ready.ids.tolist(), ready.output
+        info, images = output.info, image_of(output.observation)
+        levels = [self._tasks[i] for i in ids]
+        maps, plays = self._view.look(ready, levels) if self._view else ({}, [None] * len(ids))
+        for row, i in enumerate(ids):
             own = {label: values[row] for label, values in maps.items()}
             try:
                 if i not in self._videos:
-                    self._videos[i] = _Video(self._files[self._tasks[i]], self._tasks[i])
-                video = self._videos[i]
-                image = self._image(i, images[row])
-                video.add(image, float(info.episode_return[row]), info.episode_end[row], own)
+                    screen = Screen(self._tasks[i], self._action_names)
+                    self._videos[i] = _Video(self._files[self._tasks[i]], screen)
+                video, image = self._videos[i], self._image(i, images[row])
+                shown = image, float(info.episode_return[row]), info.episode_end[row]
+                video.add(video.screen.draw(*shown, own, plays[row]))
                 if video.num_frames == _MAX_FRAMES:
                     video.finish()
                     del self._videos[i]
@@ -133,14 +125,11 @@ def _name_files(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
 
 
 class _Video:
-    """The file of one environment, and how many frames are in it."""
+    """The file of one environment, how many frames are in it, and what draws them."""
 
-    def __init__(self, path: Path, task: str):
+    def __init__(self, path: Path, screen: Screen):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.num_frames = 0
-        self._task = task
-        self._last = ""  # The last episode's score, for the caption.
-        self._max_values: dict[str, float] = {}  # By map.
+        self.screen, self.num_frames = screen, 0
         self._path = path
         # Each of several tests has its own file. FFmpeg would take what precedes a colon in a
         # relative path for a protocol.
@@ -150,35 +139,7 @@ class _Video:
         self._stream.pix_fmt = "yuv420p"
         self._stream.codec_context.thread_count = 1  # Other encoders and actors need processors.
 
-    def add(
-        self, image: np.ndarray, episode_return: float, ends: bool, maps: Mapping[str, np.ndarray]
-    ) -> None:
-        """Films a step: an image uint8 `[height, width, channels]`, maps `[rows, columns]`."""
-        if ends:  # The image already belongs to the next episode.
-            self._last, episode_return = f"last {_brief(episode_return)}", 0.0
-        if image.shape[-1] != 3:
-            image = image[..., -1:]  # It is the newest of a stack of grey images.
-        colours = np.broadcast_to(image, (*image.shape[:2], 3))
-        factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
-        picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)
-        width, height = (side + side % 2 for side in picture.size)
-        returns = f"return {_brief(episode_return)}"
-        panels = [(picture, _caption(self._task, returns, self._last, max(_MIN_SIZE, width)))]
-        for label, values in maps.items():
-            top = self._max_values[label] = max(self._max_values.get(label, 0), values.max())
-            heat = Image.fromarray(_COLOURS(values / (top or 1), bytes=True)[..., :3])
-            # A block is as large as a cell in the picture, or larger if that has margins.
-            size = [side // n * n for side, n in zip(picture.size, heat.size, strict=True)]
-            shown = heat.resize(size, Image.Resampling.NEAREST)
-            panels.append((shown, _caption(label, f"0 to {top:.2g}", "", width)))
-        total_width = sum(caption.width + _GAP for _, caption in panels) - _GAP
-        frame = Image.new("RGB", (total_width, _CAPTION_HEIGHT + height), _BACKGROUND)
-        left = 0
-        for shown, caption in panels:
-            frame.paste(caption, (left, 0))
-            x, y = (caption.width - shown.width) // 4 * 2, (height - shown.height) // 4 * 2
-            frame.paste(shown, (left + x, _CAPTION_HEIGHT + y))
-            left += caption.width + _GAP
+    def add(self, frame: Image.Image) -> None:
         if not self.num_frames:
             self._stream.width, self._stream.height = frame.size
         encoded = av.VideoFrame.from_image(frame)
@@ -196,25 +157,3 @@ class _Video:
         with contextlib.suppress(av.FFmpegError):
             self._container.close()
         self._temporary.unlink(missing_ok=True)
-
-
-@functools.lru_cache(maxsize=256)  # Returns change rarely, and tasks are filmed side by side.
-def _caption(title: str, current: str, last: str, width: int) -> Image.Image:
-    """Writes the title, and both values below it, on a bar `_CAPTION_HEIGHT` high."""
-    bar = Image.new("RGB", (width, _CAPTION_HEIGHT), _BACKGROUND)
-    canvas = ImageDraw.Draw(bar)
-
-    def font_size(text: str) -> int:
-        length = canvas.textlength(text, font_size=_FONT_SIZE)
-        return int(_FONT_SIZE * min(1.0, (width - 2 * _MARGIN) / max(1.0, length)))
-
-    above, below = font_size(title), font_size(f"{current}  {last}")
-    canvas.text((_MARGIN, 20), title, _BRIGHT, font_size=above, anchor="ls")
-    canvas.text((_MARGIN, 41), current, _BRIGHT, font_size=below, anchor="ls")
-    canvas.text((width - _MARGIN, 41), last, _DIM, font_size=below, anchor="rs")
-    return bar
-
-
-def _brief(value: float) -> str:
-    """Writes a number like 1,234,567 or -0.25, without exponent, trailing zeros or minus zero."""
-    return f"{round(value, 2) + 0.0:,.12g}"

@@ -95,6 +95,8 @@ class Suite:
     search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
     environment_factory: MakeEnvironments
     film_factory: MakeFilm | None = None  # if people see other images than the agent
+    # Returns the names of all actions, or nothing if they have numbers only.
+    action_names: Callable[[], Sequence[str]] = tuple
     more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
     # Returns the task for an alias or for a name outside of the benchmark, otherwise None.
     other_tasks: Callable[[str], str | None] = lambda name: None

@@ -79,8 +79,9 @@ def test_films_show_maps_of_the_checkpoints_head_next_to_the_picture(trained: Pa
     change, max_q = (np.array(frames)[:, :, -width // 3 * k :][:, :, : width // 4] for k in (2, 1))
     for maps in (change, max_q):
         assert maps[1:].std(axis=0).max() > 1  # They change from step to step.
-    config = RunDirectory(str(trained)).read_config().for_test({"mode": "test"})
-    saved = evaluate.SavedPolicy(config, 1, with_q_head=True)
+    given = {"mode": "test", "record_video": True}
+    config = RunDirectory(str(trained)).read_config().for_test(given)
+    saved = evaluate.SavedPolicy(config, 1)
     assert saved.restore() == 400
     (kernel,) = (v for v in saved.view.q_head.trainable_variables if v.shape == [4, 4, 4, 32])
     name = next(name for name in _last_deconvolution(trained) if "_optimiser" not in name)

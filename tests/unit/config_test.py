@@ -168,6 +168,7 @@ def test_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
         ("pbt_places", 1, {}, "is for --mode=pbt"),
         ("pbt_member", -1, {}, "is for --mode=pbt|test, not --mode=train"),
         ("record_video", True, _PBT, "is for --mode=test"),
+        ("video_policy", True, _CLUSTER, "without --record_video"),
         ("allow_changes", True, _PBT, "is for --mode=train"),
         ("checkpoint_seconds", 60.0, {"mode": "test"}, "is for --mode=train|pbt, not --mode=test"),
         ("batch_size", 32, {"mode": "test"}, "not --mode=test"),

@@ -68,7 +68,7 @@ class AtariEnvironments:
         # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
         # no fire button). The others do nothing, as in the emulator itself.
         legal = self._environments.ale.get_action_set()
-        actions = list(ale_py.Action.__members__.values())[:_NUM_ACTIONS]
+        actions = [ale_py.Action.__members__[name] for name in _action_names()]
         known = [action if action in legal else ale_py.Action.NOOP for action in actions]
         self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
 
@@ -101,6 +101,12 @@ class AtariEnvironments:
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.
+
+
+def _action_names() -> list[str]:
+    import ale_py  # noqa: PLC0415 - other suites work without the emulator.
+
+    return list(ale_py.Action.__members__)[:_NUM_ACTIONS]
 
 
 def _images(frames: np.ndarray) -> np.ndarray:
@@ -158,6 +164,7 @@ SUITE = Suite(
     },
     environment_factory=_make_environments,
     film_factory=_make_film,
+    action_names=_action_names,
     search_space=PAPER_ATARI,
     check_tasks=check_starts,
     requires={

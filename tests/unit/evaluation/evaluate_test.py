@@ -14,13 +14,15 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from environments import EnvironmentLostError, Lockstep, StepOutput
+import scalable_agent_popart
+from environments import EnvironmentLostError, EpisodeCounter, Lockstep, Ready, StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
@@ -96,11 +98,21 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     command += [f"--human_starts_dir={recorded}", "--num_games=1", "--num_starts=20"]
     subprocess.run(command, cwd=_ROOT, check=True)
     assert len(starts.read_starts(recorded, "breakout")) == 20
-    result = test(**human, test_num_episodes=5, record_video=True)
+    films = {"record_video": True, "video_policy": True}
+    result = test(**human, test_num_episodes=5, **films)
     assert result["starts"] == "human"
     assert len(result["tasks"]["breakout"]["returns"]) == 5
     with av.open(run / "videos" / "breakout.mp4") as film:
         assert len(list(film.decode(video=0))) > 40
+        assert film.streams.video[0].width == 4 * 84 + 8 + 256  # The picture and the policy.
+    config = RunDirectory(str(run)).read_config().for_test({"mode": "test", **films})
+    (saved := evaluate.SavedPolicy(config, 1)).restore()
+    image = np.random.default_rng(0).integers(256, size=(1, 84, 84, 1)).astype(np.uint8)
+    output = EpisodeCounter(1).start(image)
+    _, (play,) = saved.view.look(Ready(np.arange(1), output, np.ones(1, bool)), ["breakout"])
+    agent = scalable_agent_popart.load(str(run))
+    assert play.value == pytest.approx(agent.value(image, "breakout")[0])
+    np.testing.assert_allclose(play.probabilities, agent.policy(image)[0], rtol=1e-5)
 
 
 def test_later_tests_take_newer_weights_and_trace_nothing_anew(

@@ -14,6 +14,7 @@ from PIL import Image
 
 from environments import Observation, Ready, StepOutput, StepOutputInfo
 from scalable_agent_popart.evaluation import videos
+from scalable_agent_popart.evaluation.drawing import Play
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 
 _CAPTION, _GAP, _BACKGROUND = 48, 8, 48
@@ -187,7 +188,8 @@ def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
     values = np.random.default_rng(0).permutation(21 * 21).reshape(1, 21, 21) - 1.0
     image = _images(1)[0]
     for maps in ({}, {"change": values / 7, "max Q": -values}):  # The second of two is filmed.
-        with VideoRecorder(tmp_path, {1: "pong"}, mock.Mock(**{"maps.return_value": maps})) as own:
+        view = mock.Mock(**{"look.return_value": (maps, [None])})
+        with VideoRecorder(tmp_path, {1: "pong"}, view) as own:
             own.watch(_step([0, 1], np.stack([image * 0, image])))
     plain, frame = encoded
     width = plain.shape[1]
@@ -200,6 +202,27 @@ def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
         assert (np.diff(bright[np.argsort(shown, axis=None)]) > -1.5).all()  # But for rounding.
         assert (bright[shown.ravel() <= 0] < 1).all()
         assert shown.max() <= 0 or bright[shown.argmax()] > 230
+
+
+@pytest.mark.parametrize("names", [("stay", "UPRIGHT", "z"), ()])
+def test_the_policy_is_shown_as_bars_as_long_as_its_probabilities(
+    tmp_path: Path, encoded: list[np.ndarray], names: tuple[str, ...]
+) -> None:
+    plays = [Play(np.array(p), v) for p, v in (([0.0, 0.25, 0.75], 5.0), ([1.0, 0.0, 0.0], np.nan))]
+    view = mock.Mock(**{"look.side_effect": [({}, [play]) for play in plays]})
+    with VideoRecorder(tmp_path, {0: "pong"}, view, action_names=names) as own:
+        for _ in plays:
+            own.watch(_step([0], _images(1)))
+    assert [call.args[1] for call in view.look.call_args_list] == [["pong"]] * 2
+    for play, frame in zip(plays, encoded, strict=True):
+        gap, panel = np.split(frame[:, -256 - _GAP :], [_GAP], axis=1)
+        _, value, _ = _caption_parts(panel)
+        assert _empty(gap)
+        assert _empty(value) == np.isnan(play.value)
+        rows = np.array_split(panel[_CAPTION:], 3)
+        assert not any(_empty(row[:, :128]) for row in rows)  # The names.
+        lengths = [(row[len(row) // 2, 136:] == 255).all(axis=-1).sum() for row in rows]
+        np.testing.assert_allclose(lengths, 112 * play.probabilities, atol=1)
 
 
 def test_a_film_follows_its_environment_and_is_shown_in_its_place(

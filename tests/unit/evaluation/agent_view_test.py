@@ -1,15 +1,20 @@
-"""Maps of pixel control, against slow oracles for each environment by itself."""
+"""Maps, policies and values, against slow oracles for each environment by itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from environments import ArraySpec, Ready, StepOutput, image_of
+from popart import ValueHead
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.evaluation.pixel_control_view import PixelControlView
+from scalable_agent_popart.evaluation.agent_view import AgentView
+from scalable_agent_popart.evaluation.drawing import Play
 from scalable_agent_popart.learning.pixel_control import QHead, action_values
+from scalable_agent_popart.suites import catch
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,
     assert_close,
@@ -25,6 +30,10 @@ _STEPS, _NUM = 5, 4
 # These environments step together: any, and all, and one again at once.
 _TURNS = ([0, 1, 2, 3], [2], [2], [0, 3], [1, 2, 3], [0, 1], [3], [0, 1, 2, 3], [0])
 _LOST = (2, 3)  # Step and environment that was lost before this step, and has begun anew.
+_SUITE = replace(catch.SUITE, test_versions={"catch_1": "held_out"})
+_LEARNED = ["catch_10", "catch_1"]
+# What each environment plays, and the id of the task that was learned.
+_LEVELS = {"catch_10": 0, "held_out": 1, "catch_100": None, "catch_1": 1}
 
 
 def _play_outputs() -> StepOutput:
@@ -59,7 +68,8 @@ def _overwrite(buffer: Any, rows: Any) -> Any:
     return tf.nest.map_structure(fill, buffer, rows)
 
 
-def test_maps_are_those_of_each_environment_by_itself() -> None:
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> None:
     tf.random.set_seed(0)
     outputs = _play_outputs()
     agent = Agent(NUM_ACTIONS, "shallow", True, ArraySpec((_HEIGHT, _WIDTH, 1), np.uint8), False)
@@ -67,10 +77,13 @@ def test_maps_are_those_of_each_environment_by_itself() -> None:
     agent.unroll(tf.zeros([1, 1], tf.int32), one_step, agent.initial_state(1))
     head = QHead(NUM_ACTIONS, _HEIGHT, _WIDTH)
     policy = Policy(agent, WeightStore(agent.trainable_variables, 0), 0, _NUM)
-    view = PixelControlView(policy, agent, head)
+    value_head = ValueHead(num_heads)
+    value_head.shift.assign(range(3, 3 + num_heads))
+    view = AgentView(policy, agent, head, value_head, _SUITE.select(_LEARNED))
     buffer = tf.nest.map_structure(np.copy, part(outputs, 0))
     times = np.zeros(_NUM, int)
     maps: list[list[dict[str, np.ndarray]]] = [[] for _ in range(_NUM)]
+    plays: list[list[Play]] = [[] for _ in range(_NUM)]
     actions: list[list[int]] = [[] for _ in range(_NUM)]
     for turn in _TURNS:
         ids = np.array(turn)
@@ -78,20 +91,30 @@ def test_maps_are_those_of_each_environment_by_itself() -> None:
         fresh = (times[ids] == _LOST[0]) & (ids == _LOST[1])
         policy.forget(ids[fresh])
         last = policy.last_output(ids).action
-        seen = view.maps(Ready(ids, env_output, fresh))
+        levels = [list(_LEVELS)[i] for i in turn]
+        seen, own_plays = view.look(Ready(ids, env_output, fresh), levels)
         for row, i in enumerate(turn):
+            plays[i].append(own_plays[row])
             maps[i].append({label: values[row] for label, values in seen.items()})
             actions[i].append(int(last[row]))
         policy.act(ids, env_output)
         times[ids] += 1
     assert times.tolist() == [5, 4, 5, 5]
-    for i in range(_NUM):
+    for i, task_id in enumerate(_LEVELS.values()):
         images = image_of(outputs.observation)[:, i]
         begins = [0, _LOST[0]] if i == _LOST[1] else [0]
         for begin, end in zip(begins, [*begins[1:], int(times[i])], strict=True):
             inputs = (tf.constant(actions[i][begin:end])[:, tf.newaxis],)
             inputs += (_of(outputs, i, slice(begin, end)), agent.initial_state(1))
-            values = head(agent.unroll(*inputs).features)
+            unroll = agent.unroll(*inputs)
+            probabilities, play_values = zip(*plays[i][begin:end], strict=True)
+            assert_close(probabilities, tf.nn.softmax(unroll.policy_logits)[:, 0])
+            assert (task_id is None) == np.isnan(play_values).all()
+            if task_id is not None:
+                heads = tf.fill([end - begin, 1], min(task_id, num_heads - 1))
+                own_values = value_head(unroll.features, heads).unnormalised
+                assert_close(play_values, own_values[:, 0])
+            values = head(unroll.features)
             tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
             expected = np.max([action_values(values, action) for action in tasks], axis=0)[:, 0]
             for t, own in enumerate(maps[i][begin:end], start=begin):
