@@ -2,8 +2,8 @@
 
   python tools/watch.py --logdir=agents/catch5 --level_name=catch_100
 
-Next to the picture stand the probabilities of actions, and above it the return so far and the value
-that the agent gives to what it sees. Ctrl-C or closing the window ends it.
+Above the picture stands the return so far, and next to it the probabilities of actions and the
+value that the agent gives to what it sees. Ctrl-C or closing the window ends it.
 """
 
 import contextlib
@@ -18,10 +18,12 @@ import numpy as np
 from absl import app, flags, logging
 from matplotlib import animation
 from matplotlib import pyplot as plt
+from PIL import Image
 
 import scalable_agent_popart
 from environments import EnvironmentLostError
 from scalable_agent_popart import errors, suites
+from scalable_agent_popart.evaluation.drawing import Play, Screen
 
 if TYPE_CHECKING:
     from scalable_agent_popart.trained import TaskEnvironment, TrainedAgent
@@ -36,46 +38,34 @@ flags.DEFINE_integer("port", 8988, "Port of the page on 127.0.0.1, without a dis
 flags.DEFINE_integer("steps", None, "Agent steps to play. Default: without end.", lower_bound=1)
 
 _STEPS_PER_SECOND = 15  # Four frames at 60 Hz.
+_DOTS_PER_INCH = 100
 
 
-def play(
-    agent: "TrainedAgent", environment: "TaskEnvironment", task: str
-) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Yields each step's picture, the probabilities of actions and a line of text."""
-    state = agent.begin(seed=FLAGS.seed)
+def play(agent: "TrainedAgent", environment: "TaskEnvironment", task: str) -> Iterator[Image.Image]:
+    """Yields each step as films of tests show it, with the policy."""
+    state, screen = agent.begin(seed=FLAGS.seed), Screen(task, agent.config.suite.action_names())
     observation, _ = environment.reset()
-    reward, ended, total, last = 0.0, False, 0.0, ""
+    reward, ended, total = 0.0, False, 0.0
     for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():
-        policy = agent.policy(observation, reward, ended, state)
-        value = agent.value(observation, task, reward, ended, state)
-        text = f"{task}   return {total:g}   value {value:.3g}{last}"
-        yield environment.render(), policy, text
-        action = agent.act(observation, reward, ended, state, greedy=FLAGS.greedy)
+        seen = observation, reward, ended, state
+        expected = Play(agent.policy(*seen), agent.value(observation, task, *seen[1:]))
+        yield screen.draw(environment.render(), total, ended, play=expected)
+        action = agent.act(*seen, greedy=FLAGS.greedy)
         observation, reward, terminated, lost, info = environment.step(action)
-        ended = terminated or lost
-        total += reward
+        total, ended = info["episode_return"], terminated or lost
         if ended:
-            total, last = 0.0, f"   last episode {info['episode_return']:g}"
             environment.reset()
 
 
-def show(steps: Iterator[tuple[np.ndarray, np.ndarray, str]], num_actions: int) -> None:
-    """Draws the steps at the speed of people's play, until the window or the page is closed."""
-    figure, (screen, bars) = plt.subplots(1, 2, width_ratios=[2, 1], figsize=(8, 5))
-    screen.set_axis_off()
-    image = screen.imshow(np.zeros((1, 1, 3), np.uint8))
-    rectangles = bars.bar(range(num_actions), np.zeros(num_actions))
-    bars.set(xlabel="action", ylabel="probability", ylim=(0, 1))
-
-    def draw(step: tuple[np.ndarray, np.ndarray, str]) -> None:
-        picture, policy, text = step
-        image.set(data=picture, extent=(0, picture.shape[1], picture.shape[0], 0))
-        for rectangle, probability in zip(rectangles, policy, strict=True):
-            rectangle.set_height(probability)
-        figure.suptitle(text)
-
+def show(steps: Iterator[Image.Image]) -> None:
+    """Shows the steps at the speed of people's play, until the window or the page is closed."""
+    first = next(steps)
+    figure = plt.figure(figsize=np.divide(first.size, _DOTS_PER_INCH), dpi=_DOTS_PER_INCH)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    image = axes.imshow(first)
     playing = animation.FuncAnimation(
-        figure, draw, steps, interval=1000 / _STEPS_PER_SECOND, repeat=False, save_count=1
+        figure, image.set_data, steps, interval=1000 / _STEPS_PER_SECOND, repeat=False, save_count=1
     )
     plt.show()
     del playing  # It plays as long as something holds it.
@@ -95,7 +85,7 @@ def main(argv: list[str]) -> None:
         named = suites.resolve(FLAGS.level_name).tasks if FLAGS.level_name else agent.tasks
         task, mode = named[0], "rgb_array"
         with contextlib.closing(agent.make_environment(task, FLAGS.seed, mode)) as environment:
-            show(play(agent, environment, task), agent.num_actions)
+            show(play(agent, environment, task))
     except (EnvironmentLostError, errors.UserError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -15,6 +15,7 @@ _AGENT = str(ROOT / "agents/catch5")
 # The tool's flags would meet those of the main program in this process.
 _PROGRAM = """
 import sys
+from unittest import mock
 
 import numpy as np
 
@@ -24,15 +25,21 @@ from tools import watch
 watch.FLAGS(["watch.py", f"--logdir={sys.argv[1]}", "--steps=40"])
 agent = scalable_agent_popart.load(sys.argv[1])
 environment = agent.make_environment("catch_100", render_mode="rgb_array")
-shown = list(watch.play(agent, environment, "catch_100"))
-assert len(shown) == 40
-assert all(picture.shape == (10, 5, 3) for picture, _, _ in shown)
-assert all(np.isclose(policy.sum(), 1.0) for _, policy, _ in shown)
-assert any("last episode 100" in text for _, _, text in shown)
+Screen = watch.Screen
+with mock.patch.object(Screen, "draw", autospec=True, side_effect=Screen.draw) as draw:
+    shown = list(watch.play(agent, environment, "catch_100"))
+assert [frame.size for frame in shown] == [(320 + 8 + 256, 48 + 320)] * 40
+for call in draw.call_args_list:
+    _, picture, episode_return, ended = call.args
+    assert picture.shape == (10, 5, 3)
+    assert np.isclose(call.kwargs["play"].probabilities.sum(), 1.0)
+    assert abs(call.kwargs["play"].value) < 200
+    assert abs(episode_return) == 100 * ended
+assert sum(call.args[3] for call in draw.call_args_list) == 4
 """
 
 
-def test_steps_have_a_picture_the_policy_and_the_score() -> None:
+def test_steps_are_drawn_with_the_policy_and_the_score() -> None:
     command = [sys.executable, "-c", _PROGRAM, _AGENT]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
