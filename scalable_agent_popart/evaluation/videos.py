@@ -1,9 +1,8 @@
 """Short videos of a policy at play, one per task."""
 
 import contextlib
-import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from PIL import Image
 from environments import BatchedEnvironment, Ready, image_of
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.drawing import Screen
+from scalable_agent_popart.runs.directory import name_films
 
 _RATE = 15  # Agent steps of four frames at 60 Hz.
 _MAX_FRAMES = 60 * _RATE
@@ -45,7 +45,7 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         self._films = dict(films or {})
         self._playing: set[int] = set()  # Films that have begun.
         self._tasks = dict(tasks)  # By environment, as long as it is filmed.
-        self._files = _name_files(directory, tasks.values())
+        self._files = name_films(directory, tasks.values())
         self._view, self._action_names = view, action_names
         self._videos: dict[int, _Video] = {}  # They are begun and not complete.
         self._failure: OSError | None = None  # The first one.
@@ -111,17 +111,6 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
                     video.finish()
                 if self._failure is not None:
                     raise self._failure
-
-
-def _name_files(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
-    """Names each task's file, with a number at its end if `a/b` would share that of `a_b`."""
-    files: dict[str, Path] = {}
-    for task in sorted(tasks, key=lambda task: "/" in task):  # The rest keep their names.
-        name = task.replace("/", "_")
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        paths = (directory / f"{name}.mp4" for name in names)
-        files[task] = next(path for path in paths if path not in files.values())
-    return files
 
 
 class _Video:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
+from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
 from scalable_agent_popart.report.read import RECENT_EPISODES, Population, Run, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report, short
@@ -50,7 +51,7 @@ def write_report(
     """Writes a report on the runs in some directories.
 
     What is in the directories may be anybody's. Its text is never markup, neither in the page nor
-    in the Markdown, and no file of them gets into the page.
+    in the Markdown, and no file of them gets into the page but the pixels of films.
 
     Raises UserError if no run can be read, or nothing written.
     """
@@ -90,6 +91,7 @@ def write_report(
             "runs": [(own.label, run, _members(run.population), _dates(run)) for own, run in found],
             "skipped": skipped,
             "sections": [section.content() for section in sections],
+            "films": write_films(comparisons, directory, skipped),
             "summary": _SUMMARY,
             "recent": RECENT_EPISODES,
             "most_drawn": _MAX_DRAWN,

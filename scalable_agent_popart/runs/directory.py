@@ -288,6 +288,17 @@ def git_revision() -> str | None:
     return os.environ.get("GIT_REVISION") or None  # An image knows what it was built from.
 
 
+def name_films(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
+    """Names each task's film, with a number at its end if `a/b` would share that of `a_b`."""
+    files: dict[str, Path] = {}
+    for task in sorted(tasks, key=lambda task: "/" in task):  # The rest keep their names.
+        name = task.replace("/", "_")
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        paths = (directory / f"{name}.mp4" for name in names)
+        files[task] = next(path for path in paths if path not in files.values())
+    return files
+
+
 def find_runs(names: Iterable[str]) -> Iterator[str]:
     """Yields directories of runs and populations for their names, folders of them, and patterns.
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 
 from scalable_agent_popart.config import Config
@@ -88,6 +89,18 @@ def write_test(
         noise = random.uniform(0.8, 1.2, size=episodes)
         returns[level] = (low + (high - low) * percent * noise / 100).tolist()
     directory.write_evaluation(evaluation_summary.summarise(config, frames, returns))
+
+
+def make_film(path: Path, images: Sequence[np.ndarray], codec: str = "libx264") -> None:
+    """Writes a film of images uint8 `[height, width, 3]`, 15 per second."""
+    path.parent.mkdir(exist_ok=True)
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream(codec, 15)
+        stream.height, stream.width, _ = images[0].shape
+        stream.pix_fmt = "yuv420p"
+        for image in images:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode(None))
 
 
 def append(path: Path, *records: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import markdown
+import numpy as np
 import pandas as pd
 import pytest
 from absl import flags
@@ -22,7 +23,7 @@ from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.suite import UNNORMALISED
-from tests.fakes.synthetic_runs import append, make_population, make_run
+from tests.fakes.synthetic_runs import append, make_film, make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
 _IMAGE = "![x](figures/../../secret.png)"
@@ -38,11 +39,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (1, 2):
         make_run(root / f"popart-{seed}", 80.0, seed=seed, log_task_gradients=True, **popart)
     make_run(root / "unclipped", 60.0, reward_clipping="none", **popart)
-    make_run(root / "impala", 20.0, tests={"noop": 3, "human": 3}, **games)
+    impala = make_run(root / "impala", 20.0, tests={"noop": 3, "human": 3}, **games)
+    make_film(impala.videos / "pong.mp4", [np.zeros((16, 16, 3), np.uint8)])
     make_run(root / "unfinished", 10.0, episodes=3, tests={}, multi_head=True, **games)
     make_run(root / "catch", 90.0, level_name="catch5").path.rename(root / _NAME)
     damaged = make_run(root / "damaged", pixel_control=True, **popart)
     damaged.evaluation.write_bytes(b"\x00\xff")
+    damaged.videos.mkdir()
+    (damaged.videos / "pong.mp4").write_bytes(b"\x00\xff")
     (root / "empty").mkdir()
     return root
 
@@ -81,13 +85,15 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
     assert {str(p.relative_to(written)) for p in written.glob("*/*")} == set(named)
     assert "## Atari-57, a subset of 3 of 57 tasks: boxing, crazy_climber, pong" in text
     page = (written / "report.html").read_text()
-    assert page.count('src="data:image/png;base64,') == page.count("src=")
+    assert page.count('src="data:image/') == page.count("src=")
+    assert page.count("src=") - page.count('src="data:image/png;base64,') == 1
+    assert "### IMPALA, clipped, Atari-57, a subset" in text
     assert "<b>" not in page
     # Skipped lines are in the page and among the errors.
     text = _report(tmp_path, runs / "empty", runs / "damaged", level_name="boxing,pong")
     assert "a subset of 2 of 57 tasks: boxing, pong" in text
     errors = capsys.readouterr().err
-    for name in ("empty", "damaged/evaluation.json"):
+    for name in ("empty", "damaged/evaluation.json", "damaged/videos/pong.mp4"):
         assert f"* `{runs / name}" in text
         assert f"note: {runs / name}" in errors
 
@@ -226,7 +232,7 @@ def test_scores_have_the_names_that_their_suite_has_for_them(
     make_run(tmp_path / "run", tests={}, level_name="own")
     assert write_report([str(tmp_path / "run")], str(tmp_path / "out")).left_out == []
     of_returns = (tmp_path / "out" / "report.md").read_text()
-    *_, of_catch, of_atari = (written / "report.md").read_text().split("\n## ")
+    *_, of_catch, of_atari, _ = (written / "report.md").read_text().split("\n## ")
     assert "### Final scores: median human-normalised score, random starts\n" in of_atari
     for text, name in ((of_catch, "normalised score"), (of_returns, "return")):
         assert f"### Final scores: mean {name}\n" in text

@@ -1,0 +1,83 @@
+"""Shows short films of agents at play, made of those that tests have left in run directories."""
+
+import base64
+import io
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+from PIL import Image
+
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.runs.directory import RunDirectory, name_films
+from scalable_agent_popart.runs.json_lines import DAMAGE
+
+_MAX_BYTES = 4_500_000  # All films of a page have so many, of which base64 makes 6 MB.
+_STEPS, _EVERY = 8 * 15, 3  # The first eight seconds of a film, five frames of each.
+_MILLISECONDS = 200
+_MAX_WIDTH, _MAX_HEIGHT = 480, 240  # Most films become half as wide and as high.
+_QUALITY = 50
+_MAX_PIXELS = 2**22  # No frame of a test's film has as many.
+
+
+def write_films(
+    comparisons: Sequence[Comparison], directory: Path, problems: list[str]
+) -> dict[str, list[dict[str, str]]]:
+    """Writes a film of each level that any run of an agent was filmed in; returns them by agent.
+
+    Each has the same part of the page's size. The problems get a line for each film left out.
+    """
+    files: dict[tuple[str, str], Path] = {}
+    for comparison in comparisons:
+        suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
+        levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
+        for agent, run in comparison.runs:
+            own, population = RunDirectory(str(run.path)), run.population
+            if population:
+                own = population.directory.member(population.shown.number)
+            for level, path in name_films(own.videos, levels).items():
+                if os.path.exists(path):  # It takes any name.
+                    files.setdefault((agent.label + where, level), path)
+    films: dict[str, list[dict[str, str]]] = {}
+    for number, ((played_by, level), path) in enumerate(files.items(), start=1):
+        try:
+            film = _shorten(path, _MAX_BYTES // len(files))
+        except (OSError, av.FFmpegError, LookupError, *DAMAGE) as error:
+            problems.append(f"{path} skipped: no film of a test ({type(error).__name__}: {error})")
+            continue
+        file = f"figures/film-{number}.webp"
+        (directory / file).write_bytes(film)
+        data = base64.b64encode(film).decode()
+        films.setdefault(played_by, []).append({"file": file, "says": level, "data": data})
+    return films
+
+
+def _shorten(path: Path, max_bytes: int) -> bytes:
+    """Returns the beginning of a film, as long as its size allows, as an animated WebP.
+
+    The file may be anybody's, and no more of it than its pixels gets into the page.
+    """
+    if not path.is_file():  # Reading a pipe would not end.
+        raise ValueError("no file")
+    # FFmpeg would guess another format, and some name files and addresses to read.
+    with av.open(str(path.absolute()), format="mp4") as film:
+        stream = film.streams.video[0]
+        width, height = stream.width, stream.height
+        if stream.codec_context.name != "h264" or not 0 < width * height <= _MAX_PIXELS:
+            raise ValueError("another codec, or another size")
+        scale = min(1.0, _MAX_WIDTH / width, _MAX_HEIGHT / height)
+        size = {"width": max(1, int(scale * width)), "height": max(1, int(scale * height))}
+        chosen = itertools.islice(film.decode(stream), 0, _STEPS, _EVERY)
+        frames = [frame.to_image(**size, interpolation="AREA") for frame in chosen]
+    while len(data := _encode(frames)) > max_bytes and len(frames) > 1:
+        del frames[max(1, len(frames) * max_bytes // len(data)) :]
+    return data
+
+
+def _encode(frames: list[Image.Image]) -> bytes:
+    file, (first, *others) = io.BytesIO(), frames
+    rate = {"duration": _MILLISECONDS, "loop": 0}
+    first.save(file, "WEBP", save_all=True, append_images=others, quality=_QUALITY, **rate)
+    return file.getvalue()

@@ -1,0 +1,58 @@
+"""Short films of made-up ones: what they show, how large they are, and what is left out."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageSequence
+
+from scalable_agent_popart.report import films
+from tests.fakes.synthetic_runs import compare_runs, make_film, make_run
+
+
+def _grey(num: int, size: tuple[int, int] = (64, 48)) -> list[np.ndarray]:
+    return [np.full((*size, 3), 37 * step % 200, np.uint8) for step in range(num)]
+
+
+def test_films_show_the_first_seconds_of_each_level_and_agent(tmp_path: Path) -> None:
+    popart = [make_run(tmp_path / f"popart-{i}", level_name="pong", seed=i) for i in (1, 2)]
+    pixel = make_run(tmp_path / "pixel", level_name="pong", pixel_control=True)
+    make_film(popart[1].videos / "pong.mp4", _grey(130))
+    make_film(pixel.videos / "pong.mp4", _grey(20, (480, 640)))
+    (tmp_path / "figures").mkdir()
+    comparison = compare_runs(*(own.path for own in (*popart, pixel)))
+    problems: list[str] = []
+    found = films.write_films([comparison], tmp_path, problems)
+    assert problems == []
+    assert list(found) == [agent.label for agent in comparison.agents]
+    for (own,), size, num in zip(found.values(), ((48, 64), (320, 240)), (40, 7), strict=True):
+        assert own["says"] == "pong"
+        with Image.open(tmp_path / own["file"]) as film:
+            assert (film.format, film.size) == ("WEBP", size)
+            shown = [np.mean(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
+            assert film.info["duration"] == 200
+        np.testing.assert_allclose(shown, [111 * i % 200 for i in range(num)], atol=4)
+
+
+def test_a_film_ends_early_if_it_would_be_too_large(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(256, size=(60, 64, 48, 3)).astype(np.uint8)
+    make_film(tmp_path / "film.mp4", noise)
+    whole = films._shorten(tmp_path / "film.mp4", 10**9)
+    for part in (2, 3):
+        data = films._shorten(tmp_path / "film.mp4", len(whole) // part)
+        assert 0.7 * len(whole) / part < len(data) <= len(whole) / part
+
+
+def test_what_is_no_film_of_a_test_is_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", level_name="pong,boxing,alien,krull,qbert")
+    make_film(run.videos / "krull.mp4", _grey(20), codec="mpeg4")
+    make_film(run.videos / "qbert.mp4", _grey(1, (2048, 2064)))
+    whole = (run.videos / "krull.mp4").read_bytes()
+    (run.videos / "boxing.mp4").write_bytes(whole[: len(whole) // 2])
+    playlist = f"#EXTM3U\n#EXTINF:1,\nfile://{run.videos}/krull.mp4\n#EXT-X-ENDLIST\n"
+    (run.videos / "pong.mp4").write_text(playlist)
+    os.mkfifo(run.videos / "alien.mp4")
+    problems: list[str] = []
+    assert films.write_films([compare_runs(run.path)], tmp_path, problems) == {}
+    for line, level in zip(problems, ("alien", "boxing", "krull", "pong", "qbert"), strict=True):
+        assert line.startswith(f"{run.videos / level}.mp4 skipped: no film of a test")
