@@ -31,20 +31,26 @@ _start = rule(
     attrs = {"script": attr.string(mandatory = True)},
 )
 
-def folder(name, srcs = None, data = None, **kwargs):
+def folder(name = None, srcs = None, data = None, deps = [], **kwargs):
     """The Python files of a folder and of those below it that have no BUILD file.
 
     Args:
-      name: of the target; the folder's own, unless the folder holds several.
+      name: of the target; by default the folder's own.
       srcs: by default all the folder's files.
       data: by default the folder's tables and templates, or none with `srcs`.
-      **kwargs: further attributes of the library, such as `deps`.
+      deps: what it may import, next to the package's own files, which every folder of it may.
+      **kwargs: further attributes of the library.
     """
+    place = native.package_name()
+    if place.startswith("scalable_agent_popart") and (name or "/" in place):
+        deps = deps + ["//scalable_agent_popart"]
     py_library(
-        name = name,
+        name = name or place.split("/")[-1],
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
         # The root's glob would also find files behind Bazel's own links.
         data = native.glob(["**/*.csv", "**/*.j2"]) if srcs == None and data == None else data,
+        deps = deps,
+        visibility = ["//visibility:public"],
         **kwargs
     )
 
@@ -67,6 +73,7 @@ def program(name, library, start = None, **kwargs):
         deps = [library] + all_requirements,
         # Made-up `__init__.py` files would turn folders of scripts into packages.
         legacy_create_init = 0,
+        visibility = ["//visibility:public"],
         **kwargs
     )
 
