@@ -18,7 +18,7 @@ player cannot be compared with the papers' human-starts scores; name the player 
 import bisect
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -68,17 +68,22 @@ def main(argv: list[str]) -> None:
         config = _make_config()
         options = config.environment_options(training=False)
         config.suite.check(options)
+        recorded: Iterable[tuple[str, list[bytes]]]
+        if FLAGS.states:  # All are checked before anything is written.
+            recorded = [(game, _collect(game, options)) for game in config.suite.tasks]
+        else:
+            make_player = _policy_player(config) if FLAGS.logdir else _random_player
+            how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
+            recorded = (
+                (game, record_starts(game, make_player(), *how)) for game in config.suite.tasks
+            )
+        origin = FLAGS.states or f"{FLAGS.num_games} games"
         Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
-        games = config.suite.tasks
-        if FLAGS.states:
-            # All are checked before anything is written.
-            for game, states in {game: _collect(game, options) for game in games}.items():
-                _write(game, states, FLAGS.states)
-            return
-        make_player = _policy_player(config) if FLAGS.logdir else _random_player
-        how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
-        for game in games:
-            _write(game, record_starts(game, make_player(), *how), f"{FLAGS.num_games} games")
+        for game, states in recorded:
+            path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
+            frames = atari_starts.frames_before(states)
+            after = f"after {frames.min():,} to {frames.max():,} frames"
+            print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
 
@@ -96,15 +101,6 @@ def _make_config() -> Config:
     if config.suite.name != atari57.SUITE.name:
         raise UserError(f"{FLAGS.logdir or FLAGS.level_name} plays {config.suite.name}, not Atari")
     return config
-
-
-def _write(game: str, states: list[bytes], origin: str) -> None:
-    path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
-    frames = atari_starts.frames_before(states)
-    print(
-        f"{game}: {len(frames)} starts of {origin}, after {frames.min():,} to "
-        f"{frames.max():,} frames, in {path}"
-    )
 
 
 def _random_player() -> _Player:
@@ -131,10 +127,9 @@ def _policy_player(config: Config) -> Callable[[], _Player]:
 
 def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     """Reads the states of a game from --states and tries each."""
-    folder = Path(FLAGS.states) / game
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = sorted(Path(FLAGS.states, game).glob("*"))
     if not paths:
-        raise UserError(f"--states: there are no files {folder}/*")
+        raise UserError(f"--states: there are no files {Path(FLAGS.states, game)}/*")
     emulator = Emulator(game, options)
     states = [path.read_bytes() for path in paths]
     for path, state in zip(paths, states, strict=True):

@@ -98,20 +98,21 @@ def difference(row: Any, style: str = ".1f", effect: bool = False) -> str:
     return found + says(row, "g = {effect:.1f}, p = {p:.2g}" if effect else "p = {p:.2g}")
 
 
-def span(values: Iterable[float], style: str, between: str = " to ") -> str:
+def span(values: Iterable[float], style: str) -> str:
     """Writes the least and the greatest of some numbers."""
     own = list(values)
-    return f"{number(min(own), style)}{between}{number(max(own), style)}"
+    return f"{number(min(own), style)} to {number(max(own), style)}"
 
 
-def mean_interval(values: Iterable[float], style: str, bold: bool = False) -> str:
+def mean_interval(values: Iterable[float], style: str) -> str:
     """Writes the mean of some numbers with its 95% interval by Student's t."""
     own = pd.Series(list(values))
     low, high = scores.students_t(own.mean(), own.std(), own.count())
-    return interval({"value": own.mean(), "low": low, "high": high}, style, bold)
+    return interval({"value": own.mean(), "low": low, "high": high}, style)
 
 
-_FILTERS = (where, score, lead, rows, named, says, interval, difference, number, span)
+_FILTERS: list[Any] = [where, score, lead, rows, named, says, interval, difference, number, span]
+_FILTERS += [mean_interval, median]
 
 
 def render(source: Path, root: Path = _ROOT) -> str:
@@ -128,9 +129,7 @@ def render(source: Path, root: Path = _ROOT) -> str:
         keep_trailing_newline=True,
     )
     environment.globals["load"] = load
-    for own in (*_FILTERS, mean_interval, median):
-        environment.filters[own.__name__] = own
-    environment.filters["mean"] = fmean
+    environment.filters |= {own.__name__: own for own in _FILTERS} | {"mean": fmean}
     page = environment.from_string(source.read_text(encoding="utf-8")).render()
     return f"<!-- Made of {source.name} by tools/render_pages.py. -->\n\n{page}"
 

@@ -122,10 +122,8 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
     partial = file.with_name(f"{file.name}.partial")
     # A population has some logs of its own next to its members'.
     folders = {own: path.parent for path in paths for own in [path, *directories(path)]}
-    with (
-        lzma.open(partial, "wb", preset=9 | lzma.PRESET_EXTREME) as compressed,
-        tarfile.open(fileobj=compressed, mode="w") as archive,
-    ):
+    preset: Any = 9 | lzma.PRESET_EXTREME
+    with tarfile.open(partial, "w:xz", preset=preset) as archive:
         for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better in a row.
             for own, root in folders.items():
                 if (log := own / name).exists():

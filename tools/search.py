@@ -13,7 +13,6 @@ import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import run_records
@@ -83,11 +82,8 @@ def rank(
     }
     if not returns:
         raise UserError(f"no run of {agent} came to {frames} frames; see {runs[0][1]}.log")
-    tasks = [
-        task
-        for task in suite.tasks
-        if task in references and 2 * sum(task in own for own in returns.values()) > len(returns)
-    ]
+    finished = collections.Counter(task for own in returns.values() for task in own)
+    tasks = [t for t in suite.tasks if t in references and 2 * finished[t] > len(returns)]
     if not tasks:
         raise UserError(
             f"most runs of {agent} have finished no task with a score after {frames} frames: give "
@@ -97,9 +93,9 @@ def rank(
     for setting, _ in runs:
         fitness = -math.inf
         if (own := returns.get(setting.number)) is not None:
-            means = {task: fmean(own.get(task, [references[task].random])) for task in tasks}
-            normalised = [scores.normalise(mean, references[task]) for task, mean in means.items()]
-            fitness = scores.aggregate(normalised).mean_capped
+            counted = {task: own.get(task, [references[task].random]) for task in tasks}
+            aggregate = scores.aggregate_returns(counted, references)
+            fitness = aggregate.mean_capped if aggregate else fitness
         row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.3f}"}
         row |= {"tasks": len(tasks), "setting": setting.number, "seed": setting.seed}
         rows.append(row | {name: f"{value:.6g}" for name, value in setting.values.items()})
