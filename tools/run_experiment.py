@@ -192,44 +192,43 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
         names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(names[agent], FLAGS.search_settings)
         for flag in more_flags:
-            if flag.lstrip("-").partition("=")[0] in settings[agent][0].values:
+            if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
                 raise UserError(f"{flag} is searched; leave it out")
     table = folder / "search.csv"  # It keeps the rounds that have been ranked.
     known = table.is_file() and table.stat().st_size  # A full disk may leave it empty.
     rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
+    best = {agent: list(range(FLAGS.search_settings)) for agent in agents}
     for frames in map(int, FLAGS.search_frames):
-        runs: dict[Path, list[tuple[search.Setting, PlannedRun]]] = {}
-        for agent, own in settings.items():
-            for setting in own:
-                file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{setting.number:02d}.flags"
-                setting.write(agent, file)
-                runs.setdefault(agent, []).append((setting, PlannedRun(file, setting.seed)))
-        ranked = {
-            agent: [r for r in rows if (r["agent"], r["frames"]) == (agent.stem, str(frames))]
-            for agent in agents
-        }
-        unranked = [run for agent in agents if not ranked[agent] for _, run in runs[agent]]
-        behind = [run for run in unranked if run_records.frames(run.path) < frames]
+        runs: dict[Path, dict[int, PlannedRun]] = {agent: {} for agent in agents}
+        for agent, numbers in best.items():
+            for number in numbers:
+                file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
+                search.write(agent, settings[agent][number], file)
+                runs[agent][number] = PlannedRun(file, str(search.FIRST_SEED + number))
+        ranked = {(row["agent"], int(row["frames"])) for row in rows}
+        unranked = [agent for agent in agents if (agent.stem, frames) not in ranked]
+        trained = [run for agent in unranked for run in runs[agent].values()]
+        behind = [run for run in trained if run_records.frames(run.path) < frames]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
         if behind:
             failures += _train(behind, [*more_flags, *rounds], stops, tests=False)
         if stops:
             return failures
+        for agent in unranked:
+            paths = {number: run.path for number, run in runs[agent].items()}
+            rows += search.rank(agent.stem, names[agent], frames, settings[agent], paths)
+            folder.mkdir(parents=True, exist_ok=True)
+            pd.DataFrame(rows).to_csv(table, index=False)
         for agent in agents:
-            paths = [(setting, run.path) for setting, run in runs[agent]]
-            if not ranked[agent]:
-                ranked[agent] = search.rank(agent.stem, names[agent], frames, paths)
-                rows += ranked[agent]
-                folder.mkdir(parents=True, exist_ok=True)
-                pd.DataFrame(rows).to_csv(table, index=False)
-            best = [int(row["setting"]) for row in ranked[agent]]
-            by_number = {setting.number: setting for setting in settings[agent]}
-            settings[agent] = [by_number[number] for number in best[: (len(best) + 1) // 2]]
-    for agent, (winner, *_) in settings.items():
+            own = [
+                row for row in rows if (row["agent"], int(row["frames"])) == (agent.stem, frames)
+            ]
+            best[agent] = [int(row["setting"]) for row in own[: (len(own) + 1) // 2]]
+    for agent, (winner, *_) in best.items():
         remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
-        winner.write(agent, folder / agent.name, remark)
-        print(f"the best of {agent.stem}: setting {winner.number}, in {folder / agent.name}")
+        search.write(agent, settings[agent][winner], folder / agent.name, remark)
+        print(f"the best of {agent.stem}: setting {winner}, in {folder / agent.name}")
     return failures
 
 

@@ -13,7 +13,7 @@ import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import run_records
 
@@ -23,33 +23,22 @@ from scalable_agent_popart.runs.json_lines import read_lines, to_episode
 from scalable_agent_popart.suites.search_space import Distribution
 from scalable_agent_popart.system import tensorflow_import
 
-# Seeds from here on are those of searches, and smaller ones those of comparisons.
+# A run's seed is this plus its setting's number; comparisons have smaller ones.
 FIRST_SEED = 1_000_000
 EPISODES = 10  # So many of each task count, the newest.
 
 
-class Setting(NamedTuple):
-    """A sampled setting: its number, and the values of the flags that are searched."""
-
-    number: int
-    values: Mapping[str, float]
-
-    @property
-    def seed(self) -> str:
-        """The seed of its runs, the same for all agents."""
-        return str(FIRST_SEED + self.number)
-
-    def write(self, agent: Path, file: Path, remark: str = "") -> None:
-        """Writes the agent's flag file with this setting's values after its own."""
-        lines = agent.read_text().splitlines()
-        lines[:0] = [f"# {remark}"] if remark else []
-        lines += (f"--{name}={value:.6g}" for name, value in self.values.items())
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(lines) + "\n")
+def write(agent: Path, values: Mapping[str, float], file: Path, remark: str = "") -> None:
+    """Writes an agent's flag file with the values of a setting after its own."""
+    lines = agent.read_text().splitlines()
+    lines[:0] = [f"# {remark}"] if remark else []
+    lines += (f"--{name}={value:.6g}" for name, value in values.items())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
 
 
 @functools.cache
-def sample(level_name: str, number: int) -> list[Setting]:
+def sample(level_name: str, number: int) -> list[dict[str, float]]:
     """Samples settings from the suite's search space, the same ones for all agents."""
     space = suites.resolve(level_name).search_space
     # Another process does it, since TensorFlow would hold the GPU that the runs need.
@@ -57,31 +46,37 @@ def sample(level_name: str, number: int) -> list[Setting]:
         return pool.submit(_sample, space, number).result()
 
 
-def _sample(space: Mapping[str, Distribution], number: int) -> list[Setting]:
+def _sample(space: Mapping[str, Distribution], number: int) -> list[dict[str, float]]:
     tensorflow_import.import_quietly()
     from scalable_agent_popart.population import rules  # noqa: PLC0415
 
-    return [Setting(i, rules.sample(space, [FIRST_SEED, i])) for i in range(number)]
+    return [rules.sample(space, [FIRST_SEED, i]) for i in range(number)]
 
 
 def rank(
-    agent: str, level_name: str, frames: int, runs: Sequence[tuple[Setting, Path]]
+    agent: str,
+    level_name: str,
+    frames: int,
+    settings: Sequence[Mapping[str, float]],
+    paths: Mapping[int, Path],
 ) -> list[dict[str, Any]]:
     """Ranks an agent's runs as they were after so many frames; returns rows, the fittest first.
 
-    A task's score is the mean of its newest ten episodes, and that of random play if a run has
-    finished none. Tasks that half of the runs or more have not finished do not count. The fitness
-    of a run that did not get so far is -inf. Raises UserError if no run did, or no task counts.
+    `paths` has a run for some of the settings, by number. A task's score is the mean of its newest
+    ten episodes, and that of random play if a run has finished none. Tasks that half of the runs or
+    more have not finished do not count. The fitness of a run that did not get so far is -inf.
+    Raises UserError if no run did, or no task counts.
     """
     suite = suites.resolve(level_name)
     references = suite.reference_scores
     returns = {
-        setting.number: _returns(path, suite.tasks, frames)
-        for setting, path in runs
+        number: _returns(path, suite.tasks, frames)
+        for number, path in paths.items()
         if run_records.frames(path) >= frames
     }
     if not returns:
-        raise UserError(f"no run of {agent} came to {frames} frames; see {runs[0][1]}.log")
+        told = f"see {next(iter(paths.values()))}.log"
+        raise UserError(f"no run of {agent} came to {frames} frames; {told}")
     finished = collections.Counter(task for own in returns.values() for task in own)
     tasks = [t for t in suite.tasks if t in references and 2 * finished[t] > len(returns)]
     if not tasks:
@@ -90,15 +85,15 @@ def rank(
             "more --search_frames"
         )
     rows: list[dict[str, Any]] = []
-    for setting, _ in runs:
+    for number in paths:
         fitness = -math.inf
-        if (own := returns.get(setting.number)) is not None:
+        if (own := returns.get(number)) is not None:
             counted = {task: own.get(task, [references[task].random]) for task in tasks}
             aggregate = scores.aggregate_returns(counted, references)
             fitness = aggregate.mean_capped if aggregate else fitness
         row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.3f}"}
-        row |= {"tasks": len(tasks), "setting": setting.number, "seed": setting.seed}
-        rows.append(row | {name: f"{value:.6g}" for name, value in setting.values.items()})
+        row |= {"tasks": len(tasks), "setting": number, "seed": FIRST_SEED + number}
+        rows.append(row | {name: f"{value:.6g}" for name, value in settings[number].items()})
     rows.sort(key=lambda row: -float(row["fitness"]))
     return [row | {"rank": place} for place, row in enumerate(rows, start=1)]
 

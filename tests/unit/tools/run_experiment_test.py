@@ -306,7 +306,7 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     search = importlib.import_module("search")
-    runs = []
+    paths = {}
     # Only one of three runs has finished Pong. The first has learned Boxing, and forgets it later.
     games = ({"boxing": 12.0, "pong": 21.0}, {"boxing": 5.0}, {"boxing": 0.1})
     for number, returns in enumerate(games):
@@ -316,11 +316,12 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
         lines = [{"task": t, "episode_return": r, "frames": 90} for t, r in returns.items()]
         lines.append({"task": "boxing", "episode_return": -1e4, "frames": 250})
         (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        runs.append((search.Setting(number, {"epsilon": 0.1}), path))
-    rows = search.rank("agent", "boxing,pong", 100, runs[::-1])
+        paths[number] = path
+    settings = 3 * [{"epsilon": 0.1}]
+    rows = search.rank("agent", "boxing,pong", 100, settings, dict(reversed(paths.items())))
     assert [row["setting"] for row in rows] == [0, 1, 2]
     assert {row["tasks"] for row in rows} == {1}
     assert float(rows[2]["fitness"]) == pytest.approx(0.0, abs=0.1)
-    runs[0][1].joinpath("metrics.jsonl").write_text('{"frames": 50}\n')
-    rows = search.rank("agent", "boxing,pong", 100, runs)
+    paths[0].joinpath("metrics.jsonl").write_text('{"frames": 50}\n')
+    rows = search.rank("agent", "boxing,pong", 100, settings, paths)
     assert [(row["setting"], row["rank"]) for row in rows] == [(1, 1), (2, 2), (0, 3)]
