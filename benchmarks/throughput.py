@@ -23,7 +23,6 @@ changed. It reports the ratio of their rates, and that of their updates alone, m
 
 `--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
 Environments cost nothing then, and the network is a linear layer behind the conversion of images.
-`processor_us` is the processor time of all threads per agent step, in microseconds.
 
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """
@@ -87,7 +86,6 @@ def measure_overhead(config: Config) -> dict[str, float]:
             threaded = dataclasses.replace(config, actor_threads=threads)
             found = rates.measure_training(threaded, FLAGS.seconds)
             figures[name] = found["agent_steps_per_second"]
-            figures[f"{name}_processor_us"] = found["processor_us"]
     figures["agent_steps_per_second"] = max(figures["one_thread"], figures["two_threads"])
     figures["ratio"] = figures["two_threads"] / figures["one_thread"]
     return figures

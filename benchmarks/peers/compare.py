@@ -20,13 +20,13 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from scalable_agent_popart.system import supervisor
 
 _HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parents[1]
 _TIMEOUT_SECONDS = 1800.0
 
 # These suit glibc's allocator to a process that frees and asks for large tensors over and over.
@@ -54,26 +54,19 @@ class Contender(NamedTuple):
 
 # The first is what the others are compared with.
 CONTENDERS = {
-    "training": {
-        "ours": Contender(None, _OURS, {"PYTHONPATH": str(_ROOT)}),
-        "Sample Factory, as installed": Contender("sf", _SAMPLE_FACTORY, {}),
-        "Sample Factory, malloc tuned": Contender("sf", _SAMPLE_FACTORY, _MALLOC),
-        "Sample Factory, tuned": Contender("sf", [*_SAMPLE_FACTORY, "--tuned"], _SLEEPING),
-        "RLlib, as installed": Contender("rllib", _RLLIB, {}),
-        "RLlib, malloc tuned": Contender("rllib", _RLLIB, _MALLOC),
-        "RLlib, tuned": Contender("rllib", [*_RLLIB, "--tuned"], _ONE_THREAD),
-    },
-    "overhead": {
-        "ours": Contender(
-            None,
-            [*_OURS, "--measure=overhead", "--num_actors=64"],
-            {"PYTHONPATH": str(_ROOT)},
-        ),
-        "Sample Factory, as installed": Contender("sf", [*_SAMPLE_FACTORY, "--overhead"], {}),
-        "Sample Factory, tuned": Contender(
-            "sf", [*_SAMPLE_FACTORY, "--overhead", "--tuned"], _SLEEPING
-        ),
-    },
+    "ours": Contender(None, _OURS, {}),
+    "Sample Factory, as installed": Contender("sf", _SAMPLE_FACTORY, {}),
+    "Sample Factory, malloc tuned": Contender("sf", _SAMPLE_FACTORY, _MALLOC),
+    "Sample Factory, tuned": Contender("sf", [*_SAMPLE_FACTORY, "--tuned"], _SLEEPING),
+    "RLlib, as installed": Contender("rllib", _RLLIB, {}),
+    "RLlib, malloc tuned": Contender("rllib", _RLLIB, _MALLOC),
+    "RLlib, tuned": Contender("rllib", [*_RLLIB, "--tuned"], _ONE_THREAD),
+}
+# These take part in the measurement of systems' own work, with further arguments.
+OVERHEAD = {
+    "ours": ["--measure=overhead", "--num_actors=64"],
+    "Sample Factory, as installed": ["--overhead"],
+    "Sample Factory, tuned": ["--overhead"],
 }
 REQUIREMENTS = {"sf": "requirements-sample-factory.txt", "rllib": "requirements-rllib.txt"}
 
@@ -126,14 +119,19 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("peers"), help="folder")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="each measurement lasts")
-    parser.add_argument("--measure", choices=[*CONTENDERS], default="training")
+    parser.add_argument("--measure", choices=["training", "overhead"], default="training")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.environments = options.environments.absolute()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    contenders = CONTENDERS[options.measure]
+    contenders = CONTENDERS
+    if options.measure == "overhead":
+        contenders = {
+            name: CONTENDERS[name]._replace(command=CONTENDERS[name].command + more)
+            for name, more in OVERHEAD.items()
+        }
     for contender in contenders.values():
         python_of(options.environments, contender.environment)
     repeats: list[dict[str, dict[str, Any]]] = []
@@ -142,15 +140,17 @@ def main() -> None:
         for name, contender in contenders.items():
             repeats[-1][name] = run(contender, options)
             print(f"{number}: {name}: {repeats[-1][name][_RATE]:,.1f} agent steps/s", flush=True)
-    rows = []
+    rates = pd.DataFrame([{name: own[_RATE] for name, own in each.items()} for each in repeats])
+    ratios = rates.rdiv(rates["ours"], axis=0)
+    table = pd.DataFrame({"median_rate": rates.median(), "median_ratio": ratios.median()})
     print("\nmedian agent steps/s, and how many times as fast ours is:")
-    for name in contenders:
-        rates = [repeat[name][_RATE] for repeat in repeats]
-        ratios = [repeat["ours"][_RATE] / repeat[name][_RATE] for repeat in repeats]
-        medians = {"median_rate": median(rates), "median_ratio": median(ratios)}
-        rows.append({"name": name, "rates": rates, "ratios": ratios, "runs": len(rates), **medians})
-        print(f"{name:<32}{medians['median_rate']:>10,.1f}{medians['median_ratio']:>8.2f}")
+    print(table.to_string(header=False, formatters=["{:,.1f}".format, "{:.2f}".format]))
     if options.json:
+        rows = [
+            {"name": name, "rates": rates[name].tolist(), "ratios": ratios[name].tolist()}
+            | {"runs": len(rates), **medians}
+            for name, medians in table.to_dict("index").items()
+        ]
         record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
         options.json.write_text(json.dumps({**record, "repeats": repeats}, indent=2) + "\n")
 

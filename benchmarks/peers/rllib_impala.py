@@ -90,17 +90,16 @@ class CountingLearner(IMPALATorchLearner):
     """The learner, with a list of its updates."""
 
     def build(self) -> None:
-        self.updates: list[tuple[float, int, float]] = []
+        self.updates: setting.Updates = []
         super().build()
 
     def compute_loss_for_module(self, *, batch: dict[str, Any], **kwargs: Any) -> torch.Tensor:
-        loss = super().compute_loss_for_module(batch=batch, **kwargs)
-        self._last = (int(batch[Columns.LOSS_MASK].sum()), loss.item())
-        return loss
+        self._steps = int(batch[Columns.LOSS_MASK].sum())
+        return super().compute_loss_for_module(batch=batch, **kwargs)
 
     def apply_gradients(self, gradients_dict: dict[Any, torch.Tensor]) -> None:
         super().apply_gradients(gradients_dict)
-        self.updates.append((setting.now(), *self._last))
+        self.updates.append((setting.now(), self._steps))
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -116,13 +115,9 @@ def make_environment(config: dict[str, Any]) -> gymnasium.Env:
     return gymnasium.wrappers.ClipReward(environment, -1.0, 1.0)
 
 
-def make_config(settings: dict[str, Any]) -> IMPALAConfig:
+def make_config(channels_last: bool, **settings: Any) -> IMPALAConfig:
     """Makes RLlib's configuration of the common setting and RLlib's own settings."""
-    settings = dict(settings)
-    network = RLModuleSpec(
-        module_class=DeepNetwork,
-        model_config={"channels_last": settings.pop("channels_last")},
-    )
+    network = RLModuleSpec(module_class=DeepNetwork, model_config={"channels_last": channels_last})
     config = (
         IMPALAConfig()
         .environment("atari")
@@ -139,22 +134,10 @@ def make_config(settings: dict[str, Any]) -> IMPALAConfig:
     return config.update_from_dict(settings)
 
 
-def train(algorithm: IMPALA, seconds: float) -> tuple[setting.Updates, int]:
-    """Trains until there are updates enough; returns them and the number of parameters."""
-    while True:
-        algorithm.train()
-        updates = setting.Updates(seconds)
-        results = algorithm.learner_group.foreach_learner(
-            lambda learner: (
-                learner.updates,
-                sum(weight.numel() for weight in learner.module["default_policy"].parameters()),
-            )
-        )
-        made, parameters = next(iter(results)).get()
-        for update in made:
-            updates.append(*update)
-        if updates.complete:
-            return updates, parameters
+def read(learner: CountingLearner) -> tuple[setting.Updates, int]:
+    """Returns the updates and the number of parameters."""
+    weights = learner.module["default_policy"].parameters()
+    return learner.updates, sum(weight.numel() for weight in weights)
 
 
 def main() -> None:
@@ -165,17 +148,21 @@ def main() -> None:
     # Two runners and a learner ask for a core each, which are more than a small machine has.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     algorithm: IMPALA | None = None
+    updates: setting.Updates = []
     try:
         setting.heed_signals()  # Ray has set its own.
         register_env("atari", make_environment)
-        algorithm = make_config(settings).build_algo()
-        updates, parameters = train(algorithm, options.seconds)
+        algorithm = make_config(**settings).build_algo()
+        while not setting.complete(updates, options.seconds):
+            algorithm.train()
+            (read_one,) = algorithm.learner_group.foreach_learner(read)
+            updates, parameters = read_one.get()
         dropped = algorithm.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
     finally:
         if algorithm:
             algorithm.stop()
         ray.shutdown()
-    updates.report(settings, parameters, options.json, dropped_agent_steps=int(dropped))
+    setting.report(updates, options, parameters, settings, dropped_agent_steps=int(dropped))
 
 
 if __name__ == "__main__":

@@ -64,10 +64,9 @@ class VtraceLearner(Learner):
 
     def _record_summaries(self, train_loop_vars: AttrDict) -> AttrDict:
         """Reports on an update; the original asks for GAE's advantages, which V-trace lacks."""
-        valid = int(train_loop_vars.mb.valids.sum())
-        loss = float(train_loop_vars.loss)
         parameters = sum(weight.numel() for weight in self.actor_critic.parameters())
-        return AttrDict(end=setting.now(), valid=valid, loss=loss, parameters=parameters)
+        update = (setting.now(), int(train_loop_vars.mb.valids.sum()))
+        return AttrDict(update=update, parameters=parameters)
 
 
 def make_environment(
@@ -140,34 +139,28 @@ def main() -> int:
     """Trains until there are updates enough, and reports."""
     setting.heed_signals()
     options, rest = setting.parser(__doc__).parse_known_args()
-    num_environments = (
-        setting.OVERHEAD_ENVIRONMENTS if options.overhead else setting.NUM_ENVIRONMENTS
-    )
-    settings = {
-        "num_workers": 2,
-        "num_envs_per_worker": num_environments // 2,
-        **(TUNED if options.tuned else {}),
-    }
-    updates = setting.Updates(options.seconds)
+    num_environments = setting.NUM_ENVIRONMENTS
+    environment: Any = make_environment
+    if options.overhead:
+        num_environments, environment = setting.OVERHEAD_ENVIRONMENTS, CostlessEnvironment
+        global_model_factory().register_encoder_factory(LinearEncoder)
+    settings = {"num_workers": 2, "num_envs_per_worker": num_environments // 2}
+    settings |= TUNED if options.tuned else {}
+    updates: setting.Updates = []
     parameters: set[int] = set()
 
     def on_update(runner: Any, message: dict[str, Any], policy: int) -> None:
         del policy
-        stats = message[TRAIN_STATS]
-        updates.append(stats.end, stats.valid, stats.loss)
-        parameters.add(stats.parameters)
-        if updates.complete:
+        updates.append(message[TRAIN_STATS].update)
+        parameters.add(message[TRAIN_STATS].parameters)
+        if setting.complete(updates, options.seconds):
             runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
 
-    if options.overhead:
-        register_env("pong", CostlessEnvironment)
-        global_model_factory().register_encoder_factory(LinearEncoder)
-    else:
-        register_env("pong", make_environment)
+    register_env("pong", environment)
     global_model_factory().register_actor_critic_factory(make_actor_critic)
     learner_worker.Learner = VtraceLearner
     with tempfile.TemporaryDirectory() as directory:
-        cfg, runner = make_runner(make_config(directory, {**SETTING, **settings}, rest))
+        _, runner = make_runner(make_config(directory, {**SETTING, **settings}, rest))
         runner.policy_msg_handlers[TRAIN_STATS] = [on_update]
         status = runner.init()
         if status == ExperimentStatus.SUCCESS:
@@ -176,11 +169,7 @@ def main() -> int:
             process.join()  # When interrupted, they save before they end.
     if status != ExperimentStatus.SUCCESS:
         return 1
-    names = ["num_workers", "num_envs_per_worker", "worker_num_splits", "async_rl", "serial_mode"]
-    names += ["batched_sampling", "num_batches_to_accumulate", "channels_last", "torch_threads"]
-    names += ["set_workers_cpu_affinity", "policy_workers_per_policy"]
-    settings = {name: cfg[name] for name in names}
-    updates.report(settings, parameters.pop(), options.json, options.overhead)
+    setting.report(updates, options, parameters.pop(), settings)
     return 0
 
 

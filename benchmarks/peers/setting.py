@@ -69,59 +69,45 @@ def make_game(render_mode: str | None = None) -> gymnasium.Env:
     )
 
 
-class Updates:
-    """The learner's updates: when each ended, what it was trained on, and its loss."""
+# An update of the learner is the time of its end, and its agent steps that no other was made of.
+Updates = list[tuple[float, int]]
 
-    def __init__(self, seconds: float):
-        """Counts for `seconds` after the warm-up."""
-        self._seconds = seconds
-        self._made: list[tuple[float, int, float]] = []
 
-    def append(self, end: float, steps: int, loss: float) -> None:
-        """Adds one gradient step on `steps` agent steps that no other was taken on."""
-        self._made.append((end, steps, loss))
+def complete(updates: Updates, seconds: float) -> bool:
+    """Returns whether updates were made for so long after the warm-up."""
+    return len(updates) > WARM_UP_UPDATES and _elapsed(updates) >= seconds
 
-    @property
-    def _elapsed(self) -> float:
-        return self._made[-1][0] - self._made[WARM_UP_UPDATES - 1][0]
 
-    @property
-    def complete(self) -> bool:
-        """Returns whether there are updates enough."""
-        return len(self._made) > WARM_UP_UPDATES and self._elapsed >= self._seconds
+def _elapsed(updates: Updates) -> float:
+    return updates[-1][0] - updates[WARM_UP_UPDATES - 1][0]
 
-    def report(
-        self,
-        settings: dict[str, Any],
-        parameters: int,
-        file: Path | None,
-        overhead: bool = False,
-        **more: Any,
-    ) -> None:
-        """Prints the result as one JSON object, and writes it to a file if there is one."""
-        if not self.complete:
-            raise SystemExit(f"only {len(self._made)} updates were made")
-        expected = OVERHEAD_PARAMETERS if overhead else DEEP_PARAMETERS
-        if parameters != expected:
-            raise SystemExit(f"{parameters} parameters instead of {expected}")
-        _, steps, losses = zip(*self._made, strict=True)
-        steps = steps[WARM_UP_UPDATES:]
-        tuning = {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "OMP_"))}
-        result = {
-            "agent_steps_per_second": sum(steps) / self._elapsed,
-            "settings": {**settings, **tuning},
-            "parameters": parameters,
-            "seconds": self._elapsed,
-            "updates": len(steps),
-            "agent_steps_per_update": sum(steps) / len(steps),
-            "first_losses": losses[:3],
-            "last_losses": losses[-3:],
-            **more,
-        }
-        text = json.dumps(result, indent=2)
-        print(text, flush=True)
-        if file:
-            file.write_text(text + "\n")
+
+def report(
+    updates: Updates,
+    options: argparse.Namespace,
+    parameters: int,
+    settings: dict[str, Any],
+    **more: Any,
+) -> None:
+    """Prints the result as one JSON object, and writes it to a file if there is one."""
+    if not complete(updates, options.seconds):
+        raise SystemExit(f"only {len(updates)} updates were made")
+    expected = OVERHEAD_PARAMETERS if options.overhead else DEEP_PARAMETERS
+    if parameters != expected:
+        raise SystemExit(f"{parameters} parameters instead of {expected}")
+    tuning = {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "OMP_"))}
+    seconds = _elapsed(updates)
+    result = {
+        "agent_steps_per_second": sum(n for _, n in updates[WARM_UP_UPDATES:]) / seconds,
+        "settings": {**settings, **tuning},
+        "seconds": seconds,
+        "updates": len(updates) - WARM_UP_UPDATES,
+        **more,
+    }
+    text = json.dumps(result, indent=2)
+    print(text, flush=True)
+    if options.json:
+        options.json.write_text(text + "\n")
 
 
 def now() -> float:
