@@ -14,7 +14,6 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 
 import contextlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -199,9 +198,8 @@ class TrainedAgent:
         record = json.loads((self._directory.path / "config.json").read_text())
         record["flags"]["logdir"] = output
         with _new_directory(output) as partial:
-            saved = checkpoints.Checkpoints(Path(partial, "checkpoints"), learner=self._saved)
-            saved.save()
-            Path(partial, "config.json").write_text(json.dumps(record, indent=2) + "\n")
+            checkpoints.Checkpoints(partial / "checkpoints", learner=self._saved).save()
+            (partial / "config.json").write_text(json.dumps(record, indent=2) + "\n")
 
     def export(self, output: str) -> None:
         """Writes a SavedModel, which acts where only TensorFlow is installed.
@@ -225,9 +223,7 @@ class TrainedAgent:
 
         def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             observation = tree.unflatten_as(self.observation_spec, [given[n] for n in leaves])
-            zeros = tf.zeros_like(given["reward"])
-            info = StepOutputInfo(zeros, tf.cast(zeros, tf.int32), given["done"])
-            step = StepOutput(given["reward"], info, given["done"], observation)
+            step = _step_output(given["reward"], given["done"], observation)
             state = tuple(given[name] for name in states)
             output, state = self._agent.step(given["last_action"], step, state, given["seed"])
             probabilities = tf.nn.softmax(output.policy_logits)
@@ -252,10 +248,8 @@ class TrainedAgent:
         shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
         shapes = {name: shape.replace("None", "N") for name, shape in shapes.items()}
         with _new_directory(output) as partial:
-            tf.saved_model.save(module, partial, signatures)
-            Path(partial, "agent.json").write_text(
-                json.dumps({**facts, "inputs": shapes}, indent=2)
-            )
+            tf.saved_model.save(module, str(partial), signatures)
+            (partial / "agent.json").write_text(json.dumps({**facts, "inputs": shapes}, indent=2))
 
     def _task_id(self, task: str) -> int:
         if task not in self.tasks:
@@ -293,14 +287,10 @@ class TrainedAgent:
         assert state is not None
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
-        done = np.broadcast_to(np.asarray(done, bool), size)
-        zeros = np.zeros(size)
-        info = StepOutputInfo(zeros, zeros.astype(np.int32), done)
-        rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
-        output = tf.nest.map_structure(
-            tf.convert_to_tensor, (state.actions, StepOutput(rewards, info, done, batch))
-        )
-        return single, state, (*output, state.memory)
+        rewards = tf.broadcast_to(np.asarray(reward, np.float32), [size])
+        output = _step_output(rewards, tf.broadcast_to(np.asarray(done, bool), [size]), batch)
+        inputs = tf.nest.map_structure(tf.convert_to_tensor, (state.actions, output))
+        return single, state, (*inputs, state.memory)
 
 
 class TaskEnvironment(gymnasium.Env):
@@ -340,16 +330,13 @@ class TaskEnvironment(gymnasium.Env):
         if seed is not None:
             self.close()
             self._seeds = np.random.SeedSequence(seed)
-        if self._pool is None or not self._at_start:  # An episode cannot be left in its middle.
+        if not self._at_start:  # An episode cannot be left in its middle.
             self.close()
             (seeds,) = self._seeds.spawn(1)
-            self._pool = factory.make_environments(
-                self._config, self._suite, [0], seeds, training=False
-            )
+            parts = self._config, self._suite
+            self._pool = factory.make_environments(*parts, [0], seeds, training=False)
             if self.render_mode is not None:
-                films = factory.make_films(
-                    self._config, self._suite, {0: self._suite.tasks[0]}, seeds
-                )
+                films = factory.make_films(*parts, {0: self._suite.tasks[0]}, seeds)
                 self._film = films.get(0)
             self._pool.start()
             self._observation, *_ = self._receive()
@@ -382,7 +369,7 @@ class TaskEnvironment(gymnasium.Env):
         for part in (self._pool, self._film):
             if part is not None:
                 part.close()
-        self._pool = self._film = None
+        self._pool, self._film, self._at_start = None, None, False
 
     def _show(self, film: StepOutput | None) -> None:
         self._picture = image_of(self._observation if film is None else film.observation[0])
@@ -396,18 +383,23 @@ class TaskEnvironment(gymnasium.Env):
         return observation, ready.output, bool(ready.fresh[0])
 
 
+def _step_output(reward: tf.Tensor, done: tf.Tensor, observation: Any) -> StepOutput:
+    """Returns a step `[N, ...]` whose `info` no agent reads."""
+    info = StepOutputInfo(tf.zeros_like(reward), tf.zeros_like(done, tf.int32), done)
+    return StepOutput(reward, info, done, observation)
+
+
 @contextlib.contextmanager
-def _new_directory(output: str) -> Iterator[str]:
-    """Lends a directory to write to, which becomes `output` once it is whole."""
+def _new_directory(output: str) -> Iterator[Path]:
+    """Lends a path to write to, which becomes `output` once it is whole."""
     path = Path(output)
     if path.exists():
         raise UserError(f"{output} exists: give another --output")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            partial = os.path.join(folder, path.name)
-            yield partial
-            os.rename(partial, path)
+            yield (partial := Path(folder, path.name))
+            partial.rename(path)
     except (OSError, tf.errors.OpError, UnsavedError) as error:
         raise UserError(f"{output} cannot be written ({error}); give another --output") from error
 
