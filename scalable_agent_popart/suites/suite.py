@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from environments import (
-    MAX_WORDS,
-    ArraySpec,
-    BatchedEnvironment,
-    EnvironmentPool,
-    Observation,
-)
+from environments import MAX_WORDS, ArraySpec, BatchedEnvironment, EnvironmentPool, Observation
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
@@ -182,8 +176,13 @@ class Suite:
         return self.environment_factory([self.tasks[i] for i in ids], ids, seeds, options)
 
 
-def read_reference_scores(file_name: str) -> dict[str, ReferenceScore]:
-    """Reads a score table (columns: task, random, human) that ships with the package."""
+def read_table(file_name: str) -> list[list[str]]:
+    """Reads the rows of a table that ships with the package."""
     lines = (Path(__file__).parent / "data" / file_name).read_text().splitlines()
-    _, *rows = csv.reader(line for line in lines if not line.startswith("#"))
+    return list(csv.reader(line for line in lines if not line.startswith("#")))[1:]
+
+
+def read_scores(file_name: str) -> dict[str, ReferenceScore]:
+    """Reads a score table, with the columns task, random and human."""
+    rows = read_table(file_name)
     return {task: ReferenceScore(float(random), float(human)) for task, random, human in rows}

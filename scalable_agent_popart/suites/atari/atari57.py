@@ -17,7 +17,7 @@ from environments import BatchedEnvironment, EpisodeCounter, Lockstep, StepOutpu
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_starts
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
-from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_reference_scores
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_scores
 
 _NUM_ACTIONS = 18
 _SCREEN = (210, 160)  # Height and width in pixels.
@@ -136,7 +136,7 @@ def _make_environments(
     return Lockstep(*members)
 
 
-_SCORES = read_reference_scores("atari57_scores.csv")
+_SCORES = read_scores("atari57_scores.csv")
 
 SUITE = Suite(
     name="atari57",
@@ -149,7 +149,7 @@ SUITE = Suite(
     headline="median",
     total_frames=57 * 200_000_000,
     reference_scores=_SCORES,
-    human_starts_scores=read_reference_scores("atari57_human_starts_scores.csv"),
+    human_starts_scores=read_scores("atari57_human_starts_scores.csv"),
     own_flags=("human_starts_dir",),
     defaults={
         "num_action_repeats": 4,

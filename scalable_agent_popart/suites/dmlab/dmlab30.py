@@ -27,7 +27,7 @@ from environments import MAX_WORDS, NUM_WORD_BUCKETS, EnvironmentPool, Observati
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
 from scalable_agent_popart.suites.process_pool import ProcessPool, child_environment
-from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_reference_scores
+from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_scores, read_table
 from scalable_agent_popart.system.supervisor import last_words
 
 _FOLDER = "contributed/dmlab30/"
@@ -35,25 +35,12 @@ _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
 _BUILD = "build it as docs/dmlab.md describes"
 _SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
-
-
-def _action_set(looks: Sequence[int], downs: Sequence[int]) -> np.ndarray:
-    """Returns a set of actions: look right, look down, strafe right, forward, fire, jump, crouch.
-
-    `looks` are pixels to the right, standing or moving forward; `downs` are pixels down.
-    """
-    moves = [(0, 0, 0, 1), (0, 0, 0, -1), (0, 0, -1, 0), (0, 0, 1, 0)]
-    moves += [(look, 0, 0, 0) for look in looks]
-    moves += [(0, down, 0, 0) for down in downs]
-    moves += [(look, 0, 0, 1) for look in looks]
-    return np.array([*((*move, 0, 0, 0) for move in moves), (0, 0, 0, 0, 1, 0, 0)], np.intc)
-
-
+_ACTIONS = read_table("dmlab30_actions.csv")
 ACTION_SETS = {
-    "popart": _action_set((-10, 10, -60, 60), (10, -10)),
-    "impala": _action_set((-20, 20), ()),
+    name: np.array([action for own, *action in _ACTIONS if own == name]).astype(np.intc)
+    for name in ("popart", "impala")
 }
-_SCORES = read_reference_scores("dmlab30_scores.csv")
+_SCORES = read_scores("dmlab30_scores.csv")
 _TEST_VERSIONS = {
     "rooms_collect_good_objects_train": "rooms_collect_good_objects_test",
     "rooms_exploit_deferred_effects_train": "rooms_exploit_deferred_effects_test",
