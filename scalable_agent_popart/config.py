@@ -19,13 +19,9 @@ _MAX_TOLD = 5  # Differences that a message names.
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """Settings of a run that agree with each other and the suite.
+    """Settings of a run that agree with each other and the suite."""
 
-    Attributes:
-      suite: what `level_name` stands for, with the tasks in play; no setting.
-    """
-
-    suite: Suite = field(repr=False, compare=False)
+    suite: Suite = field(repr=False, compare=False)  # No setting, but what `level_name` stands for.
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Config":
@@ -35,10 +31,7 @@ class Config(Settings):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Config":
-        """Returns the configuration of a `record`, perhaps of an older version.
-
-        Settings that it lacks have their defaults, or what these were then.
-        """
+        """Returns a record's configuration; settings that it lacks have the values of its time."""
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version did not record what it chose.
             del flags["precision"]

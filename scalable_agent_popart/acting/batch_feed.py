@@ -17,15 +17,11 @@ _POLL_SECONDS = 0.2  # Between the main thread's looks for signals and failed th
 
 
 class BatchFeed(Threads):
-    """A thread that has the next batch ready while the learner works on the last.
-
-    Attributes:
-      clock: measures the stages `wait` and `learn` of the thread that takes batches.
-    """
+    """A thread that has the next batch ready while the learner works on the last."""
 
     def __init__(self, source: RolloutQueue, batch_size: int):
         super().__init__()
-        self.clock = StageClock()
+        self.clock = StageClock()  # Stages `wait` and `learn` of the thread that takes batches.
         self._source = source
         self._batch_size = batch_size
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()

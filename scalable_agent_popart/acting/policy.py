@@ -43,21 +43,14 @@ class WeightStore:
 
 
 class Policy:
-    """Chooses actions for N environments, one call of the network for all that are ready.
-
-    Attributes:
-      begun: bool `[N]`, True for environments that have begun their first episode.
-    """
+    """Chooses actions for N environments, one call of the network for all that are ready."""
 
     def __init__(self, agent: Agent, source: WeightSource, seed: int, num_environments: int):
-        """Wraps an agent of its own, since `refresh` overwrites its variables.
-
-        The seed decides the sampled actions.
-        """
+        """Wraps an agent of its own, since `refresh` overwrites its variables."""
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
         self._compiled_step: Any = None  # The first step shows the inputs' shapes.
-        self.begun = np.zeros(num_environments, bool)
+        self.begun = np.zeros(num_environments, bool)  # True from the first episode on.
         # Outputs of the last step in each environment, `[N, ...]`.
         self._output = AgentOutput(
             action=np.zeros(num_environments, np.int32),

@@ -14,9 +14,6 @@ class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
     Another quarter is for environments that are behind, while others wait for the learner.
-
-    Attributes:
-      closed: True once `close` was called.
     """
 
     def __init__(self, spec: Rollout, capacity: int):
