@@ -37,8 +37,8 @@ class Checkpoints:
         if not checkpoints:
             return False
         newest, *older = checkpoints
-        advice = [f"delete {newest}.* to resume from {Path(path).name}" for path in older]
-        _restore(self._checkpoint, newest, [*advice, f"give {ANOTHER_LOGDIR}"][0])
+        delete = f"delete {newest}.* to resume from {Path(older[0]).name}" if older else ""
+        _restore(self._checkpoint, newest, delete or f"give {ANOTHER_LOGDIR}")
         return True
 
     def save(self) -> str:

@@ -146,13 +146,11 @@ class RunDirectory:
         before, revision = self.read_record(), git_revision()
         history: list[Change] = []
         if before is not None:
-            then = before.config
-            lost = [change for change in before.history if change.frames >= frames]
-            for change in reversed(lost):  # Nothing was learned with these flags.
-                then = dataclasses.replace(then, **{n: v[0] for n, v in change.changed.items()})
-            history += before.history[: len(before.history) - len(lost)]
-            changed = config.changes(then)
-            if changed and frames:
+            then, history = before.config, list(before.history)
+            while history and history[-1].frames >= frames:  # Nothing was learned with these flags.
+                lost = history.pop().changed
+                then = dataclasses.replace(then, **{name: v for name, (v, _) in lost.items()})
+            if frames and (changed := config.changes(then)):
                 history.append(Change(frames, changed, revision))
         versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
         record = {
@@ -208,7 +206,7 @@ class RunDirectory:
             writer.writerows((starts, frames, level, i, value) for i, value in returns)
         for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
             try:
-                _write_text_atomically(path.with_suffix(".csv"), table.getvalue())
+                write_atomically(path.with_suffix(".csv"), table.getvalue())
                 write_atomically(path, summary)
             except BaseException:
                 if not kept.stat().st_size:
@@ -250,12 +248,9 @@ def flock(file: IO[str], operation: int) -> None:
         raise UserError(f"{told} {mount}") from error
 
 
-def write_atomically(path: Path, record: Any) -> None:
-    """Writes JSON so that readers see the old file or the new one, never a part."""
-    _write_text_atomically(path, json_lines.to_json(record, indent=2) + "\n")
-
-
-def _write_text_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: Any) -> None:
+    """Writes text, or a record as JSON, so that readers see all of it or still the old file."""
+    text = content if isinstance(content, str) else json_lines.to_json(content, indent=2) + "\n"
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Each of several writers has its own.
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as file:

@@ -86,11 +86,11 @@ class RunLog:
         constants: Mapping[str, str] | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
     ):
-        """Opens nothing yet; every line of metrics will have the `constants`.
+        """Opens nothing yet.
 
-        TensorBoard compares runs by their `hyperparameters`.
         Each finished game is passed to `on_episode`, also those in the log that is opened: its
-        task, its raw return and the run's frames at its end.
+        task, its raw return and the run's frames at its end. Every line of metrics will have the
+        `constants`, and TensorBoard compares runs by their `hyperparameters`.
         """
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
@@ -129,12 +129,9 @@ class RunLog:
         self._progress.update(0)  # A log file gets it now and then.
 
     def record_batch(self, frames: int, task_ids: np.ndarray, info: StepOutputInfo) -> None:
-        """Counts a batch of tasks `[B]`, writes its games that ended, and shows the progress.
-
-        Step 0 of the info `[T + 1, B]` belongs to earlier rollouts.
-        """
+        """Counts a batch of tasks `[B]`, writes its games that ended, and shows the progress."""
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
-        for step, b in np.argwhere(info.episode_end[1:]):
+        for step, b in np.argwhere(info.episode_end[1:]):  # Step 0 is of earlier rollouts.
             task, own_return = self._suite.tasks[task_ids[b]], info.episode_return[step + 1, b]
             length = int(info.episode_step[step + 1, b]) * self._num_action_repeats
             self._count_episode(task, float(own_return), frames)
