@@ -208,10 +208,7 @@ class SerialEnvironments:
         names: Sequence[str],
         observation: Any,
     ):
-        """Takes the N environments, and their names for messages.
-
-        `observation` is nested `ArraySpec`s. A step that does not fit raises InvalidStepError.
-        """
+        """Takes N environments, their names, and nested `ArraySpec`s that observations must fit."""
         self.task_ids = task_ids
         self._members = members
         self._names = [f"{name} (environment {i})" for i, name in enumerate(names)]

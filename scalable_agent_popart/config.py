@@ -160,11 +160,7 @@ class Config(Settings):
         return Config.from_settings({**self.flags, **given}, suite)
 
     def resuming(self, previous: "Config", given: Mapping[str, Any]) -> "Config":
-        """Returns this configuration with what a run of `previous` keeps.
-
-        Defaults have changed since older runs were made. These keep their values unless the flags
-        `given` name others.
-        """
+        """Returns this with a run's values of `settings.OLDER` that no `given` flag names."""
         return replace(self, **{n: getattr(previous, n) for n in settings.OLDER if n not in given})
 
     def differences(self, other: "Config") -> list[str]:
@@ -203,10 +199,7 @@ class Config(Settings):
         ]
 
     def for_test(self, given: Mapping[str, Any]) -> "Config":
-        """Returns how to test this run with the flags `given`, perhaps on other levels.
-
-        Raises UserError if a policy of this run cannot play under these flags.
-        """
+        """Returns how to test this run, or raises UserError if its policy cannot play like that."""
         refuse_meaningless({"mode": "test", **given}, self)
         logdir = given.get("logdir", self.logdir)
         if suites.is_outside(self.suite) and "level_name" not in given:
@@ -249,10 +242,7 @@ def _unpickle(flags: dict[str, Any]) -> Config:
 
 
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
-    """Raises UserError if a flag means nothing, or if --logdir is a pattern of file names.
-
-    `trained` is the run that is tested, if that is known.
-    """
+    """Raises UserError if a flag means nothing, also to the `trained` run that is to be tested."""
     mode = given.get("mode", "train")
     evaluates = given.get("job_name") == "evaluator" and mode != "report"
     # All jobs of a run may have the same flags: an evaluator the learner's, and the reverse.

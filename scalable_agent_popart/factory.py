@@ -174,10 +174,7 @@ def make_environments(
     training: bool,
     num_pools: int = 1,
 ) -> EnvironmentPool:
-    """Makes environments that play these tasks of the suite; see `environments.CheckedPool`.
-
-    They share the processor's cores with other pools, `num_pools` in all.
-    """
+    """Makes environments that play these tasks, in one of `num_pools` pools on all cores."""
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     num_threads = max(1, cores.num_cores() // num_pools)
     options = replace(config.environment_options(training), num_threads=num_threads)

@@ -72,6 +72,7 @@ EXPERIMENT = Part("experiment", ("train", "pbt"))  # The same in runs with other
 CHECKPOINT = Part("checkpoint", RUNS)  # It belongs to the experiment, and a run never changes it.
 RUN = Part("run", RUNS)
 PROCESS = Part("process", ("train", "pbt"))
+PLAY = PROCESS.during(*RUNS)  # Tests play as well.
 JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
@@ -145,7 +146,7 @@ class Settings:
         "suites; for only some of a suite's levels they are smaller in proportion.",
         POSITIVE,
     )
-    num_actors: int = PROCESS.during(*RUNS).setting(
+    num_actors: int = PLAY.setting(
         ...,
         "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
         "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
@@ -170,15 +171,11 @@ class Settings:
     dataset_path: str = EXPERIMENT.during(*RUNS).setting(
         "", "Images for two psychlab levels of DmLab-30; dummy, the default there, for squares."
     )
-    level_cache_dir: str = PROCESS.during(*RUNS).setting("", "Where to keep compiled DmLab levels.")
-    level_cache_gib: float = (
-        PROCESS.during(*RUNS)
-        .within("level_cache_dir")
-        .setting(
-            10.0,
-            "Most GiB of compiled levels to keep; those not used for longest are removed first.",
-            POSITIVE,
-        )
+    level_cache_dir: str = PLAY.setting("", "Where to keep compiled DmLab levels.")
+    level_cache_gib: float = PLAY.within("level_cache_dir").setting(
+        10.0,
+        "Most GiB of compiled levels to keep; those not used for longest are removed first.",
+        POSITIVE,
     )
     network: str = CHECKPOINT.setting(
         ..., "Network of IMPALA's paper.", ("deep", "shallow"), shared=True

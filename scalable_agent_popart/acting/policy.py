@@ -94,10 +94,7 @@ class Policy:
         return tuple(np.asarray(part)[ids] for part in self._state)
 
     def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
-        """Acts in environments `ids` `[M]`, which returned `env_output`; returns NumPy arrays.
-
-        Raises DivergenceError if the logits are not finite, as no action can be sampled then.
-        """
+        """Acts in environments `ids` `[M]`, which returned `env_output`; returns NumPy arrays."""
         self._seed[1] += 1
         in_all = len(ids) == len(self._output.action)
         state = self._state if in_all else self.state(ids)
@@ -113,7 +110,7 @@ class Policy:
             self._compiled_step = self._step.get_concrete_function(*specs, seed)
         output, state = self._compiled_step(*inputs)
         output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
-        if not np.isfinite(output.policy_logits).all():
+        if not np.isfinite(output.policy_logits).all():  # No action can be sampled.
             raise DivergenceError("the policy's logits are not finite")
         for array, value in zip(self._output, output, strict=True):
             array[ids] = value

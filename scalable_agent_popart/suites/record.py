@@ -37,10 +37,7 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
 
 
 def recorded(record: Mapping[str, Any]) -> Suite:
-    """Returns the suite of a run's record, with the record's tasks in play, in its order.
-
-    May raise any of `runs.json_lines.DAMAGE`.
-    """
+    """Returns the suite of a record, with the record's tasks in play; may raise one of DAMAGE."""
     known = {suite.name: suite for suite in suites.ALL}
     suite = known.get(record["suite"]["name"]) or _described(record["suite"])
     suite = suite.select(record["tasks"])
