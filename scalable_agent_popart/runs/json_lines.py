@@ -7,7 +7,7 @@ are counted and left out.
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,19 +22,13 @@ _Row = TypeVar("_Row")
 
 def to_json(record: Any, indent: int | None = None) -> str:
     """Writes a record as JSON, in which NaN and infinities become null."""
-    return json.dumps(_finite(record), indent=indent, allow_nan=False)
+    text = json.dumps(record, default=_of_a_library)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=indent)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, np.generic):  # Suites from outside may have numbers of NumPy.
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(own) for key, own in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(own) for own in value]
-    return value
+def _of_a_library(value: Any) -> Any:
+    """Returns a number of NumPy, such as suites from outside may have, or a mapping as Python's."""
+    return value.item() if isinstance(value, np.generic) else dict(value)
 
 
 def to_number(value: Any) -> float:
