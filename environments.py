@@ -84,7 +84,7 @@ class EnvironmentPool(Protocol):
     # If true, actions must go to all at once. Only whole groups may be left out, from then on.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest while others play
-    restarts: np.ndarray  # int64 [N], counts how often each was lost and started again
+    restarts: np.ndarray  # int64 [N], counts in place how often each was lost and began again
 
     def start(self) -> None:
         """Begins the first episodes."""

@@ -54,16 +54,6 @@ class EnvironmentOptions:
     num_threads: int = 1  # that may step them at the same time
 
 
-# It makes an environment for each task name, task id and seed.
-MakeEnvironments = Callable[
-    [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions], EnvironmentPool
-]
-
-
-# It makes one environment for a task name and a seed, which plays just like that of training.
-MakeFilm = Callable[[str, int, EnvironmentOptions], BatchedEnvironment]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """A benchmark, all or some of whose tasks are in play."""
@@ -87,8 +77,12 @@ class Suite:
     human_starts_scores: Mapping[str, ReferenceScore] = field(default_factory=dict)
     test_versions: Mapping[str, str] = field(default_factory=dict)  # task to its held-out version
     search_space: Mapping[str, Distribution] = field(default_factory=lambda: PAPER)
-    environment_factory: MakeEnvironments
-    film_factory: MakeFilm | None = None  # if people see other images than the agent
+    # Makes an environment for each task name, task id and seed.
+    environment_factory: Callable[
+        [Sequence[str], np.ndarray, Sequence[int], EnvironmentOptions], EnvironmentPool
+    ]
+    # Makes one for a task name and a seed that plays alike, if people see other images in it.
+    film_factory: Callable[[str, int, EnvironmentOptions], BatchedEnvironment] | None = None
     # Returns the names of all actions, or nothing if they have numbers only.
     action_names: Callable[[], Sequence[str]] = tuple
     more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
