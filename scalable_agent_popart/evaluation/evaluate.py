@@ -118,7 +118,7 @@ class SavedPolicy:
             q_head(features)
         if config.video_policy:
             # A test may play only some of the run's tasks, or others.
-            trained = directory.read_config(config.suite) or config
+            trained = directory.read_config() or config
             self._parts["head"] = head = factory.make_head(trained)
             head(features, tf.zeros(features.shape[:-1], tf.int32))
         if q_head or head:
