@@ -27,7 +27,6 @@ Environments cost nothing then, and the network is a linear layer behind the con
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """
 
-import dataclasses
 import json
 import resource
 import statistics
@@ -64,48 +63,30 @@ flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;
 flags.DEFINE_string("json", None, "File to write the results to.")
 
 
-def measure(config: Config) -> dict[str, float]:
+def measure(config: Config, seconds: float) -> dict[str, float]:
     """Measures everything once."""
-    figures = rates.measure_training(config, FLAGS.seconds)
+    figures = rates.measure_training(config, seconds)
     figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     bare = {
-        "forward": rates.measure_forward(config, FLAGS.seconds),
-        "train_step": rates.measure_train_step(config, FLAGS.seconds),
-        "emulation": rates.measure_emulation(config, FLAGS.seconds),
+        "forward": rates.measure_forward(config, seconds),
+        "train_step": rates.measure_train_step(config, seconds),
+        "emulation": rates.measure_emulation(config, seconds),
     }
     roofline = 1.0 / sum(1.0 / speed for speed in bare.values())
     efficiency = figures["agent_steps_per_second"] / roofline
     return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
 
 
-def measure_overhead(config: Config) -> dict[str, float]:
-    """Measures training at next to no cost, with one actor thread and with two."""
-    figures = {}
-    with costless.in_place():
-        for threads, name in ((1, "one_thread"), (2, "two_threads")):
-            threaded = dataclasses.replace(config, actor_threads=threads)
-            found = rates.measure_training(threaded, FLAGS.seconds)
-            figures[name] = found["agent_steps_per_second"]
-    figures["agent_steps_per_second"] = max(figures["one_thread"], figures["two_threads"])
-    figures["ratio"] = figures["two_threads"] / figures["one_thread"]
-    return figures
-
-
-def measure_port(config: Config) -> dict[str, float]:
-    """Measures what the learner's port takes in."""
-    return wire.measure(config, FLAGS.seconds)
-
-
-def compare(config: Config, other: Config, other_first: bool) -> dict[str, float]:
+def compare(config: Config, other: Config, other_first: bool, seconds: float) -> dict[str, float]:
     """Trains two agents in turn, once."""
     order = -1 if other_first else 1
-    trained = [rates.measure_training(agent, FLAGS.seconds) for agent in (config, other)[::order]]
+    trained = [rates.measure_training(agent, seconds) for agent in (config, other)[::order]]
     own, against = (figures["agent_steps_per_second"] for figures in trained[::order])
     return {
         "agent_steps_per_second": own,
         "against": against,
         "ratio": own / against,
-        "train_step_ratio": rates.compare_train_steps(config, other, FLAGS.seconds),
+        "train_step_ratio": rates.compare_train_steps(config, other, seconds),
     }
 
 
@@ -121,7 +102,7 @@ def changed(config: Config, changes: str) -> Config:
     return config.with_flags(values)
 
 
-_MEASURES = {"training": measure, "overhead": measure_overhead, "port": measure_port}
+_MEASURES = {"training": measure, "overhead": costless.measure, "port": wire.measure}
 
 
 def main(argv: list[str]) -> None:
@@ -141,7 +122,10 @@ def main(argv: list[str]) -> None:
         factory.check_precision(each)
     results: list[dict[str, float]] = []
     for i in range(FLAGS.repeats):
-        found = compare(config, other, i % 2 == 1) if other else _MEASURES[FLAGS.measure](config)
+        if other:
+            found = compare(config, other, i % 2 == 1, FLAGS.seconds)
+        else:
+            found = _MEASURES[FLAGS.measure](config, FLAGS.seconds)
         results.append(found)
         print({name: round(value, 3) for name, value in found.items()}, flush=True)
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
