@@ -134,12 +134,6 @@ def make_config(channels_last: bool, **settings: Any) -> IMPALAConfig:
     return config.update_from_dict(settings)
 
 
-def read(learner: CountingLearner) -> tuple[setting.Updates, int]:
-    """Returns the updates and the number of parameters."""
-    weights = learner.module["default_policy"].parameters()
-    return learner.updates, sum(weight.numel() for weight in weights)
-
-
 def main() -> None:
     """Trains until there are updates enough, and reports."""
     options = setting.parser(__doc__).parse_args()
@@ -155,8 +149,13 @@ def main() -> None:
         algorithm = make_config(**settings).build_algo()
         while not setting.complete(updates, options.seconds):
             algorithm.train()
-            (read_one,) = algorithm.learner_group.foreach_learner(read)
-            updates, parameters = read_one.get()
+            results = algorithm.learner_group.foreach_learner(
+                lambda learner: (
+                    learner.updates,
+                    sum(weight.numel() for weight in learner.module["default_policy"].parameters()),
+                )
+            )
+            updates, parameters = next(iter(results)).get()
         dropped = algorithm.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
     finally:
         if algorithm:
