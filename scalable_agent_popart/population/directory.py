@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +37,7 @@ from scalable_agent_popart.runs.directory import (
 )
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """The publication of a member, for others to compare with and to copy."""
 
     member: int
@@ -71,7 +69,6 @@ class Event(NamedTuple):
         if not self.comparison:
             return f"member {member} starts with {values}"
         own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
-        other = f"{'copies' if self.copied else 'compared with'} member {self.partner}"
         if self.started_over:
             other = "starts over"
         elif self.partner is None:
@@ -79,7 +76,8 @@ class Event(NamedTuple):
         elif self.partner_fitness is None:
             other = f"member {self.partner} could not be read"
         else:
-            other += f" ({self.partner_fitness:.1f})"
+            what = "copies" if self.copied else "compared with"
+            other = f"{what} member {self.partner} ({self.partner_fitness:.1f})"
         return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
 
 
@@ -99,7 +97,7 @@ class MemberDirectory(RunDirectory):
         with explained(self._fitness, "delete it, and the member publishes again"):
             record = Published(**json.loads(self._fitness.read_text()))
             checkpoint = str(self._snapshots / record.checkpoint)
-            return dataclasses.replace(record, fitness=float(record.fitness), checkpoint=checkpoint)
+            return record._replace(fitness=float(record.fitness), checkpoint=checkpoint)
         return None
 
     def publish(self, record: Published) -> None:
@@ -110,7 +108,7 @@ class MemberDirectory(RunDirectory):
         if name == in_force:  # The run had returned to an older checkpoint.
             name += "-again"
         _copy(Path(record.checkpoint), self._snapshots / name)
-        write_atomically(self._fitness, {**dataclasses.asdict(record), "checkpoint": name})
+        write_atomically(self._fitness, {**record._asdict(), "checkpoint": name})
         for file in self._snapshots.glob("snapshot-*"):
             if file.stem not in (name, in_force):
                 file.unlink(missing_ok=True)

@@ -223,8 +223,7 @@ class Member(trainer.Tuner):
         try:
             checkpoints.load(checkpoint, **parts)
         except UserError:
-            for variable, value in zip(variables, own, strict=True):
-                variable.assign(value)
+            initial_weights.assign(variables, own)
             raise
 
 
@@ -343,6 +342,5 @@ def _warn(text: str) -> None:
 
 def _copy(source: Learner, target: Learner) -> None:
     """Copies everything that a learner has learned, and its hyperparameters."""
-    for variable, value in zip(target.variables, source.variables, strict=True):
-        variable.assign(value)
+    initial_weights.assign(target.variables, source.variables)
     target.hyperparameters.assign(source.hyperparameters.values())

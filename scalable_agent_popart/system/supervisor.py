@@ -192,9 +192,6 @@ class Group:
         """Starts a process in the group; takes the arguments of `Child`."""
         return Child(command, group=self._guard.pid, **how)
 
-    def send_signal(self, number: int) -> None:
-        os.killpg(self._guard.pid, number)
-
 
 @dataclass
 class Restarts:

@@ -1,5 +1,7 @@
 """The weights of another run that a new run starts with."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from scalable_agent_popart import factory
@@ -60,9 +62,9 @@ def take_over(config: Config, learner: Learner) -> str:
 
     same_actions = (other.suite.name, other.action_set) == (config.suite.name, config.action_set)
     if not same_actions or other.num_actions != config.num_actions:
-        _assign(learner.agent.torso_variables, agent.torso_variables)
+        assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{told}: its torso; the rest is new, since its actions are others"
-    _assign(learner.agent.trainable_variables, agent.trainable_variables)
+    assign(learner.agent.trainable_variables, agent.trainable_variables)
     by_task, its_by_task = (each.use_popart or each.multi_head for each in (config, other))
     same = all(getattr(other, name) == getattr(config, name) for name in _SAME_VALUES)
     if not same or (by_task, own.normalise) != (its_by_task, head.normalise):
@@ -79,6 +81,6 @@ def take_over(config: Config, learner: Learner) -> str:
     return f"{told}: network and policy, and the values of {', '.join(shared) or 'no task'}"
 
 
-def _assign(variables: tuple[tf.Variable, ...], sources: tuple[tf.Variable, ...]) -> None:
+def assign(variables: Any, sources: Any) -> None:
     for variable, source in zip(variables, sources, strict=True):
         variable.assign(source)

@@ -120,9 +120,8 @@ def train(
         )
         if not checkpoints.restore():
             directory.refuse_to_lose_logs()
-            taken = initial_weights.take_over(config, learner) if config.init_from else ""
-            if taken:
-                print(taken, file=sys.stderr)
+            if config.init_from:
+                print(initial_weights.take_over(config, learner), file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:
             directory.record(config, int(learner.frames), device)
