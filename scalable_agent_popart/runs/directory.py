@@ -97,10 +97,8 @@ class RunDirectory:
             # A run has learned nothing before its first checkpoint.
             if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
                 told = f"the run in {self.path} was last trained with other flags"
-                advice = (
-                    f"the same flags, {ANOTHER_LOGDIR}, or --allow_changes to resume with these"
-                )
-                raise UserError(f"{told}: {'; '.join(changes)}; give {advice}")
+                advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
+                raise UserError(f"{told}: {'; '.join(changes)}; give the same flags, {advice}")
         events = self.path.glob("events.out.tfevents.*")
         for path in (self.metrics, self.episodes, self.checkpoints, *events):
             if previous is None and path.exists():
