@@ -20,7 +20,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
-from scalable_agent_popart.report.render import one_line
+from scalable_agent_popart.report.render import interval, one_line
 from scalable_agent_popart.report.tables import gradients_over_frames
 from scalable_agent_popart.suites import Suite
 
@@ -95,13 +95,13 @@ def learning_curves(
     _draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
     fixed = [
-        (f"{_PUBLISHED}{agent}: {score:.1f}%", score, _COLOURS.get(agent, _BLACK), ":", 1.5)
+        (_PUBLISHED + agent, score, _COLOURS.get(agent, _BLACK), ":", 1.5)
         for agent, score in targets.items()
     ]
-    fixed += [(f"{RANDOM}: {score:.1f}%", score, _BLACK, "-", 0.7) for score in random]
+    fixed += [(RANDOM, score, _BLACK, "-", 0.7) for score in random]
     for text, score, colour, line, width in fixed:
         within = bottom <= score <= top
-        label = text + " (not in view)" * (not within)
+        label = f"{text}: {score:.1f}%{' (not in view)' * (not within)}"
         axes.plot([], [], ls=line, lw=width, color=colour, label=label)
         if within:
             axes.axhline(score, ls=line, lw=width, color=colour)
@@ -225,27 +225,24 @@ def scales(table: pd.DataFrame) -> Figure:
         axes.set_title(_plain(agent), fontsize=9)
         axes.grid(alpha=0.3)
         last = ends[agent].groupby("task").agg(["mean", "std", "count"])
+        low, high = scores.students_t(last["mean"], last["std"], last["count"])
+        last = last.assign(value=last["mean"], low=low, high=high)
         last = last.sort_values("mean", ascending=False)
         many = len(last) > 2 * _NAMES
-        named = [*last.index[:_NAMES], *last.index[-_NAMES:]] if many else list(last.index)
-        handles = [axes.plot([], [], color=colours[task])[0] for task in named]
-        labels = []
-        for task, own in last.loc[named].iterrows():
-            low, high = scores.students_t(own["mean"], own["std"], own["count"])
-            interval = f" [{low:.3g}, {high:.3g}]" if own["count"] > 1 else ""
-            labels.append(_plain(f"{task}: {own['mean']:.3g}{interval}"))
+        for task, own in (pd.concat([last[:_NAMES], last[-_NAMES:]]) if many else last).iterrows():
+            label = _plain(f"{task}: {interval(own, '.3g')}")
+            axes.plot([], [], color=colours[task], label=label)
         title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
-            handles, labels, fontsize=7, title=title, title_fontsize=7, loc="upper left",
-            bbox_to_anchor=(1, 1),
-        )  # fmt: skip
+            fontsize=7, title=title, title_fontsize=7, loc="upper left", bbox_to_anchor=(1, 1)
+        )
     grid[0].set_ylabel(r"$\sigma$ of each task")
     return figure
 
 
 def gradients(table: pd.DataFrame) -> Figure:
     """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
-    table = gradients_over_frames(table)
+    table = gradients_over_frames(table[table["loss"] == "policy"])
     agents, tasks = (list(dict.fromkeys(table[name])) for name in ("agent", "task"))
     colours = _VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(agents) < 5 else 2.6) * len(agents) + 0.8
@@ -346,23 +343,16 @@ def profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-class _Curve(NamedTuple):
-    """Values of a member over its own frames; `copied` where it resumes from a copy."""
-
-    frames: np.ndarray
-    values: np.ndarray
-    copied: np.ndarray
-
-
 def population(shown: Population) -> Figure:
     """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
 
     The colour is the present score; the black ancestry is what the report's curves follow.
     """
-    members, tuned, suite = shown.members, shown.shown.config.tuned, shown.shown.config.suite
-    panels = {flag: {n: _steps(own, flag) for n, own in members.items()} for flag in tuned}
-    fitness = {n: _fitness(own) for n, own in members.items()}
-    compared = any(len(curve.frames) for curve in fitness.values())
+    members = sorted(shown.members.values(), key=lambda own: own.rank)  # The fittest on top.
+    tuned, suite = shown.shown.config.tuned, shown.shown.config.suite
+    panels = {flag: {own.number: _steps(own, flag) for own in members} for flag in tuned}
+    fitness = {own.number: _fitness(own) for own in members}
+    compared = any(map(len, fitness.values()))
     if compared:
         panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
     # Panels come in pairs: where there is one too many, fitness has a row.
@@ -370,50 +360,49 @@ def population(shown: Population) -> Figure:
     rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
-    farthest = max(member.frames for member in members.values())
+    farthest = max(member.frames for member in members)
     unit = _frames_axis(figure, farthest, "A member's own environment frames")
-    known = [member.score for member in members.values() if member.score is not None]
+    known = [member.score for member in members if member.score is not None]
     low, high = min(known, default=0.0), max(known, default=100.0)
     norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
+    ancestry_of = f"ancestry of {shown.shown.name}{', the best' * (shown.shown is shown.best)}"
+    black: dict[str, Any] = {"color": "black", "zorder": 4}
     halo = [withStroke(linewidth=3.2, foreground="white")]
-    of_best = shown.shown is shown.best
     for i, (title, of_members) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
         axes.set_title(_plain(title), fontsize=10)
         steps = title in tuned
         draw: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
-        for member in sorted(members.values(), key=lambda own: own.rank):  # The fittest on top.
-            frames, values, copied = of_members[member.number]
+        for member in members:
+            curve = of_members[member.number]
             colour = _GREY if member.score is None else _SCORES(norm(member.score))
             width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
-            axes.plot(
-                frames / unit, values, color=colour, lw=width, alpha=0.8, label="a member", **draw
-            )
+            look = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | draw
+            axes.plot(curve.index / unit, curve["value"], **look)
             if steps:
-                axes.hlines(values[:-1], frames[:-1] / unit, frames[1:] / unit, color=colour, lw=1)
+                ends = curve.index[:-1] / unit, curve.index[1:] / unit
+                axes.hlines(curve["value"].iloc[:-1], *ends, color=colour, lw=1)
+            copied = curve.loc[curve["copied"], "value"]
             axes.plot(
-                frames[copied] / unit, values[copied], "o", color=colour, ms=_COPY_SIZE,
+                copied.index / unit, copied, "o", color=colour, ms=_COPY_SIZE,
                 mec="white", mew=0.4, label="resumes from a copy",
             )  # fmt: skip
         ancestry = [
-            _steps_within(of_members[segment.member], segment, shown.end(segment))
+            _cut_steps(of_members[own.member], own, shown.end(own))
             if steps
-            else _fitness_within(of_members[segment.member], segment, goes_on=n > 0)
-            for n, segment in enumerate(shown.segments)
+            else _cut_fitness(of_members[own.member], own, goes_on=n > 0)
+            for n, own in enumerate(shown.segments)
         ]
-        for frames, values in ancestry:
-            axes.plot(
-                frames / unit, values, color="black", lw=1.8, path_effects=halo, zorder=4,
-                label=f"ancestry of {shown.shown.name}{', the best' * of_best}", **draw,
-            )  # fmt: skip
-        for (before, left), (after, taken) in itertools.pairwise(ancestry):
+        for own in ancestry:
+            line = {"lw": 1.8, "path_effects": halo, "label": ancestry_of, **black, **draw}
+            axes.plot(own.index / unit, own, **line)
+        for before, after in itertools.pairwise(ancestry):
             if len(before) and len(after):
-                x, y = np.array([before[-1], after[0]]) / unit, (left[-1], taken[0])
+                link = pd.concat([before[-1:], after[:1]])
                 between = "from the copied to the copy"
-                axes.plot(x, y, color="black", lw=1.2, ls=":", zorder=4, label=between)
-        finite = np.concatenate([curve.values for curve in of_members.values()])
-        finite = finite[np.isfinite(finite)]
-        if steps and len(finite) and (finite > 0).all():
+                axes.plot(link.index / unit, link, lw=1.2, ls=":", label=between, **black)
+        values = pd.concat([curve["value"] for curve in of_members.values()]).dropna()
+        if steps and len(values) and (values > 0).all():
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(LogFormatter())
             minor = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
@@ -427,7 +416,13 @@ def population(shown: Population) -> Figure:
     return figure
 
 
-def _fitness(member: Member) -> _Curve:
+def _curve(points: Sequence[tuple[int, float | None, bool]]) -> pd.DataFrame:
+    """Makes a member's curve by frames: its values, and whether it resumes from a copy there."""
+    table = pd.DataFrame(points, columns=["frames", "value", "copied"]).set_index("frames")
+    return table.astype({"value": float, "copied": bool})
+
+
+def _fitness(member: Member) -> pd.DataFrame:
     """Returns the fitness at each comparison, of the weights before it and of those copied."""
     points: list[tuple[int, float | None, bool]] = []
     for event in member.lineage:  # There is no fitness where training had diverged.
@@ -435,39 +430,33 @@ def _fitness(member: Member) -> _Curve:
             points.append((event.frames, event.fitness, False))
         if event.copied:
             points.append((event.frames, event.partner_fitness, True))
-    frames, values, copied = np.array(points, np.float64).reshape(-1, 3).T
-    return _Curve(frames, values, copied > 0)
+    return _curve(points)
 
 
-def _fitness_within(curve: _Curve, segment: Segment, goes_on: bool) -> tuple[np.ndarray, ...]:
+def _cut_fitness(curve: pd.DataFrame, segment: Segment, goes_on: bool) -> pd.Series:
     """Cuts a fitness to a segment, from the copy on with which it `goes_on`."""
-    last = np.inf if segment.last is None else segment.last
-    inside = (curve.frames > segment.first) & (curve.frames <= last)
-    inside &= ~(curve.copied & (curve.frames == last))  # What came of a comparison at the end.
+    frames, copied = curve.index.to_numpy(), curve["copied"].to_numpy()
+    inside = segment.holds(frames)
+    inside &= ~(copied & (frames == segment.last))  # What came of a comparison at the end.
     if goes_on:
-        copies = np.flatnonzero(curve.copied & (curve.frames == segment.first))
-        inside[copies[-1:]] = True
-    return curve.frames[inside], curve.values[inside]
+        inside[np.flatnonzero(copied & (frames == segment.first))[-1:]] = True
+    return curve.loc[inside, "value"]
 
 
-def _steps(member: Member, flag: str) -> _Curve:
+def _steps(member: Member, flag: str) -> pd.DataFrame:
     """Returns a hyperparameter's values from the start, and from each comparison, until now."""
-    events = member.lineage
-    values = [event.hyperparameters.get(flag, np.nan) for event in events]
-    return _Curve(
-        np.array([*(event.frames for event in events), member.frames]),
-        np.array([*values, *values[-1:]] or [np.nan]),
-        np.array([*(event.copied for event in events), False]),
-    )
+    points = [(own.frames, own.hyperparameters.get(flag), own.copied) for own in member.lineage]
+    last = points[-1][1] if points else None
+    return _curve([*points, (member.frames, last, False)])
 
 
-def _steps_within(curve: _Curve, segment: Segment, last: int) -> tuple[np.ndarray, ...]:
+def _cut_steps(curve: pd.DataFrame, segment: Segment, last: int) -> pd.Series:
     """Cuts a hyperparameter's steps to a segment, which ends at `last`."""
-    inside = (curve.frames > segment.first) & (curve.frames < last)
-    frames = np.array([segment.first, *curve.frames[inside], last])
-    steps = np.searchsorted(curve.frames, frames[:-1], side="right") - 1
-    values = curve.values[np.maximum(steps, 0)]
-    return frames, np.array([*values, values[-1]])
+    at = curve.index.to_numpy()
+    frames = np.array([segment.first, *at[(at > segment.first) & (at < last)], last])
+    steps = np.searchsorted(at, frames[:-1], side="right") - 1
+    values = curve["value"].to_numpy()[np.maximum(steps, 0)]
+    return pd.Series([*values, values[-1]], frames)
 
 
 def _score_axis(suite: Suite, aggregate: str = "") -> str:
