@@ -15,22 +15,16 @@ _MARKUP = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 
 def render_report(content: dict[str, Any]) -> dict[str, str]:
     """Returns the report as an HTML page and as Markdown, by the ending of the file's name."""
-    environment = _environment(one_line)
-    page = environment.get_template("report.html.j2").render(content)
-    environment = _environment(_markdown)
-    environment.filters["as_code"] = _markdown_code
-    environment.filters["in_one_line"] = _in_one_line
-    text = environment.get_template("report.md.j2").render(content)
+    page = _environment(one_line).get_template("report.html.j2").render(content)
+    text = _environment(_markdown).get_template("report.md.j2").render(content)
     return {"html": page, "md": re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"}
 
 
-def number(value: float, style: str, missing: str | None = None) -> str:
-    """Writes a number, or of NaN what stands for a missing one."""
-    if not math.isnan(value):
-        return f"{value:{style}}"
-    if missing is None:
+def number(value: float, style: str) -> str:
+    """Writes a number; raises ValueError if it is missing."""
+    if math.isnan(value):
         raise ValueError("a number is missing")
-    return missing
+    return f"{value:{style}}"
 
 
 def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
@@ -38,6 +32,17 @@ def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
     text = f"{number(row['value'], style)}{unit}"
     known = not math.isnan(row["low"])
     return text + (f" [{row['low']:{style}}, {row['high']:{style}}]" if known else "")
+
+
+def difference(row: Mapping[str, Any]) -> str:
+    """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
+    effect = "" if math.isnan(row["effect"]) else f", g = {row['effect']:.1f}"
+    return interval(row) + effect + ("" if math.isnan(row["p"]) else f", p = {row['p']:.2g}")
+
+
+def with_ends(value: float, low: float, high: float, style: str) -> str:
+    """Writes a value over runs with the ends of its interval or range, if it has any width."""
+    return f"{value:{style}}" + (f" [{low:{style}}, {high:{style}}]" if high > low else "")
 
 
 def short(count: float) -> str:
@@ -55,19 +60,16 @@ def one_line(text: str) -> str:
 
 def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
     """Makes an environment for the templates, in which all text but markup passes `shown`."""
-
-    def finalize(value: Any) -> Any:
-        return value if isinstance(value, Markup) else shown(str(value))
-
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=finalize,
+        finalize=lambda value: value if isinstance(value, Markup) else shown(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "interval": interval, "short": short}
+    for own in (number, interval, difference, short, with_ends, as_code, in_one_line):
+        environment.filters[own.__name__] = own
     return environment
 
 
@@ -76,12 +78,12 @@ def _markdown(text: str) -> Markup:
     return Markup(_MARKUP.sub(r"\\\1", html.escape(one_line(text), quote=False)))
 
 
-def _in_one_line(text: str) -> Markup:
+def in_one_line(text: str) -> Markup:
     """Joins the lines of Markdown, as they stand in a template."""
     return Markup(re.sub(r"\s*\n\s*", " ", text.strip()))
 
 
-def _markdown_code(value: Any, in_table: bool) -> Markup:
+def as_code(value: Any, in_table: bool) -> Markup:
     """Returns Markdown that shows a value's text as it is, as code."""
     text = one_line(str(value)).replace("`", "'")
     return Markup("`" + (text.replace("|", "\\|") if in_table else text) + "`")
