@@ -3,7 +3,6 @@
 import errno
 import json
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,17 +203,16 @@ def _of_known_weights(
 
 def _read_population(path: str, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or names a member of; a UserError if none began."""
-    named, number = Path(path), None
-    if (named / POPULATION_FILE).exists():
-        directory = PopulationDirectory(path)
-    else:
-        for own in (named, named.resolve()):  # The path may be `.`, or a link's.
-            found = _MEMBER.fullmatch(own.name)
-            if found and (own.parent / POPULATION_FILE).exists():
-                directory, number = PopulationDirectory(str(own.parent)), int(found[1])
-                break
-        else:
+    folder, number = Path(path), None
+    if not (folder / POPULATION_FILE).exists():
+        # The path may be `.`, or a link's.
+        found = [(own, _MEMBER.fullmatch(own.name)) for own in (folder, folder.resolve())]
+        named = [(own.parent, int(match[1])) for own, match in found if match]
+        named = [own for own in named if (own[0] / POPULATION_FILE).exists()]
+        if not named:
             return None
+        folder, number = named[0]
+    directory = PopulationDirectory(str(folder))
     shared = (directory if number is None else directory.member(number)).read_config()
     if shared is None or not shared.population_size:
         if number is not None:
@@ -281,19 +279,17 @@ def _read_episodes(
 ) -> pd.DataFrame:
     """Reads episodes, or those in the last `tail` bytes: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
-    codes, frames, returns = array("i"), array("q"), array("d")
-    rows = _read_lines(path, lambda record: to_episode(record, task_ids), problems, tail)
-    for task, episode_return, at in rows:
-        codes.append(task_ids[task])
-        frames.append(at)
-        returns.append(episode_return)
-    columns = {
-        "task": pd.Categorical.from_codes(np.asarray(codes), list(tasks)),
-        "frames": np.asarray(frames),
-        "episode_return": np.asarray(returns),
-    }
-    # The table shares the columns' memory, since a copy of a long log might not fit in.
-    table = pd.DataFrame(columns, copy=False)
+
+    def row(record: Any) -> tuple[int, int, float]:
+        task, episode_return, frames = to_episode(record, task_ids)
+        return task_ids[task], frames, episode_return
+
+    # A log may be long: its rows are packed, and not copied.
+    kind = [("task", np.int32), ("frames", np.int64), ("episode_return", np.float64)]
+    rows = np.fromiter(_read_lines(path, row, problems, tail), np.dtype(kind))
+    columns = {name: rows[name] for name in ("frames", "episode_return")}
+    task = pd.Categorical.from_codes(rows["task"], list(tasks))
+    table = pd.DataFrame({"task": task, **columns}, copy=False)
     if table["frames"].is_monotonic_increasing:
         return table
     return table.sort_values("frames", kind="stable", ignore_index=True)
@@ -308,37 +304,37 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
     """
     tasks = config.suite.tasks
 
-    def rows(record: Any) -> list[tuple]:
-        """Returns rows that begin with the names of their tables."""
+    def rows(record: Any) -> dict[str, list[tuple]]:
+        """Returns the rows of each table."""
         frames = to_count(record["frames"])
-        found: list[tuple] = []
-        if "batch_share" in record:
-            shares = record["batch_share"]
-            found += [("batches", frames, task, _known(shares[task])) for task in tasks]
+        found: dict[str, list[tuple]] = {}
+        if shares := record.get("batch_share"):
+            found["batches"] = [(frames, task, _known(shares[task])) for task in tasks]
         if config.use_popart:
             largest = record.get("largest_target", {})  # Older records have none.
-            for task in tasks:
-                measured = record["shift"][task], record["scale"][task], largest.get(task)
-                found.append(("statistics", frames, task, *map(_known, measured)))
-        for loss, name in LOSSES.items():
-            if norms := record.get(name):  # Not in the last line of a program.
-                found += [
-                    ("gradients", frames, loss, task, _known(norms.get(task))) for task in tasks
-                ]
+            by_task = record["shift"], record["scale"], {**dict.fromkeys(tasks), **largest}
+            found["statistics"] = [
+                (frames, task, *(_known(own[task]) for own in by_task)) for task in tasks
+            ]
+        found["gradients"] = [
+            (frames, loss, task, _known(record[name].get(task)))
+            for loss, name in LOSSES.items()
+            if record.get(name)  # Not in the last line of a program.
+            for task in tasks
+        ]
         if "frames_per_second" in record:
             entropy = np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
                 steps = config.unroll_length * config.batch_size
                 entropy = -_known(record["entropy_loss"]) / cost / steps
             known = (_known(record.get(n)) for n in ("time", "frames_per_second", "memory_mib"))
-            found.append(("progress", frames, *known, entropy))
+            found["progress"] = [(frames, *known, entropy)]
         return found
 
-    records = _read_lines(path, rows, problems, at_most=_MAX_METRICS)
-    every = [row for found in records for row in found]
+    records = list(_read_lines(path, rows, problems, at_most=_MAX_METRICS))
     tables = {}
     for name, columns in METRICS.items():
-        own = [row[1:] for row in every if row[0] == name]
+        own = [row for record in records for row in record.get(name, ())]
         table = pd.DataFrame(own, columns=["frames", *columns])
         tables[name] = table.sort_values("frames", kind="stable", ignore_index=True)
     return tables
