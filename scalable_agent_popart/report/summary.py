@@ -106,22 +106,14 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
         lowest=by_run["lowest"].fillna(by_run["value"]),
         highest=by_run["highest"].fillna(by_run["value"]),
     )
+    reduced = {
+        **dict.fromkeys(("source", "remark", "low", "high"), "first"),
+        **dict.fromkeys(("episodes", "fewest_frames", "lowest"), "min"),
+        **dict.fromkeys(("most_frames", "highest"), "max"),
+    }
     groups = by_run.groupby(_KEYS, sort=False, dropna=False)
-    table = groups.agg(
-        runs=("run", "size"),
-        source=("source", "first"),
-        remark=("remark", "first"),
-        episodes=("episodes", "min"),
-        fewest_frames=("fewest_frames", "min"),
-        most_frames=("most_frames", "max"),
-        value=("value", "mean"),
-        low=("low", "first"),
-        high=("high", "first"),
-        lowest=("lowest", "min"),
-        highest=("highest", "max"),
-        median=("value", "median"),
-        deviation=("value", "std"),
-    ).reset_index()
+    values = groups["value"].agg(runs="size", value="mean", median="median", deviation="std")
+    table = pd.concat([groups.agg(reduced), values], axis=1).reset_index()
     means, runs = table["value"], table["runs"]
     low, high = scores.students_t(means, table["deviation"], runs)
     rerun_low, rerun_high = scores.students_t(means, table["deviation"] * 2**0.5, runs)
