@@ -154,8 +154,7 @@ class FinalScores:
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Returns published scores, by agent, to compare with these agents of a reward clipping."""
-        found = {agent: s for (agent, own), s in self.papers.items() if own == clipping}
-        found = {name: found[name] for name in names if name in found}
+        found = {own: self.papers[own, clipping] for own in names if (own, clipping) in self.papers}
         if clipping == self._suite.defaults["reward_clipping"] and self._impala:
             theirs = self._impalas().query("measure == 'aggregate'").set_index("task")["value"]
             found[IMPALA] = theirs[self._suite.headline]
@@ -168,7 +167,7 @@ class FinalScores:
         for run in agent.runs:
             tests = [test for test in run.evaluations if test.starts == self.column.starts]
             covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
-            latest = recent_returns(run.logs["episodes"])
+            latest = recent_returns(run.logs["episodes"]) if covered < total else {}
             missing = len(levels - latest.keys())
             if covered == total:  # The newest counts, and of several the longest.
                 whole = [
