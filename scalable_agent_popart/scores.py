@@ -3,11 +3,10 @@
 A task's normalised score is 100 (score - random) / (human - random). Atari-57 is reported as the
 median over games, DmLab-30 as the mean over levels with each level capped at 100. Interquartile
 mean, optimality gap, performance profile and probability of improvement are those of Agarwal et al.
-(2021). They take a line each, which is less than a dependency. A run counts as a whole, as it does
-in intervals over seeds: its aggregates are over its own tasks, and are averaged over runs.
+(2021). A run counts as a whole: its aggregates are over its own tasks, and are averaged over runs.
 
-Environment processes import this module for `ReferenceScore`, and `scipy.stats` would cost each of
-them 0.6 s and 75 MB: only the functions that need it import it.
+Environment processes import this module, and `scipy.stats` would cost each of them 0.6 s and 75 MB:
+only the functions that need it import it.
 """
 
 import math
