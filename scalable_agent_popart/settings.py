@@ -289,10 +289,9 @@ class Settings:
         "", "Recorded starts for --starts=human, one file per game."
     )
     record_video: bool = TEST.setting(False, "Films the first minute of each level.")
-    video_policy: bool = TEST.setting(
+    video_policy: bool = TEST.within("record_video").setting(
         False,
         "Shows the probabilities of actions and the agent's value next to the films' pictures.",
-        needs="record_video",
     )
 
 

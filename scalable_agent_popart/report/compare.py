@@ -20,6 +20,7 @@ _WORDS = {
         "soft_asymmetric": "soft asymmetric rewards",
     },
     "action_set": {"impala": "original action set", "popart": "larger action set"},
+    "init_from": {"": "new weights"},
 }
 
 
