@@ -253,12 +253,10 @@ def _read_member(
         return None
     references = config.suite.reference_scores
     lineage = _read_lineage(directory.lineage, problems)
-    path, tasks, tail = directory.episodes, config.suite.tasks, _TAIL
-    size = path.stat().st_size if path.is_file() else 0
-    episodes = _read_episodes(path, tasks, [], tail)
-    while tail < size and episodes["task"].value_counts().min() < RECENT_EPISODES:
-        tail *= 8
-        episodes = _read_episodes(path, tasks, [], tail)
+    tasks = config.suite.tasks
+    episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
+    if episodes["task"].value_counts().min() < RECENT_EPISODES:
+        episodes = _read_episodes(directory.episodes, tasks, [])
     recent = recent_returns(episodes)
     returns = {task: own for task, own in recent.items() if task in references}
     frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
@@ -275,9 +273,9 @@ def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def _read_episodes(
-    path: Path, tasks: Sequence[str], problems: list[str], tail: int | None = None
+    path: Path, tasks: Sequence[str], problems: list[str], **which: int
 ) -> pd.DataFrame:
-    """Reads episodes, or those in the last `tail` bytes: frames are of the run, at their ends."""
+    """Reads episodes, all or `which` as `read_lines`: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
 
     def row(record: Any) -> tuple[int, int, float]:
@@ -286,7 +284,7 @@ def _read_episodes(
 
     # A log may be long: its rows are packed, and not copied.
     kind = [("task", np.int32), ("frames", np.int64), ("episode_return", np.float64)]
-    rows = np.fromiter(_read_lines(path, row, problems, tail), np.dtype(kind))
+    rows = np.fromiter(_read_lines(path, row, problems, **which), np.dtype(kind))
     columns = {name: rows[name] for name in ("frames", "episode_return")}
     task = pd.Categorical.from_codes(rows["task"], list(tasks))
     table = pd.DataFrame({"task": task, **columns}, copy=False)
@@ -401,16 +399,12 @@ def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
 
 
 def _read_lines(
-    path: Path,
-    convert: Callable[[Any], _Row],
-    problems: list[str],
-    tail: int | None = None,
-    at_most: int | None = None,
+    path: Path, convert: Callable[[Any], _Row], problems: list[str], **which: int
 ) -> Iterator[_Row]:
     """Yields as `json_lines.read_lines`; a log that cannot be read is one of the problems."""
     try:
         _refuse_pipe(path)
-        yield from read_lines(path, convert, problems, tail, at_most)
+        yield from read_lines(path, convert, problems, **which)
     except OSError as error:
         problems.append(f"{path} skipped: {error.strerror or error}")
 
