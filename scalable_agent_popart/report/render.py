@@ -20,11 +20,13 @@ def render_report(content: dict[str, Any]) -> dict[str, str]:
     return {"html": page, "md": re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"}
 
 
-def number(value: float, style: str) -> str:
-    """Writes a number; raises ValueError if it is missing."""
-    if math.isnan(value):
+def number(value: float, style: str, missing: str | None = None) -> str:
+    """Writes a number, or of NaN what stands for a missing one."""
+    if not math.isnan(value):
+        return f"{value:{style}}"
+    if missing is None:
         raise ValueError("a number is missing")
-    return f"{value:{style}}"
+    return missing
 
 
 def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
