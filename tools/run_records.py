@@ -22,7 +22,7 @@ _PLACES |= {"learner_address", "init_from"}
 # Without these flags others would be refused or mean something else, so they have stand-ins.
 _STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
 _STAND_INS |= {"init_from": "run"}
-_NO_PLACE = ("", "dummy")
+_NO_PLACE, _AGENTS = ("", "dummy"), "agents/"
 # Reports and records are made of these; the rest are checkpoints, films and TensorBoard's events.
 _LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
 _LOGS += ["evaluations", "lineage.jsonl"]
@@ -175,9 +175,12 @@ def _test(path: Path) -> dict[str, Any] | None:
 
 
 def _without_places(flags: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the flags that name places of the machine, or replaces their values."""
-    kept = {name: value for name, value in flags.items() if name not in _PLACES}
-    given = (name for name in _STAND_INS if flags.get(name, "") not in _NO_PLACE)
+    """Leaves out the flags that name places of the machine, or replaces their values.
+
+    Agents of the repository are the same on every machine.
+    """
+    kept = {n: own for n, own in flags.items() if n not in _PLACES or f"{own}".startswith(_AGENTS)}
+    given = (n for n in _STAND_INS if n not in kept and flags.get(n, "") not in _NO_PLACE)
     return {**kept, **{name: _STAND_INS[name] for name in given}}
 
 

@@ -61,3 +61,5 @@ def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions(
     kept = run_records._without_places(dict.fromkeys(text, "given"))
     chosen = {name for name in text if SETTINGS[name].choices}
     assert {name for name in kept if kept[name] == "given"} == chosen | {"level_name", "action_set"}
+    own = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
+    assert run_records._without_places(own) == own
