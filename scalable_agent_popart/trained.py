@@ -34,6 +34,7 @@ from environments import (
     image_of,
 )
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import compile_step
 from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UnsavedError, UserError
@@ -93,7 +94,7 @@ class TrainedAgent:
         checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
         self._agent, self._head = self._saved.agent, self._saved.head
         self.frames, self._directory = int(self._saved.frames), directory
-        self._step = tf.function(self._agent.step, autograph=False, reduce_retracing=True)
+        self._step: Any = None  # The first step shows the inputs' shapes.
         self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
         self._own: State | None = None
 
@@ -137,7 +138,10 @@ class TrainedAgent:
         single, state, inputs = self._inputs(observation, reward, done, state)
         self._own = state if keeps else self._own
         state.seed[1] += 1
-        output, state.memory = self._step(*inputs, tf.constant(state.seed))
+        inputs = (*inputs, tf.constant(state.seed))
+        if self._step is None:
+            self._step = compile_step(tf.function(self._agent.step, autograph=False), inputs)
+        output, state.memory = self._step(*inputs)
         actions = np.argmax(output.policy_logits, axis=-1) if greedy else output.action.numpy()
         state.actions = actions.astype(np.int32)
         return int(actions[0]) if single else state.actions
@@ -223,9 +227,10 @@ class TrainedAgent:
 
         def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
             observation = tree.unflatten_as(self.observation_spec, [given[n] for n in leaves])
-            step = _step_output(given["reward"], given["done"], observation)
+            actions = given["last_action"]
+            step = _step_output(actions, given["reward"], given["done"], observation)
             state = tuple(given[name] for name in states)
-            output, state = self._agent.step(given["last_action"], step, state, given["seed"])
+            output, state = self._agent.step(actions, step, state, given["seed"])
             probabilities = tf.nn.softmax(output.policy_logits)
             named = {"action": output.action, "probabilities": probabilities}
             return {**named, **dict(zip(states, state, strict=True))}
@@ -287,8 +292,9 @@ class TrainedAgent:
         assert state is not None
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
-        rewards = tf.broadcast_to(np.asarray(reward, np.float32), [size])
-        output = _step_output(rewards, tf.broadcast_to(np.asarray(done, bool), [size]), batch)
+        rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
+        ended = np.broadcast_to(np.asarray(done, bool), size)
+        output = _step_output(state.actions, rewards, ended, batch)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, (state.actions, output))
         return single, state, (*inputs, state.memory)
 
@@ -383,10 +389,9 @@ class TaskEnvironment(gymnasium.Env):
         return observation, ready.output, bool(ready.fresh[0])
 
 
-def _step_output(reward: tf.Tensor, done: tf.Tensor, observation: Any) -> StepOutput:
-    """Returns a step `[N, ...]` whose `info` no agent reads."""
-    info = StepOutputInfo(tf.zeros_like(reward), tf.zeros_like(done, tf.int32), done)
-    return StepOutput(reward, info, done, observation)
+def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> StepOutput:
+    """Returns a step `[N, ...]`; its `info` is of the right types, and no agent reads it."""
+    return StepOutput(reward, StepOutputInfo(reward, actions, done), done, observation)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,18 @@ class WeightSource(Protocol):
         """Returns the newest weights published."""
 
 
+def compile_step(step: Any, inputs: tuple[Any, ...]) -> Any:
+    """Traces a step for such tensors `[N, ...]`, with any N, and for such a seed, the last input.
+
+    A function of one signature takes three quarters of the time of one that has to look for the
+    signature that fits.
+    """
+    specs = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype), inputs[:-1]
+    )
+    return step.get_concrete_function(*specs, tf.TensorSpec.from_tensor(inputs[-1]))
+
+
 class WeightStore:
     """The newest published weights; one thread publishes, any number read."""
 
@@ -101,13 +113,7 @@ class Policy:
         inputs = (self._output.action[ids], env_output, state, self._seed)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, inputs)
         if self._compiled_step is None:
-            # A function of one signature takes three quarters of the time of one that has to look
-            # for the signature that fits.
-            specs = tf.nest.map_structure(
-                lambda tensor: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype), inputs[:-1]
-            )
-            seed = tf.TensorSpec.from_tensor(inputs[-1])
-            self._compiled_step = self._step.get_concrete_function(*specs, seed)
+            self._compiled_step = compile_step(self._step, inputs)
         output, state = self._compiled_step(*inputs)
         output = AgentOutput(output.action.numpy(), output.policy_logits.numpy())
         if not np.isfinite(output.policy_logits).all():  # No action can be sampled.
