@@ -38,8 +38,12 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
 
 def recorded(record: Mapping[str, Any]) -> Suite:
     """Returns the suite of a record, with the record's tasks in play; may raise one of DAMAGE."""
-    known = {suite.name: suite for suite in suites.ALL}
-    suite = known.get(record["suite"]["name"]) or _described(record["suite"])
+    if "suite" in record:
+        known = {suite.name: suite for suite in suites.ALL}
+        suite = known.get(record["suite"]["name"]) or _described(record["suite"])
+    else:  # Older versions, such as those of some logs in results/, recorded only the tasks.
+        played = {*record["tasks"]}
+        (suite,) = (s for s in suites.ALL if played <= {*s.reference_scores, *s.more_tasks})
     suite = suite.select(record["tasks"])
     if problem := suites.fault_of_names(suite):
         raise ValueError(f"its suite {problem}")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
         needs = {name: each.part.needs for name, each in SETTINGS.items()}
         free |= dict.fromkeys(n for n, needed in needs.items() if needed and not config[needed])
         assert {**config, **made, **free} == {**config, **free}, record["run"]
+
+
+@pytest.mark.parametrize(
+    "file", sorted(_ROOT.glob("results/*/logs.tar.xz")), ids=lambda f: f.parent.name
+)
+def test_reports_can_be_made_of_kept_logs(file: Path) -> None:
+    with tarfile.open(file) as archive:
+        first = archive.next()  # Records come before the other logs.
+        record = json.load(archive.extractfile(first))
+    assert first.name.endswith(("config.json", "population.json"))
+    assert Config.from_record(record).suite.tasks == tuple(record["tasks"])
 
 
 def test_results_say_nothing_of_the_machine_they_were_made_on_but_what_it_is() -> None:

@@ -167,7 +167,7 @@ def test_tasks_in_another_order_are_refused(directory: RunDirectory) -> None:
 
 def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirectory) -> None:
     record = _record(directory, seed=7)
-    del record["history"], record["device"], record["flags"]["action_set"]
+    del record["history"], record["device"], record["suite"], record["flags"]["action_set"]
     (directory.path / "config.json").write_text(json.dumps(record))
     _learn(directory)
     revision = record["git_revision"]
