@@ -212,8 +212,8 @@ class Config(Settings):
             told = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
             raise UserError(f"{told} {suite.level_name} of {suite.name}")
         # Each test has its own flags, and takes no part in a run of many processes.
-        others = (settings.TEST, settings.JOB)
-        own = {n: v for n, v in self.flags.items() if SETTINGS[n].part not in others}
+        others = (settings.TEST.name, settings.JOB.name)
+        own = {n: v for n, v in self.flags.items() if SETTINGS[n].part.name not in others}
         asked = {n: v for n, v in given.items() if SETTINGS[n].part != settings.JOB}
         config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
         # Scores count raw rewards whatever the clipping, and a test may play other levels.

@@ -331,6 +331,8 @@ def test_a_test_has_the_runs_settings_but_is_asked_for_its_own() -> None:
     again = trained.for_test(_HUMAN)
     assert (again.test_num_episodes, again.starts, again.seed) == (200, "human", 5)
     assert again.for_test({}).starts == "noop"
+    filmed = trained.with_flags({"record_video": True, "video_policy": True})
+    assert not filmed.for_test({"record_video": True}).video_policy
     assert again.precision == "bfloat16"
     assert trained.for_test({"precision": "float32"}).precision == "float32"
     assert trained.for_test({"reward_clipping": "none"}).reward_clipping == "none"
