@@ -81,7 +81,8 @@ def read_lines(
             if not line.endswith(b"\n"):
                 told = "its last line is cut off (or still being written) and left out"
                 problems.append(f"{path}: {told}")
-            elif chosen is None or i in chosen:
+                break  # What is written meanwhile is no line of its own.
+            if chosen is None or i in chosen:
                 num_lines += 1
                 try:
                     row = convert(json.loads(line.decode(errors="surrogateescape")))

@@ -4,6 +4,7 @@ import json
 import math
 import tracemalloc
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
     assert cut_off.startswith(f"{path}: its last line is cut off")
     number = len(DAMAGED_EPISODES)
     assert damaged.startswith(f"{path}: {number} of {number + 2} lines")
+
+
+def test_a_line_whose_end_is_written_meanwhile_is_not_counted_as_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"1\n23")
+    problems = mock.Mock(**{"append.side_effect": lambda _: path.write_bytes(b"1\n2345\n6\n")})
+    assert list(read_lines(path, lambda record: record, problems)) == [1]
+    problems.append.assert_called_once()
 
 
 def _write(path: Path, lengths: list[int]) -> None:
