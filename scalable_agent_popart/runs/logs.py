@@ -56,7 +56,8 @@ class JsonLines:
         self.path.touch()
         with open(self.path, "rb+") as file:
             if end := min(int(self.length), file.seek(0, os.SEEK_END)):
-                with mmap.mmap(file.fileno(), end) as content:
+                # Some file systems share no map that can be written.
+                with mmap.mmap(file.fileno(), end, mmap.MAP_PRIVATE, mmap.PROT_READ) as content:
                     end = content.rfind(b"\n") + 1
             file.truncate(end)
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
