@@ -82,6 +82,7 @@ def _arrows() -> dict[str, set[str]]:
                 deps = ast.literal_eval(given["deps"]) if "deps" in given else []
                 arrows[label] = {f"//{folder}{dep}" if dep[0] == ":" else dep for dep in deps}
                 if folder and label != f"//{_PACKAGE}":
+                    assert f"//{_PACKAGE}" not in arrows[label], "Bazel refuses what it has twice"
                     arrows[label].add(f"//{_PACKAGE}")
     return arrows
 
