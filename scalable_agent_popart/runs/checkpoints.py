@@ -116,7 +116,7 @@ def _frames_of(checkpoint: str) -> int | None:
 
 def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None:
     try:
-        objects.restore(checkpoint).assert_existing_objects_matched().expect_partial()
+        objects.restore(checkpoint).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
         told = f"is of another program or version ({_message(error)[:300]})"
         raise UserError(f"checkpoint {checkpoint} {told}; give {ANOTHER_LOGDIR}") from error

@@ -42,6 +42,18 @@ def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_p
     assert asked_for.stdout == "0\n"
 
 
+def test_keras_waits_for_its_use_and_warnings_are_hidden() -> None:
+    program = """
+import sys
+from scalable_agent_popart.system import tensorflow_import
+tensorflow_import.import_quietly()
+import tensorflow as tf
+print("keras" in sys.modules, tf.get_logger().level, tf.keras.optimizers.SGD.__name__)
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "False 40 SGD\n"
+
+
 def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:
     result = _run(tmp_path, "os.abort()")
     assert result.returncode != 0
