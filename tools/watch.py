@@ -6,10 +6,12 @@ Above the picture stands the return so far, and next to it the probabilities of 
 value that the agent gives to what it sees. Ctrl-C or closing the window ends it.
 """
 
+import asyncio.log
 import contextlib
 import itertools
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -75,6 +77,8 @@ def main(argv: list[str]) -> None:
     """Plays; a user's error is one line."""
     del argv
     logging.set_verbosity(logging.WARNING)  # The page's server names each request.
+    asyncio.log.logger.setLevel("CRITICAL")  # It takes a closed page for an error.
+    warnings.filterwarnings("ignore", "Animation was deleted")  # The page was never opened.
     matplotlib.rcParams["webagg.address"] = "127.0.0.1"
     matplotlib.rcParams["webagg.port"] = FLAGS.port
     matplotlib.rcParams["webagg.open_in_browser"] = False
