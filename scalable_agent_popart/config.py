@@ -245,12 +245,7 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
     modes = settings.RUNS if evaluates else (mode, "test") if in_many else (mode,)
     own = given if trained is None else {**trained.flags, **given}
     is_known = trained is not None or not (evaluates or mode == "test")
-    if found := sorted(_PATTERNS & set(given.get("logdir", ""))):
-        raise UserError(
-            f"--logdir={given['logdir']} has the character {found[0]}, by which TensorFlow would "
-            "take it for a pattern of several paths, and delete checkpoints of them all; give "
-            "another"
-        )
+    refuse_pattern(given.get("logdir", ""))
     if given.get("multi_head") and own.get("use_popart"):
         raise UserError(
             "--multi_head means nothing with --use_popart, which has one value head per level; "
@@ -263,6 +258,16 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
         if is_known and (needed := parts[name].needs) and not own.get(needed):
             raise UserError(f"--{name} means nothing without --{needed}; leave it out")
+
+
+def refuse_pattern(logdir: str) -> None:
+    """Raises UserError if TensorFlow would take a run's directory for a pattern of several."""
+    if found := sorted(_PATTERNS & set(logdir)):
+        raise UserError(
+            f"--logdir={logdir} has the character {found[0]}, by which TensorFlow would take it "
+            "for a pattern of several paths, and delete checkpoints of them all; rename it or give "
+            "another"
+        )
 
 
 def describe_default(each: Field) -> str:

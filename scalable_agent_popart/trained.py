@@ -36,7 +36,7 @@ from environments import (
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import compile_step
 from scalable_agent_popart.agent.agent import AgentState
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import Config, refuse_pattern
 from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -80,6 +80,7 @@ class TrainedAgent:
 
         Raises UserError if the directory holds no run, or no such checkpoint that can be read.
         """
+        refuse_pattern(logdir)
         directory = RunDirectory(logdir)
         directory.refuse_population()
         config = directory.read_config()

@@ -267,6 +267,8 @@ def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path)
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(UserError, match=r"no checkpoint .* train first"):
         scalable_agent_popart.load(unfinished)
+    with pytest.raises(UserError, match=r"has the character \["):
+        scalable_agent_popart.load(trained + "[1]")
     damaged = tmp_path / "damaged"
     shutil.copytree(trained, damaged)
     for path in (damaged / "checkpoints").glob("*.data-*"):
