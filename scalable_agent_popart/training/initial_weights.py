@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import Config, refuse_pattern
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.runs import checkpoints
@@ -13,6 +13,8 @@ from scalable_agent_popart.runs.directory import RunDirectory
 
 _SAME_NETWORK = ("network", "padding", "use_lstm", "height", "width")
 _SAME_VALUES = (
+    "use_popart",
+    "multi_head",
     "reward_clipping",
     "discounting",
     "popart_start",
@@ -26,6 +28,7 @@ def check(config: Config) -> Config:
     """Returns the configuration of `--init_from`; raises UserError if its network is another."""
     directory = RunDirectory(config.init_from)
     try:
+        refuse_pattern(config.init_from)
         directory.refuse_population()
         other = directory.read_config()
     except UserError as error:
@@ -37,7 +40,8 @@ def check(config: Config) -> Config:
         differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
     differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
     if differing:
-        raise UserError(f"--init_from={config.init_from} differs: {'; '.join(differing)}")
+        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
+        raise UserError(f"{told}; give the same flags, or another run's directory")
     return other
 
 
@@ -65,12 +69,11 @@ def take_over(config: Config, learner: Learner) -> str:
         assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{told}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)
-    by_task, its_by_task = (each.use_popart or each.multi_head for each in (config, other))
-    same = all(getattr(other, name) == getattr(config, name) for name in _SAME_VALUES)
-    if not same or (by_task, own.normalise) != (its_by_task, head.normalise):
-        return f"{told}: network and policy; its values are of another agent, and new"
+    differing = [f"--{n}" for n in _SAME_VALUES if getattr(other, n) != getattr(config, n)]
+    if names := ", ".join(differing):
+        return f"{told}: network and policy; its values are new (other {names})"
     tasks, others = config.suite.tasks, other.suite.tasks
-    if not by_task:
+    if not (config.use_popart or config.multi_head):
         tasks, others = (("all tasks",), ("all tasks",)) if {*tasks} & {*others} else ((), ())
     shared = [task for task in tasks if task in others]
     ids, other_ids = ([names.index(task) for task in shared] for names in (tasks, others))

@@ -83,23 +83,26 @@ def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "named"),
     [
-        {"use_popart": False},
-        {"use_popart": False, "multi_head": True},
-        {"reward_clipping": "abs_one"},
+        ({"use_popart": False}, "--use_popart"),
+        ({"use_popart": False, "multi_head": True}, "--use_popart, --multi_head"),
+        ({"reward_clipping": "abs_one"}, "--reward_clipping"),
+        ({"popart_start": "fixed"}, "--popart_start"),
     ],
 )
-def test_values_of_another_agent_are_not_taken(earlier: str, flags: dict[str, Any]) -> None:
+def test_values_of_another_agent_are_not_taken(
+    earlier: str, flags: dict[str, Any], named: str
+) -> None:
     config, learner = fresh(earlier, **flags)
     weights = learner.head.weights.numpy()
-    assert take_over(config, learner).endswith("its values are of another agent, and new")
+    assert take_over(config, learner).endswith(f"its values are new (other {named})")
     np.testing.assert_array_equal(learner.head.weights, weights)
 
 
 def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) -> None:
     config, learner = fresh(earlier, network="deep")
-    with pytest.raises(UserError, match="differs: --network was shallow and is deep"):
+    with pytest.raises(UserError, match="differs: --network was shallow and is deep; give the"):
         take_over(config, learner)
     config = dataclasses.replace(config, network="shallow", init_from=str(tmp_path))
     with pytest.raises(UserError, match="holds no run"):
