@@ -29,7 +29,7 @@ def write_films(
 
     Each has the same part of the page's size. The problems get a line for each film left out.
     """
-    files: dict[tuple[str, str], Path] = {}
+    files: dict[tuple[str, str], list[Path]] = {}
     for comparison in comparisons:
         suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
@@ -39,18 +39,21 @@ def write_films(
                 own = population.directory.member(population.shown.number)
             for level, path in name_films(own.videos, levels).items():
                 if os.path.exists(path):  # It takes any name.
-                    files.setdefault((agent.label + where, level), path)
+                    files.setdefault((agent.label + where, level), []).append(path)
     films: dict[str, list[dict[str, str]]] = {}
-    for number, ((played_by, level), path) in enumerate(files.items(), start=1):
-        try:
-            film = _shorten(path, _MAX_BYTES // len(files))
-        except (OSError, av.FFmpegError, LookupError, *DAMAGE) as error:
-            problems.append(f"{path} skipped: no film of a test ({type(error).__name__}: {error})")
-            continue
-        file = f"figures/film-{number}.webp"
-        (directory / file).write_bytes(film)
-        data = base64.b64encode(film).decode()
-        films.setdefault(played_by, []).append({"file": file, "says": level, "data": data})
+    for number, ((played_by, level), paths) in enumerate(files.items(), start=1):
+        for path in paths:
+            try:
+                film = _shorten(path, _MAX_BYTES // len(files))
+            except (OSError, av.FFmpegError, LookupError, *DAMAGE) as error:
+                told = f"no film of a test ({type(error).__name__}: {error})"
+                problems.append(f"{path} skipped: {told}")
+                continue
+            file = f"figures/film-{number}.webp"
+            (directory / file).write_bytes(film)
+            data = base64.b64encode(film).decode()
+            films.setdefault(played_by, []).append({"file": file, "says": level, "data": data})
+            break  # One run's film is enough.
     return films
 
 
