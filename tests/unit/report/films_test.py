@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image, ImageSequence
 
 from scalable_agent_popart.report import films
@@ -36,13 +37,20 @@ def test_films_show_the_first_seconds_of_each_level_and_agent(tmp_path: Path) ->
         np.testing.assert_allclose(shown, [111 * i % 200 for i in range(num)], atol=4)
 
 
-def test_a_film_ends_early_if_it_would_be_too_large(tmp_path: Path) -> None:
+def test_films_end_early_if_they_would_be_too_large_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noise = np.random.default_rng(0).integers(256, size=(60, 64, 48, 3)).astype(np.uint8)
-    make_film(tmp_path / "film.mp4", noise)
-    whole = films._shorten(tmp_path / "film.mp4", 10**9)
-    for part in (2, 3):
-        data = films._shorten(tmp_path / "film.mp4", len(whole) // part)
-        assert 0.7 * len(whole) / part < len(data) <= len(whole) / part
+    run = make_run(tmp_path / "run", level_name="pong,boxing")
+    for level in ("pong", "boxing"):
+        make_film(run.videos / f"{level}.mp4", noise)
+    whole = len(films._shorten(run.videos / "pong.mp4", 10**9))
+    monkeypatch.setattr(films, "_MAX_BYTES", whole)
+    (tmp_path / "figures").mkdir()
+    (shown,) = films.write_films([compare_runs(run.path)], tmp_path, []).values()
+    assert len(shown) == 2
+    for own in shown:
+        assert 0.7 * whole / 2 < (tmp_path / own["file"]).stat().st_size <= whole / 2
 
 
 def test_what_is_no_film_of_a_test_is_one_line(tmp_path: Path) -> None:
