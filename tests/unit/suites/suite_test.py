@@ -266,7 +266,7 @@ def test_a_record_is_read_without_the_module_that_it_names(
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
     with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
         read.for_test({})
-    del made["suite"]  # As in older versions' records, which can be read only of known tasks.
+    del made["suite"]  # Older versions wrote none, and are read of known tasks only.
     with pytest.raises(ValueError, match="expected 1, got 0"):
         Config.from_record(made)
 
