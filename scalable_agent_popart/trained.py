@@ -96,7 +96,8 @@ class TrainedAgent:
         self._agent, self._head = self._saved.agent, self._saved.head
         self.frames, self._directory = int(self._saved.frames), directory
         self._step: Any = None  # The first step shows the inputs' shapes.
-        self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
+        look = self._agent.unroll_step
+        self._look = tf.function(look, autograph=False, reduce_retracing=True)
         self._own: State | None = None
 
     def begin(self, num_environments: int = 1, seed: int | None = None) -> State:
@@ -155,7 +156,7 @@ class TrainedAgent:
         Arguments are those of `act`. Nothing is remembered, so ask before acting.
         """
         single, _, inputs = self._inputs(observation, reward, done, state)
-        probabilities = tf.nn.softmax(self._look(*inputs)[0]).numpy()
+        probabilities = tf.nn.softmax(self._look(*inputs).policy_logits[0]).numpy()
         return probabilities[0] if single else probabilities
 
     def value(
@@ -174,7 +175,7 @@ class TrainedAgent:
         task_id = self._task_id(task)
         head_id = task_id if self._head.num_tasks > 1 else 0
         single, _, inputs = self._inputs(observation, reward, done, state)
-        features = self._look(*inputs)[1]  # [N, D]
+        features = self._look(*inputs).features[0]  # [N, D]
         values = self._head(features, tf.fill(features.shape[:1], head_id)).unnormalised.numpy()
         return float(values[0]) if single else values
 
@@ -261,14 +262,6 @@ class TrainedAgent:
         if task not in self.tasks:
             raise ValueError(f"the agent was not trained on {task}, but on {', '.join(self.tasks)}")
         return self.tasks.index(task)
-
-    def _unroll(
-        self, last_actions: tf.Tensor, output: StepOutput, memory: AgentState
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Computes logits `[N, num_actions]` and features `[N, D]` of one step."""
-        step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], output)
-        unroll = self._agent.unroll(last_actions[tf.newaxis], step, memory)
-        return unroll.policy_logits[0], unroll.features[0]
 
     def _inputs(
         self, observation: Any, reward: Any, done: Any, state: State | None

@@ -128,6 +128,13 @@ class Agent(snt.Module):
             new_state = (*lstm_state, *new_state)
         return Unroll(features, snt.BatchApply(self._policy_head)(features), new_state)
 
+    def unroll_step(
+        self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState
+    ) -> Unroll:
+        """Runs the agent over one step, with inputs `[B, ...]` and T = 1 in what it returns."""
+        one_step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], env_outputs)
+        return self.unroll(last_actions[tf.newaxis], one_step, state)
+
     def step(
         self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState, seed: tf.Tensor
     ) -> tuple[AgentOutput, AgentState]:
@@ -136,8 +143,7 @@ class Agent(snt.Module):
         `last_actions` is `[B]`, `env_outputs` and `state` are `[B, ...]`. With the same `seed`,
         int32 `[2]`, the same inputs give the same actions.
         """
-        one_step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], env_outputs)
-        unroll = self.unroll(last_actions[tf.newaxis], one_step, state)
+        unroll = self.unroll_step(last_actions, env_outputs, state)
         logits = unroll.policy_logits[0]  # [B, num_actions]
         action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]  # [B]
         return AgentOutput(action, logits), unroll.state

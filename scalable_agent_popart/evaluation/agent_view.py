@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from environments import Ready, StepOutput, image_of
+from environments import Ready, image_of
 from popart import ValueHead
 from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.agent.agent import Agent, AgentState
+from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.evaluation.drawing import Play
 from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.suites import Suite
@@ -27,7 +27,6 @@ class AgentView:
     ):
         """Takes the heads whose outputs to show, and the suite with the tasks learned in play."""
         self._policy = policy
-        self._agent = agent
         self.q_head = q_head
         self._head = head
         self._task_ids = {
@@ -36,7 +35,7 @@ class AgentView:
             for level in (task, trained.test_version(task))
         }
         # One graph for any number of environments; the heads' few operations need none.
-        self._look = tf.function(self._unroll, autograph=False, reduce_retracing=True)
+        self._look = tf.function(agent.unroll_step, autograph=False, reduce_retracing=True)
         self._images: dict[int, np.ndarray] = {}  # The last of each environment.
 
     def look(
@@ -48,7 +47,7 @@ class AgentView:
         """
         ids, env_output, _ = ready
         inputs = (self._policy.last_output(ids).action, env_output, self._policy.state(ids))
-        logits, features = self._look(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
+        features, logits, _ = self._look(*tf.nest.map_structure(tf.convert_to_tensor, inputs))
         plays: list[Play | None] = [None] * len(ids)
         if self._head is not None:
             tasks = np.array([self._task_ids.get(level, -1) for level in levels])
@@ -82,11 +81,3 @@ class AgentView:
             "change": change.numpy(),
             "max Q": pixel_control.max_values(self.q_head(features))[0].numpy(),
         }
-
-    def _unroll(
-        self, last_actions: tf.Tensor, env_output: StepOutput, state: AgentState
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Computes the agent's logits and features of one step, `[1, M, ...]`."""
-        one_step = tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], env_output)
-        unroll = self._agent.unroll(last_actions[tf.newaxis], one_step, state)
-        return unroll.policy_logits, unroll.features

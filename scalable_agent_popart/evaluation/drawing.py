@@ -24,7 +24,7 @@ _POLICY_WIDTH, _NAMES_WIDTH = 256, 136
 
 
 class Play(NamedTuple):
-    """What an agent is about to do, and what it expects."""
+    """The policy and the value of an agent at one step, before it acts."""
 
     probabilities: np.ndarray  # float32 `[num_actions]`
     value: float  # The observation's; NaN if it is not known.

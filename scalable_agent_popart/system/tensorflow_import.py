@@ -11,7 +11,8 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS, _FATAL = "2", "3"
 _SUCCESS = b"\0"
-# TensorFlow goes without, which saves a third of the time and 100 MB until `tf.keras` is used.
+# TensorFlow works without this module. That saves a third of the time, and 100 MB until `tf.keras`
+# is used.
 _OPTIONAL = "keras.src.optimizers"
 
 
