@@ -13,7 +13,7 @@ from absl import logging
 from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import LEARNER, Keys
-from scalable_agent_popart.distributed.wire import METHODS, SERVICE, to_bytes
+from scalable_agent_popart.distributed.wire import METHODS, SERVICE, put_request
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.rollouts import Rollout
 
@@ -91,10 +91,8 @@ class LearnerLink:
 
         Returns None if the learner is lost. It may have taken some of them.
         """
-        leaves = to_bytes(tf.nest.flatten(rollouts))
-        request = pb.PutRequest(count=len(rollouts.task_id), leaves=leaves)
         with self._putting:  # Numbers must arrive in order.
-            return self._keep(self._call("Put", request))
+            return self._keep(self._call("Put", tf.nest.flatten(rollouts)))
 
     def weights(self, known: int = -1) -> pb.WeightsReply | None:
         """Returns the newest weights; None without a learner or if `known` is their version."""
@@ -196,11 +194,11 @@ class _Connection:
         self._session = reply.session
 
     def call(self, method: str, request: Any) -> Any:
-        if method != "Handshake":
-            request.session = self._session
         if method == "Put":
             self._num_requests += 1
-            request.number = self._num_requests
+            request = put_request(self._session, self._num_requests, request)
+        elif method != "Handshake":
+            request.session = self._session
         try:
             return getattr(self._stub, method)(request, timeout=_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
@@ -211,12 +209,13 @@ class _Connection:
 
 
 class LearnerStub:
-    """The methods of `learner.proto`, called on a channel."""
+    """The methods of `learner.proto`, called on a channel; `Put` takes a request's bytes."""
 
     def __init__(self, channel: Any):
         for name, (request, reply) in METHODS.items():
             path = f"/{SERVICE}/{name}"
-            call = channel.unary_unary(path, request.SerializeToString, reply.FromString)
+            to_bytes = None if name == "Put" else request.SerializeToString
+            call = channel.unary_unary(path, to_bytes, reply.FromString)
             setattr(self, name, call)
 
 

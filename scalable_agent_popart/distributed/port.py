@@ -26,7 +26,14 @@ from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import Keys
-from scalable_agent_popart.distributed.wire import METHODS, SERVICE, RolloutReader, to_bytes
+from scalable_agent_popart.distributed.wire import (
+    METHODS,
+    PUT_HEAD_BYTES,
+    SERVICE,
+    SESSION_BYTES,
+    RolloutReader,
+    to_bytes,
+)
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
@@ -40,7 +47,7 @@ _QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
 _MAX_WEIGHTS_ON_THEIR_WAY = 16
 _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
 # The learner remembers so many sessions, and forgets those that have sent nothing for longest.
-_MAX_SESSIONS, _SESSION_BYTES = 2**16, 16
+_MAX_SESSIONS = 2**16
 
 
 class LearnerPort:
@@ -141,7 +148,8 @@ class LearnerPort:
         try:
             if greets and len(data) > _MAX_HANDSHAKE_BYTES:
                 raise DecodeError
-            request = METHODS[method][0].FromString(data)
+            head = data[:PUT_HEAD_BYTES] if method == "Put" else data
+            request = METHODS[method][0].FromString(head)
         except DecodeError:
             what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
             self._drop(context, ValueError(what))
@@ -150,7 +158,8 @@ class LearnerPort:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
         elif not isinstance(known, int):
             context.abort(*known)
-        return getattr(self, method)(request, context).SerializeToString()
+        arguments = (request, context, data) if method == "Put" else (request, context)
+        return getattr(self, method)(*arguments).SerializeToString()
 
     def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
         """Returns the learner's settings, and a session if the client's are the same."""
@@ -159,7 +168,7 @@ class LearnerPort:
         if refused := differences(request.settings, self._handshake, name):
             logging.warning("%s refused: %s", name, _one_line(refused))
         else:
-            reply.session = secrets.token_bytes(_SESSION_BYTES)
+            reply.session = secrets.token_bytes(SESSION_BYTES)
             with self._lock:
                 self._sessions[reply.session] = 0
                 if len(self._sessions) > _MAX_SESSIONS:
@@ -203,13 +212,13 @@ class LearnerPort:
                 self._copying.release()
         return self._weights
 
-    def Put(self, request: pb.PutRequest, context: Context) -> pb.StatusReply:
+    def Put(self, request: pb.PutRequest, context: Context, data: bytes) -> pb.StatusReply:
         """Takes as many of the rollouts as the queue has capacity for, now or in a moment.
 
         Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
-            leaves = self._read(request)
+            leaves = self._read(request, data)
         except (ValueError, FloatingPointError) as error:
             self._drop(context, error, request.session)
         taken = self._queue.reserve(request.count, 0.0)
@@ -223,15 +232,15 @@ class LearnerPort:
                 raise
         return self._status(taken > 0 or waited is not None, taken)
 
-    def _read(self, request: pb.PutRequest) -> list[np.ndarray]:
-        """Returns the leaves of the rollouts; raises what `RolloutReader.read` does."""
+    def _read(self, request: pb.PutRequest, data: bytes) -> list[np.ndarray]:
+        """Returns the rollouts' leaves, once per request; raises what `RolloutReader.read` does."""
         with self._lock:
             last = self._sessions.pop(request.session, request.number)
             again = not isinstance(last, int) or request.number <= last
             self._sessions[request.session] = last if again else request.number  # Now the newest.
         if again:
             raise ValueError(f"sent request {request.number} again")
-        return self._reader.read(request.leaves, request.count)
+        return self._reader.read(data, request.count)
 
     def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
         """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""

@@ -1,5 +1,6 @@
 """The service of `learner.proto`, and rollouts and weights as its messages hold them."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -23,6 +24,10 @@ METHODS = {
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
 _MAX_VERSION = 2**48
 
+SESSION_BYTES = 16
+# All that stands before the leaves of a `PutRequest`.
+PUT_HEAD_BYTES = pb.PutRequest(session=bytes(SESSION_BYTES), number=1, count=1).ByteSize()
+
 
 def num_bytes(spec: Rollout) -> int:
     """Counts the bytes of one environment's rollout."""
@@ -37,6 +42,26 @@ def max_rollouts_per_call(spec: Rollout) -> int:
 def to_bytes(leaves: Sequence[np.ndarray]) -> list[bytes]:
     """Returns the bytes of each leaf, in row-major order."""
     return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+def put_request(session: bytes, number: int, leaves: Sequence[np.ndarray]) -> bytes:
+    """Serializes a `PutRequest` of rollouts, given as their leaves `[M, ...]`.
+
+    It copies the leaves once, and `RolloutReader` reads them where they are. With messages of
+    `learner_pb2`, which copy them four times more, a port took in a fifth less.
+    """
+    head = pb.PutRequest(session=session, number=number, count=len(leaves[0]))
+    parts: list[bytes | memoryview] = [head.SerializeToString()]
+    for leaf in map(np.ascontiguousarray, leaves):
+        parts += [_start(leaf.nbytes), leaf.data]
+    return b"".join(parts)
+
+
+@functools.cache
+def _start(num_bytes: int) -> bytes:
+    """Returns what protobuf writes before a leaf of so many bytes: the field's key and the size."""
+    message = pb.PutRequest(leaves=[bytes(num_bytes)]).SerializeToString()
+    return message[: len(message) - num_bytes]
 
 
 class RolloutReader:
@@ -60,21 +85,24 @@ class RolloutReader:
         self._max_count = max_rollouts_per_call(spec)
         self.max_bytes = self._max_count * num_bytes(spec)
 
-    def read(self, data: Sequence[bytes], count: int) -> list[np.ndarray]:
-        """Returns the leaves of `count` rollouts, `[count, ...]`.
+    def read(self, data: bytes, count: int) -> list[np.ndarray]:
+        """Returns the leaves of `count` rollouts, `[count, ...]`, from the bytes of a `PutRequest`.
 
         Raises ValueError if no actor of the run can have sent them. Raises FloatingPointError if a
         number is not finite, which an environment may have returned as its reward.
         """
         if not 1 <= count <= self._max_count:
             raise ValueError(f"put {count} rollouts at once")
-        if len(data) != len(self._leaves):
-            raise ValueError(f"put rollouts of {len(data)} leaves")
-        read = []
-        for part, (name, dtype, raw_dtype, shape, end) in zip(data, self._leaves, strict=True):
-            if len(part) != count * math.prod(shape) * dtype.itemsize:
-                raise ValueError(f"put {count} rollouts with {len(part)} bytes of {name}")
-            raw = np.frombuffer(part, raw_dtype)
+        read, position = [], PUT_HEAD_BYTES
+        for name, dtype, raw_dtype, shape, end in self._leaves:
+            size = count * math.prod(shape)
+            start = _start(size * dtype.itemsize)
+            position += len(start)
+            after = position + size * dtype.itemsize
+            if data[position - len(start) : position] != start or len(data) < after:
+                raise ValueError(f"put {count} rollouts with other bytes of {name}")
+            raw = np.frombuffer(data, raw_dtype, size, position)
+            position = after
             array = raw.view(dtype)
             if end is not None and raw.max() >= end:
                 found = raw[raw >= end].view(f"i{raw.itemsize}")[0]
@@ -83,4 +111,6 @@ class RolloutReader:
                 found = array[~np.isfinite(array)][0]
                 raise FloatingPointError(f"put a number that is not finite: {name} holds {found}")
             read.append(array.reshape(count, *shape))
+        if len(data) > position:
+            raise ValueError(f"put {count} rollouts and {len(data) - position} more bytes")
         return read

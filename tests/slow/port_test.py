@@ -218,7 +218,7 @@ class Light:
                     pause = 0.2
                     while True:
                         request.number += 1
-                        if (await stub.Put(request, timeout=20)).taken:
+                        if (await stub.Put(request.SerializeToString(), timeout=20)).taken:
                             self.sent.append(time.monotonic())
                             await asyncio.sleep(_ROLLOUT_SECONDS)
                         else:

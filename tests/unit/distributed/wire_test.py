@@ -39,6 +39,7 @@ from tests.fakes.programs import DEADLINE_SECONDS, ROOT, wait_until
 SPEC = rollouts.rollout_spec(ArraySpec((2, 3, 1), np.uint8), (), num_actions=3, unroll_length=4)
 HANDSHAKE = {"--network": "shallow"}
 NUM_TASKS = 3
+NUM_LEAVES = len(tf.nest.flatten(SPEC))
 
 
 def marked(count: int, mark: int) -> Rollout:
@@ -182,9 +183,15 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
         lambda leaf: generator.integers(2, size=(3, *leaf.shape)).astype(leaf.dtype.as_numpy_dtype),
         SPEC,
     )
-    data = wire.to_bytes(tf.nest.flatten(sent))
-    read = wire.RolloutReader(SPEC, NUM_TASKS).read(data, 3)
-    for leaf, expected in zip(read, tf.nest.flatten(sent), strict=True):
+    leaves = tf.nest.flatten(sent)
+    request = PutRequest(session=b"s" * 16, number=7, count=3, leaves=wire.to_bytes(leaves))
+    data = request.SerializeToString()
+    assert wire.put_request(b"s" * 16, 7, leaves) == data, "as protobuf itself writes it"
+    reader = wire.RolloutReader(SPEC, NUM_TASKS)
+    with pytest.raises(ValueError, match="put 0 rollouts at once"):
+        reader.read(data, 0)
+    read = reader.read(data, 3)
+    for leaf, expected in zip(read, leaves, strict=True):
         np.testing.assert_array_equal(leaf, expected)
 
 
@@ -427,8 +434,9 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None
 def test_nothing_is_answered_before_a_handshake(run: Wire, message: Any) -> None:
     run.open().publish(shown(0))
     method = type(message).__name__.removesuffix("Request")
+    data = message.SerializeToString()
     with run.channel() as channel, pytest.raises(grpc.RpcError) as refused:
-        getattr(LearnerStub(channel), method)(message, timeout=20)
+        channel.unary_unary(f"/{wire.SERVICE}/{method}")(data, timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -481,8 +489,8 @@ def test_a_large_handshake_and_a_service_of_another_version_are_refused(run: Wir
 def put(count: int = 1, changed: dict[int, bytes] | None = None) -> PutRequest:
     """A request with leaves of ones, of which some are changed, by their number."""
     leaves = wire.to_bytes(tf.nest.flatten(marked(count, 1)))
-    leaves = [(changed or {}).get(i, leaf) for i, leaf in enumerate(leaves)]
-    return PutRequest(number=1, count=count, leaves=leaves)
+    replaced = dict(enumerate(leaves)) | (changed or {})
+    return PutRequest(number=1, count=count, leaves=replaced.values())
 
 
 def leaf(name: str, value: float) -> dict[int, bytes]:
@@ -493,12 +501,13 @@ def leaf(name: str, value: float) -> dict[int, bytes]:
 
 
 BAD_PUTS = {
-    "truncated": (put(changed={0: bytes(3)}), "3 bytes of task_id"),
-    "too long": (put(changed={0: bytes(5)}), "5 bytes of task_id"),
-    "no rollouts": (put(0), "put 0 rollouts at once"),
+    "truncated": (put(changed={0: bytes(3)}), "other bytes of task_id"),
+    "too long": (put(changed={0: bytes(5)}), "other bytes of task_id"),
     "too many rollouts": (put(9), "put 9 rollouts at once"),
     "another count": (PutRequest(number=1, count=2, leaves=put().leaves), "put 2 rollouts with"),
-    "no leaves": (PutRequest(number=1, count=1), "rollouts of 0 leaves"),
+    "no leaves": (PutRequest(number=1, count=1), "put 1 rollouts with other bytes of task_id"),
+    "another leaf": (put(changed={NUM_LEAVES: b"x"}), "put 1 rollouts and 3 more bytes"),
+    "a cut last leaf": (put(changed={NUM_LEAVES - 1: b""}), "other bytes of "),
     "a task that is not": (put(changed=leaf("task_id", 7)), "task_id of 7, which is not in"),
     "an action that is not": (put(changed=leaf("agent_outputs.action", 3)), "action of 3, which"),
     "a version below 0": (put(changed=leaf("policy_version", -1)), "policy_version of -1, which"),
@@ -520,10 +529,10 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
         good.number = 2
         for request in (rubbish, rubbish, good):
             with pytest.raises(grpc.RpcError) as refused:
-                stub.Put(request, timeout=20)
+                stub.Put(request.SerializeToString(), timeout=20)
             codes.append(refused.value.code().name)
         good.session = session(channel)
-        assert stub.Put(good, timeout=20).taken == 1
+        assert stub.Put(good.SerializeToString(), timeout=20).taken == 1
     first = "INVALID_ARGUMENT" if bad == "not a number" else "PERMISSION_DENIED"
     assert codes == [first] * 3
     told = [r.getMessage() for r in caplog.records if "dropped a client" in r.getMessage()]
@@ -539,9 +548,9 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
     with run.channel() as channel:
         request = put()
         request.session = session(channel)
-        LearnerStub(channel).Put(request, timeout=20)
+        LearnerStub(channel).Put(request.SerializeToString(), timeout=20)
         with pytest.raises(grpc.RpcError):
-            LearnerStub(channel).Put(request, timeout=20)
+            LearnerStub(channel).Put(request.SerializeToString(), timeout=20)
     assert run.queue.free() == 7
     assert "request 1 again" in caplog.text
 
