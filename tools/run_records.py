@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import psutil
 
+from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE
-from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
+from scalable_agent_popart.runs.json_lines import read_lines, spread, to_count, to_number
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name places of the machine: folders and addresses.
@@ -117,7 +118,8 @@ def describe(path: Path) -> dict[str, Any]:
 def pack_logs(paths: Sequence[Path], file: Path) -> None:
     """Writes an archive of runs' logs, each in a folder of the run's name.
 
-    Unpacked, they can be reported on like the runs, but not trained, without checkpoints.
+    Unpacked, they can be reported on like the runs, but not trained, without checkpoints. Of the
+    metrics they have only the lines that a report reads.
     """
     partial = file.with_name(f"{file.name}.partial")
     # A population has some logs of its own next to its members'.
@@ -132,20 +134,31 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
 
 
 def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
-    """Adds a file or folder to an archive, but leaves out the machine's places among flags."""
-    if log.name not in ("config.json", POPULATION_FILE):
+    """Adds a file or folder, without the machine's places, and metrics as reports read them."""
+    if log.name in ("config.json", POPULATION_FILE):
+        content = _record_without_places(log)
+    elif log.name == "metrics.jsonl":
+        with open(log, "rb") as file:
+            chosen = spread(file, MAX_METRICS)
+            file.seek(0)
+            content = b"".join(line for i, line in enumerate(file) if i in chosen)
+    else:
         archive.add(log, name, filter=_content)
         return
-    record = json.loads(log.read_text())
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def _record_without_places(path: Path) -> bytes:
+    """Returns a record of flags without those that name places of the machine."""
+    record = json.loads(path.read_text())
     record["flags"] = _without_places(record["flags"])
     for change in record.get("history", ()):
         pairs = change["changed"].items()
         before, after = (_without_places({n: pair[i] for n, pair in pairs}) for i in (0, 1))
         change["changed"] = {name: (before[name], after[name]) for name in before.keys() & after}
-    text = (json.dumps(record, indent=2) + "\n").encode()
-    member = tarfile.TarInfo(name)
-    member.size = len(text)
-    archive.addfile(member, io.BytesIO(text))
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:

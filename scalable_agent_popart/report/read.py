@@ -38,7 +38,7 @@ METRICS = {
 }
 # The loss that gradients are of, and the name that a record has for their norms.
 LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
-_MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
+MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 
 _Row = TypeVar("_Row")
@@ -329,7 +329,7 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
             found["progress"] = [(frames, *known, entropy)]
         return found
 
-    records = list(_read_lines(path, rows, problems, at_most=_MAX_METRICS))
+    records = list(_read_lines(path, rows, problems, at_most=MAX_METRICS))
     tables = {}
     for name, columns in METRICS.items():
         own = [row for record in records for row in record.get(name, ())]

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,12 @@ def to_episode(record: Any, tasks: Collection[str]) -> tuple[str, float, int]:
     return task, to_number(record["episode_return"]), to_count(record["frames"])
 
 
+def spread(file: BinaryIO, at_most: int) -> set[int]:
+    """Returns the numbers of so many of a log's whole lines, spread from the first to the last."""
+    whole = sum(line.endswith(b"\n") for line in file)
+    return {*np.linspace(0, whole - 1, min(at_most, whole)).astype(int).tolist()}
+
+
 def read_lines(
     path: Path,
     convert: Callable[[Any], _Row],
@@ -71,8 +77,7 @@ def read_lines(
     with open(path, "rb") as file:
         chosen = None
         if at_most:
-            whole = sum(line.endswith(b"\n") for line in file)
-            chosen = {*np.linspace(0, whole - 1, min(at_most, whole)).astype(int).tolist()}
+            chosen = spread(file, at_most)
         begin = max(0, file.seek(0, os.SEEK_END) - tail) if tail else 0
         file.seek(max(0, begin - 1))
         if begin:

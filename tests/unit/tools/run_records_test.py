@@ -5,9 +5,14 @@ import json
 import tarfile
 from pathlib import Path
 
+import pandas as pd
+import pytest
+
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.report import read
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.settings import SETTINGS
+from tests.fakes.synthetic_runs import make_run
 from tools import run_records
 
 
@@ -39,6 +44,26 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_pat
         assert before is not None
         assert read.experiment == before.experiment
         assert read.remarks() == before.remarks()
+
+
+def test_packed_logs_have_the_metrics_that_a_report_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (run_records, read):
+        monkeypatch.setattr(module, "MAX_METRICS", 7)
+    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
+    with directory.metrics.open("a") as file:
+        file.write("damaged\n{")
+    before = read.read_run(str(tmp_path / "run"))
+    run_records.pack_logs([tmp_path / "run"], tmp_path / "logs.tar.xz")
+    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
+        archive.extractall(tmp_path / "other", filter="data")
+    other = tmp_path / "other/run"
+    assert len((other / "metrics.jsonl").read_text().splitlines()) == 7
+    after = read.read_run(str(other))
+    assert len(after.problems) == 1, "one damaged line was chosen, and no line is cut off"
+    for name, table in before.logs.items():
+        pd.testing.assert_frame_equal(after.logs[name], table)
 
 
 def test_damaged_lines_of_logs_are_left_out(tmp_path: Path) -> None:
