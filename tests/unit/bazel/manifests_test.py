@@ -66,6 +66,14 @@ def _connects(objects: _Objects, sender: dict[str, str], receiver: dict[str, str
     return False
 
 
+def test_bazel_lists_the_file_of_each_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bazel" / "cluster"))
+    import manifests  # noqa: PLC0415
+
+    outs = ", ".join(f'name + ".{file}"' for file in manifests._BACK_ENDS)
+    assert f"outs = [{outs}]" in (ROOT / "bazel/jobs/jobs.bzl").read_text()
+
+
 def test_processes_know_who_they_are_and_start_again(
     make: _Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
