@@ -184,6 +184,7 @@ class TrainedAgent:
     ) -> "TaskEnvironment":
         """Makes an environment that plays a task as the run's tests do.
 
+        A level with a version that is held out for testing is played in that version.
         With the mode `rgb_array` its `render` returns what people see, Atari in its own colours.
 
         Raises ValueError if the agent was not trained on the task, and UserError if the module

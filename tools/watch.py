@@ -45,7 +45,8 @@ _DOTS_PER_INCH = 100
 
 def play(agent: "TrainedAgent", environment: "TaskEnvironment", task: str) -> Iterator[Image.Image]:
     """Yields each step as films of tests show it, with the policy."""
-    state, screen = agent.begin(seed=FLAGS.seed), Screen(task, agent.config.suite.action_names())
+    suite, state = agent.config.suite, agent.begin(seed=FLAGS.seed)
+    screen = Screen(suite.test_version(task), suite.action_names())
     observation, _ = environment.reset()
     reward, ended, total = 0.0, False, 0.0
     for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():
