@@ -118,8 +118,8 @@ def describe(path: Path) -> dict[str, Any]:
 def pack_logs(paths: Sequence[Path], file: Path) -> None:
     """Writes an archive of runs' logs, each in a folder of the run's name.
 
-    Unpacked, they can be reported on like the runs, but not trained, without checkpoints. Of the
-    metrics they have only the lines that a report reads.
+    Unpacked, they make the same report as the runs, but cannot be trained, without checkpoints.
+    They have only the lines of metrics that a report reads, from which `describe` takes its rate.
     """
     partial = file.with_name(f"{file.name}.partial")
     # A population has some logs of its own next to its members'.

@@ -28,10 +28,11 @@ from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import Keys
 from scalable_agent_popart.distributed.wire import (
     METHODS,
-    PUT_HEAD_BYTES,
+    PUT_SESSION_BYTES,
     SERVICE,
     SESSION_BYTES,
     RolloutReader,
+    read_put_head,
     to_bytes,
 )
 from scalable_agent_popart.errors import UserError
@@ -148,7 +149,8 @@ class LearnerPort:
         try:
             if greets and len(data) > _MAX_HANDSHAKE_BYTES:
                 raise DecodeError
-            head = data[:PUT_HEAD_BYTES] if method == "Put" else data
+            # This reads a `Put` up to its session.
+            head = data[:PUT_SESSION_BYTES] if method == "Put" else data
             request = METHODS[method][0].FromString(head)
         except DecodeError:
             what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
@@ -218,11 +220,11 @@ class LearnerPort:
         Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
-            leaves = self._read(request, data)
+            count, leaves = self._read(request.session, data)
         except (ValueError, FloatingPointError) as error:
             self._drop(context, error, request.session)
-        taken = self._queue.reserve(request.count, 0.0)
-        waited = None if taken else self._wait(self._queue.reserve, request.count)
+        taken = self._queue.reserve(count, 0.0)
+        waited = None if taken else self._wait(self._queue.reserve, count)
         taken = taken or waited or 0
         if taken:
             try:
@@ -232,15 +234,19 @@ class LearnerPort:
                 raise
         return self._status(taken > 0 or waited is not None, taken)
 
-    def _read(self, request: pb.PutRequest, data: bytes) -> list[np.ndarray]:
-        """Returns the rollouts' leaves, once per request; raises what `RolloutReader.read` does."""
+    def _read(self, session: bytes, data: bytes) -> tuple[int, list[np.ndarray]]:
+        """Returns the number of rollouts and their leaves, once per request.
+
+        Raises what `RolloutReader.read` does.
+        """
+        head = read_put_head(data)
         with self._lock:
-            last = self._sessions.pop(request.session, request.number)
-            again = not isinstance(last, int) or request.number <= last
-            self._sessions[request.session] = last if again else request.number  # Now the newest.
+            last = self._sessions.pop(session, head.number)
+            again = not isinstance(last, int) or head.number <= last
+            self._sessions[session] = last if again else head.number  # Now the newest.
         if again:
-            raise ValueError(f"sent request {request.number} again")
-        return self._reader.read(data, request.count)
+            raise ValueError(f"sent request {head.number} again")
+        return head.count, self._reader.read(data, head.count)
 
     def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
         """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""

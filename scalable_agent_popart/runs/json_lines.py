@@ -75,9 +75,7 @@ def read_lines(
     """
     num_lines = num_damaged = 0
     with open(path, "rb") as file:
-        chosen = None
-        if at_most:
-            chosen = spread(file, at_most)
+        chosen = spread(file, at_most) if at_most else None
         begin = max(0, file.seek(0, os.SEEK_END) - tail) if tail else 0
         file.seek(max(0, begin - 1))
         if begin:

@@ -186,10 +186,13 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
     leaves = tf.nest.flatten(sent)
     request = PutRequest(session=b"s" * 16, number=7, count=3, leaves=wire.to_bytes(leaves))
     data = request.SerializeToString()
-    assert wire.put_request(b"s" * 16, 7, leaves) == data, "as protobuf itself writes it"
+    transposed = [np.asfortranarray(leaf) for leaf in leaves]
+    assert wire.put_request(b"s" * 16, 7, transposed) == data, "as protobuf itself writes it"
     reader = wire.RolloutReader(SPEC, NUM_TASKS)
     with pytest.raises(ValueError, match="put 0 rollouts at once"):
         reader.read(data, 0)
+    with pytest.raises(ValueError, match="put 3 rollouts without 24 bytes of policy_version"):
+        reader.read(data[:-1], 3)
     read = reader.read(data, 3)
     for leaf, expected in zip(read, leaves, strict=True):
         np.testing.assert_array_equal(leaf, expected)
@@ -501,13 +504,17 @@ def leaf(name: str, value: float) -> dict[int, bytes]:
 
 
 BAD_PUTS = {
-    "truncated": (put(changed={0: bytes(3)}), "other bytes of task_id"),
-    "too long": (put(changed={0: bytes(5)}), "other bytes of task_id"),
+    "truncated": (put(changed={0: bytes(3)}), "without 4 bytes of task_id"),
+    "too long": (put(changed={0: bytes(5)}), "without 4 bytes of task_id"),
     "too many rollouts": (put(9), "put 9 rollouts at once"),
-    "another count": (PutRequest(number=1, count=2, leaves=put().leaves), "put 2 rollouts with"),
-    "no leaves": (PutRequest(number=1, count=1), "put 1 rollouts with other bytes of task_id"),
+    "another count": (
+        PutRequest(number=1, count=2, leaves=put().leaves),
+        "put 2 rollouts without 8 bytes of task_id",
+    ),
+    "no leaves": (PutRequest(number=1, count=1), "put 1 rollouts without 4 bytes of task_id"),
     "another leaf": (put(changed={NUM_LEAVES: b"x"}), "put 1 rollouts and 3 more bytes"),
-    "a cut last leaf": (put(changed={NUM_LEAVES - 1: b""}), "other bytes of "),
+    "no rollouts": (put(0), "put rollouts behind another head"),
+    "no number": (PutRequest(count=1, leaves=put().leaves), "put rollouts behind another head"),
     "a task that is not": (put(changed=leaf("task_id", 7)), "task_id of 7, which is not in"),
     "an action that is not": (put(changed=leaf("agent_outputs.action", 3)), "action of 3, which"),
     "a version below 0": (put(changed=leaf("policy_version", -1)), "policy_version of -1, which"),
