@@ -31,7 +31,7 @@ RUN --mount=type=bind,target=/context \
       --requirement "/context/requirements/image${CUDA:+-cuda}.txt"; \
     if [ -n "$LAB_WHEEL" ]; then \
       pip install --no-cache-dir "/context/$LAB_WHEEL" dm-env six; \
-      install_packages zip libosmesa6 libegl1 libgl1; \
+      install_packages zip libosmesa6 libegl1 libgl1 libsdl2-2.0-0; \
     fi
 
 WORKDIR /app
