@@ -274,6 +274,32 @@ def gradients(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def gradient_parts(table: pd.DataFrame, styles: Styles) -> Figure:
+    """Draws each task's part of the policy gradient, the last agent's largest first."""
+    by_task = 100 * table.pivot_table(index="task", columns="agent", values="value", sort=False)
+    by_task = by_task.sort_values(by_task.columns[-1], ascending=False)
+    figure = Figure(figsize=(1.5 + 0.2 * len(by_task), 4), layout="constrained")
+    axes, thickness = figure.subplots(), 0.84 / len(by_task.columns)
+    for i, agent in enumerate(by_task):
+        x = np.arange(len(by_task)) + (i - (len(by_task.columns) - 1) / 2) * thickness
+        style = styles[str(agent)]
+        axes.bar(
+            x, by_task[agent], thickness, label=_plain(str(agent)), facecolor=style.colour,
+            hatch=style.hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
+    even = 100 / len(by_task)
+    axes.axhline(even, color="black", lw=0.8, label="an even part")
+    axes.set_yscale("log")
+    axes.set_ylim(even / 1000, 100)
+    names = [_plain(str(task).replace("_", " ")) for task in by_task.index]
+    axes.set_xticks(range(len(by_task)), names, rotation=90, fontsize=8)
+    axes.set_xlim(-0.6, len(by_task) - 0.4)
+    axes.set_ylabel("part of the policy gradient (%)")
+    axes.grid(axis="y", alpha=0.3)
+    _legend(figure, axes, loc="outside upper left", fontsize="small")
+    return figure
+
+
 def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     """Draws Figures 8 and 9: a bar per level and agent; the last of our agents' best levels first.
 

@@ -344,8 +344,14 @@ class _Section:
         part = self._part("gradients", table, figures.gradients, says)
         numbers = self.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
         losses, heads = table["loss"].unique(), ("size (median)", "part of all sizes (mean)")
+        parts = numbers[numbers["measure"] == "policy_gradient_part"]
+        parts = parts.assign(reward_clipping=parts["agent"].map(self._clippings))
+        several = _MAX_COLUMNS < parts["task"].nunique() <= _MAX_DRAWN
+        draw = functools.partial(figures.gradient_parts, styles=self._styles)
+        says = "mean part of each task in the policy gradient"
         return part and {
             **part,
+            "parts": self._figures("gradient-parts", parts, draw, says) if several else [],
             "losses": losses,
             "heads": [f"{loss} loss: {own}" for loss in losses for own in heads],
             "rows": _records(numbers, ["agent", "task"], "measure"),

@@ -48,6 +48,18 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     np.testing.assert_allclose([corners.min(), corners.max()], expected)
 
 
+def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
+    parts = {_IMPALA: (0.7, 0.2, 0.1), _POPART: (0.2, 0.5, 0.3)}
+    tasks = ("pong", "boxing", "crazy_climber")
+    records = [(a, t, v) for a, own in parts.items() for t, v in zip(tasks, own, strict=True)]
+    table = pd.DataFrame(records, columns=["agent", "task", "value"])
+    (axes,) = figures.gradient_parts(table, _STYLES).axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["boxing", "crazy climber", "pong"]
+    heights = {c.get_label(): [bar.get_height() for bar in c] for c in axes.containers}
+    assert heights == {_IMPALA: pytest.approx([20, 10, 70]), _POPART: pytest.approx([50, 30, 20])}
+
+
 def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = tables.returns(compared, ["pong", "boxing"])
     panels = figures.returns(table, _STYLES).axes
