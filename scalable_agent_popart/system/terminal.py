@@ -66,8 +66,8 @@ class _Lines(tqdm.tqdm):
 
 
 def progress_bar(total: int, unit: str, **settings: Any) -> tqdm.tqdm:
-    """Starts tqdm's bar with these settings, or whole lines if standard error is no terminal."""
-    if not sys.stderr.isatty():
+    """Starts tqdm's bar, or whole lines if standard error is no terminal or one without a width."""
+    if not (sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns):
         return _Lines(total=total, unit=unit, **settings)
     return tqdm.tqdm(total=total, unit=unit, mininterval=0.5, dynamic_ncols=True, **settings)
 
