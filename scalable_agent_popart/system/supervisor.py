@@ -94,7 +94,13 @@ class Child:
                 preexec_fn=None if self._leads else leave_if_orphaned,
             )
         self.pid = self._process.pid
-        self.ends = _open_end(self.pid)
+        try:
+            self.ends = _open_end(self.pid)
+        except RuntimeError:  # The limit of threads is reached, and nobody would own the process.
+            self._process.kill()
+            self._process.wait()
+            self.connection.close()
+            raise
         self.began = time.monotonic()
         self.output = self._process.stdout  # None unless it is a pipe.
         # `wait` sets the following. Signals count from 128 on, as in shells.
