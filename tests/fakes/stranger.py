@@ -37,16 +37,9 @@ def _session(address: str) -> str:
     return "answered"
 
 
-def main(address: str, run: str, user: str) -> None:
-    os.setgroups([])
-    os.setgid(int(user))
-    os.setuid(int(user))
-    own = Path(tempfile.mkdtemp(), "keys")
-    keys.make(own)
-    mine = keys.load(own, keys.ACTOR)
+def _attempts(address: str, authority: bytes, mine: keys.Keys) -> dict[str, str]:
     name = (("grpc.ssl_target_name_override", keys.LEARNER),)
     # The authority is no secret, since the learner shows it to anybody.
-    authority = json.loads(sys.stdin.read())["authority"].encode()
     anonymous = grpc.ssl_channel_credentials(authority)
     forged = grpc.ssl_channel_credentials(authority, mine.private_key, mine.certificate)
     ways = {
@@ -59,7 +52,18 @@ def main(address: str, run: str, user: str) -> None:
         for way, open_channel in ways.items()
         for method in METHODS
     }
-    came_to["TensorFlow"] = _session(address)
+    return {**came_to, "TensorFlow": _session(address)}
+
+
+def main(address: str, run: str, user: str) -> None:
+    own = Path(tempfile.mkdtemp(), "keys")
+    keys.make(own)
+    told = address, json.loads(sys.stdin.read())["authority"].encode(), keys.load(own, keys.ACTOR)
+    _attempts(*told)  # These import what the user may be unable to read.
+    os.setgroups([])
+    os.setgid(int(user))
+    os.setuid(int(user))
+    came_to = _attempts(*told)
     for path in ("keys", "keys/actor.key"):
         try:
             came_to[path] = str(os.stat(Path(run, path)).st_mode & 0o007)
