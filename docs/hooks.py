@@ -1,7 +1,7 @@
-"""Hooks of MkDocs: take the pages of `results/` into the site and mend links for it.
+"""Hooks of MkDocs: take the pages of `results/` into the site and fix links for it.
 
 Pages are written for the repository, where links to other folders are paths of files. On the site
-`results/` stands beside the other pages, and a link to any other file becomes plain text.
+`results/` stands next to the other pages, and a link to any other file becomes plain text.
 """
 
 import os

@@ -12,7 +12,7 @@ from scalable_agent_popart.report.final_scores import FinalScores
 
 COLUMNS = (
     "kind",  # `agent` (of all runs), `measured` (of random play), `published`, `difference`, `run`.
-    "measure",  # What the value is, see `docs/evaluation.md`.
+    "measure",  # What the value is, see `docs/formats.md`.
     "protocol",  # The column of Table 1.
     "task",  # Also the name of an aggregate over tasks, or nothing.
     "agent",
