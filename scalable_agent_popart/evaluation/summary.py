@@ -65,14 +65,14 @@ def show(summary: Mapping[str, Any], suite: Suite) -> None:
     kind = f", {starts} starts" if suite.human_starts_scores else ""  # Other suites have one kind.
     print(f"{agent} after {frames:,} environment frames{kind}")
     interval = f"{summary['confidence']:.0%} interval"
-    head = f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>24}"
+    head = f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>25}"
     print(head + "  normalised" * normalised)
     train = summary.get("train")
     for level, result in {**summary["tasks"], **(train["tasks"] if train else {})}.items():
         interval = _interval(result["mean_return_interval"], ",.4g")
         score = _score(result["normalised"], unit).rjust(12) * normalised
         print(f"{level:<40}{result['episodes']:>9}{result['mean_return']:>13,.4g}", end="")
-        print(f"{interval:>24}{score}  {result.get('remark', '')}".rstrip())
+        print(f"{interval:>25}{score}  {result.get('remark', '')}".rstrip())
     columns = {" on train levels": train, " on test levels": summary} if train else {"": summary}
     for name in summary["aggregate"]:
         if name == "mean_capped" and not normalised:

@@ -84,6 +84,8 @@ def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixtur
         "mean capped human-normalised score 79.3%",
     ]
     raw = lines(summary, dataclasses.replace(atari, reference_scores={}))
+    longest = lines(_summary({"pong": [-29980.0, -29970.0]}), atari)[0].split(" -8")[0]
+    assert longest == "pong 2 -2.998e+04 [-2.998e+04, -2.997e+04]"
     assert raw == ["pong 2 0 [-20, 20]", "boxing 1 14", "mean return 87.2", "median return 87.2"]
     assert summary["tasks"]["boxing"]["mean_return_interval"] is None
     train, test = "rooms_collect_good_objects_train", "rooms_collect_good_objects_test"
