@@ -38,6 +38,7 @@ def _session(address: str) -> str:
 
 
 def _attempts(address: str, authority: bytes, mine: keys.Keys) -> dict[str, str]:
+    """Returns the answer to each method in each way, `mine` being keys of another authority."""
     name = (("grpc.ssl_target_name_override", keys.LEARNER),)
     # The authority is no secret, since the learner shows it to anybody.
     anonymous = grpc.ssl_channel_credentials(authority)

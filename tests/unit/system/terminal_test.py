@@ -86,9 +86,9 @@ def test_a_terminal_without_a_width_gets_lines(tmp_path: Path) -> None:
     window, terminal = pty.openpty()  # Nobody has set its size.
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "result")]
     subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)  # Otherwise a read would wait if nothing was shown.
     assert b"3 of 3 episodes" in os.read(window, 10_000)
     os.close(window)
-    os.close(terminal)
 
 
 @pytest.mark.parametrize("broken", [_full, _without_reader, _closed_terminal, None])
