@@ -39,8 +39,8 @@ def load(
     """Loads the agent of a run, quietly: its newest checkpoint, or the one at so many `frames`.
 
     A member of a population is a run, `POPULATION/member-00`. `level_name` is needed to play tasks
-    of a module of one's own. Raises `errors.UserError` if there is no run, or no such checkpoint
-    that can be read.
+    of a module of one's own. Raises `errors.UserError` if there is no run, if it has no such
+    checkpoint that can be read, or if its tasks are not those of the suite of `level_name`.
     """
     # Processes that do without TensorFlow import this package as well.
     if "tensorflow" not in sys.modules:

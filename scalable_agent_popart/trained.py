@@ -78,7 +78,8 @@ class TrainedAgent:
         A suite from outside of the package is imported only if `level_name` names it, as in the
         run's flags. Without it such an agent acts, but makes no environments.
 
-        Raises UserError if the directory holds no run, or no such checkpoint that can be read.
+        Raises UserError if the directory holds no run, or no such checkpoint that can be read, or
+        if the run's tasks are not of the suite of `level_name`.
         """
         refuse_pattern(logdir)
         directory = RunDirectory(logdir)
@@ -88,7 +89,8 @@ class TrainedAgent:
             raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
         hardware.share_gpus()
         factory.check_precision(config)
-        self._named = level_name
+        # Another suite is refused before the checkpoint is read.
+        self._played = config.for_test({"level_name": level_name}) if level_name else None
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)
@@ -191,7 +193,7 @@ class TrainedAgent:
         that plays it is missing or was not named.
         """
         self._task_id(task)
-        config = self.config.for_test({"level_name": self._named} if self._named else {})
+        config = self._played or self.config.for_test({})
         config.check_playable()
         suite = config.suite.select([config.suite.test_version(task)])
         return TaskEnvironment(config, suite, seed, render_mode)

@@ -284,6 +284,8 @@ def test_a_module_is_imported_only_if_the_caller_names_it(tmp_path: Path) -> Non
     logdir = train(tmp_path / "run", level_name := "tests.fakes.rare_rewards:small,once")
     with pytest.raises(UserError, match="give --level_name too"):
         scalable_agent_popart.load(logdir).make_environment("small")
+    with pytest.raises(UserError, match="it cannot be tested on pong"):
+        scalable_agent_popart.load(logdir, level_name="pong")
     environment = scalable_agent_popart.load(logdir, level_name=level_name).make_environment("once")
     environment.reset()
     assert environment.step(0)[1:4] == (1.0, True, False)
