@@ -14,7 +14,7 @@ observation is repeated.
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -216,7 +216,7 @@ class SerialEnvironments:
         self._counter = EpisodeCounter(len(members))
 
     def reset(self) -> StepOutput:
-        observations = [member.reset() for member in self._members]
+        observations = [self._play(i, member.reset) for i, member in enumerate(self._members)]
         return self._counter.start(self._stack([0.0] * len(observations), observations))
 
     def send(self, actions: np.ndarray) -> None:
@@ -231,8 +231,13 @@ class SerialEnvironments:
         return StepOutput(reward.astype(np.float32), info, done, observation)
 
     def _step(self, i: int, action: int) -> tuple[float, bool, Any]:
-        with without_exit([self._names[i]]):
-            return self._members[i].step(action)
+        return self._play(i, self._members[i].step, action)
+
+    def _play(self, i: int, method: Callable, *action: int) -> Any:
+        try:
+            return method(*action)
+        except (Exception, SystemExit) as error:
+            raise lost(self._names[i], error) from error
 
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
         """Stacks observations of steps that are as declared."""
@@ -324,9 +329,15 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        where = f"{last.filename}, line {last.lineno}"
-        raise EnvironmentLostError(f"{_some(names)} called sys.exit ({where})") from error
+        raise lost(_some(names), error) from error
+
+
+def lost(name: str, error: BaseException) -> EnvironmentLostError:
+    """Returns an error whose one line names the environment, the exception and its origin."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    raised = " ".join(f"raised {type(error).__name__}: {error}".split())
+    what = "called sys.exit" if isinstance(error, SystemExit) else raised
+    return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
 
 
 def _some(names: Sequence[str]) -> str:

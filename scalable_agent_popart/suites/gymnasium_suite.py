@@ -148,7 +148,12 @@ def make_suite(
         image = environments.ArraySpec(image_shape, np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
-        members = [make() for make in makers]
+        members = []
+        for task, make in zip(names, makers, strict=True):
+            try:
+                members.append(make())
+            except Exception as error:
+                raise environments.lost(f"{task} (environment {len(members)})", error) from error
         batched = environments.SerialEnvironments(members, task_ids, names, image)
         return environments.Lockstep(batched)
 

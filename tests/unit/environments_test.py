@@ -106,6 +106,27 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
         serial.receive()
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("no\ndisplay"), "raised RuntimeError: no display"),
+        (SystemExit, "called sys.exit"),
+    ],
+)
+def test_an_exception_of_a_serial_environment_is_one_line_with_its_name(
+    error: BaseException, told: str
+) -> None:
+    member = mock.Mock(reset=mock.Mock(side_effect=error), step=mock.Mock(side_effect=error))
+    names, spec = ["left"], ArraySpec((4, 4, 3), np.uint8)
+    serial = environments.SerialEnvironments([member], np.zeros(1, np.int32), names, spec)
+    serial.send(np.zeros(1, np.int32))
+    for method in (serial.reset, serial.receive):
+        with pytest.raises(
+            environments.EnvironmentLostError, match=rf"^left \(environment 0\) {told} \(.*mock"
+        ):
+            method()
+
+
 def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> None:
     calls: list[str] = []
     pool = environments.Lockstep(RecordingEnvironment("a", [4, 5], calls))
