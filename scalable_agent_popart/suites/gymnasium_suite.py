@@ -2,6 +2,8 @@
 
 import functools
 import pickle
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from gymnasium import spaces
 
 import environments
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.suites import environment_process
 from scalable_agent_popart.suites.process_pool import ProcessPool
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
+from scalable_agent_popart.system import supervisor
 
 
 class GymnasiumEnvironment:
@@ -46,15 +50,8 @@ def check_environment(
     Raises UserError for exceptions and for what a suite cannot take: spaces that are not images and
     discrete actions, observations outside of their space, and rewards that are not finite numbers.
     """
-    images, actions = _spaces(make, "the environment")
-    shape = tuple(images.shape or ())
-    if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
-        told = "observation_space must be spaces.Box(0, 255, (height, width, channels), np.uint8)"
-        advice = "gymnasium.wrappers has what brings it into this form"
-        raise UserError(f"{told}, not {images}; {advice}")
-    if not (isinstance(actions, spaces.Discrete) and actions.start == 0):
-        raise UserError(f"action_space must be spaces.Discrete, from 0, not {actions}")
-    generator, num_actions = np.random.default_rng(seed), int(actions.n)
+    shape, num_actions = _declared(make, "the environment")
+    generator = np.random.default_rng(seed)
     step_check = environments.StepCheck(environments.ArraySpec(shape, np.uint8))
     step, fault = 0, ""
     try:
@@ -69,8 +66,7 @@ def check_environment(
         raise UserError(f"the environment failed at step {step} {_why(error)}") from error
     if fault:
         raise UserError(f"at step {step} {fault}")
-    height, width, channels = shape
-    return (height, width, channels), num_actions
+    return shape, num_actions
 
 
 def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium.Env:
@@ -97,19 +93,83 @@ def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env
     return gymnasium.wrappers.TransformAction(environment, own.__getitem__, mapped)
 
 
-def _spaces(
-    make: Callable[[], gymnasium.Env], name: str, pickles: bool = False
-) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """Returns an environment's spaces; raises UserError if it cannot be made or pickled."""
+def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, int, int], int]:
+    """Returns an environment's image shape and number of actions, as its spaces declare them.
+
+    Raises UserError if it cannot be made, or if a suite cannot take its spaces.
+    """
     try:
         environment = make()
-        found = (environment.observation_space, environment.action_space)
+        images, actions = environment.observation_space, environment.action_space
         environment.close()
-        if pickles:
-            pickle.dumps(make)
-        return found
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be made {_why(error)}") from error
+    for space in (images, actions):
+        if not isinstance(space, spaces.Space):
+            raise UserError(f"{name} is not Gymnasium's: it has {type(space)} as a space")
+    shape = images.shape or ()
+    if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
+        form = "must be spaces.Box(0, 255, (height, width, channels), np.uint8)"
+        told = f"observation_space {form}, not {images}"
+    elif not (isinstance(actions, spaces.Discrete) and actions.start == 0):
+        told = f"action_space must be spaces.Discrete, from 0, not {actions}"
+    else:
+        height, width, channels = shape
+        return (height, width, channels), int(actions.n)
+    raise UserError(f"{name}: {' '.join(told.split())}; see docs/own_suite.md")
+
+
+def _check_all(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
+    """Raises UserError if a task's environment does not have the suite's images and actions."""
+    declared = "images of {} and {} actions"
+    for task, make in tasks.items():
+        found = _declared(make, f"the environment of {task}")
+        if found != expected:
+            suite = f"its suite is for {declared.format(*expected)}"
+            raise UserError(f"{task} has {declared.format(*found)}, but {suite}")
+
+
+def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
+    """Checks as `_check_all` in a process of its own, which may crash.
+
+    Mesa's software renderer, for one, crashes in a process that also loads TensorFlow.
+    """
+    for task, make in tasks.items():
+        try:
+            pickle.dumps(make)
+        except Exception as error:
+            raise UserError(f"the environment of {task} cannot be made {_why(error)}") from error
+    command = f"import {__name__} as suite; suite._check_for_parent()"
+    with tempfile.NamedTemporaryFile() as output:
+        child = supervisor.Child(
+            [sys.executable, "-c", command],
+            (tasks, expected),
+            output=output,
+            environment=supervisor.python_environment(),
+        )
+        try:
+            code = child.wait()
+        finally:
+            child.kill()
+        printed = supervisor.tail(Path(output.name), 2**16)
+    *_, last = [next(iter(tasks)), *child.message.splitlines()]
+    if code == environment_process.REFUSED:
+        raise UserError(last)
+    if code:
+        why = f"(its process {supervisor.describe_exit(code)}: {supervisor.last_words(printed)})"
+        raise UserError(f"the environment of {last} cannot be made {why}")
+
+
+def _check_for_parent() -> None:
+    """Checks tasks in a child; its last line to the parent is a task, or why it is refused."""
+    connection, (tasks, expected) = supervisor.begin()
+    for task, make in tasks.items():
+        connection.sendall(f"{task}\n".encode())
+        try:
+            _check_all({task: make}, expected)
+        except UserError as error:
+            connection.sendall(" ".join(str(error).split()).encode())
+            sys.exit(environment_process.REFUSED)
 
 
 def _why(error: BaseException) -> str:
@@ -158,11 +218,8 @@ def make_suite(
         return environments.Lockstep(batched)
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
-        expected = (spaces.Box(0, 255, image_shape, np.uint8), spaces.Discrete(num_actions))
-        for task in names:
-            found = _spaces(tasks[task], f"the environment of {task}", pickles=processes)
-            if found != expected:
-                raise UserError(f"{task} has the spaces {found}, but its suite is for {expected}")
+        checks = _check_in_child if processes else _check_all
+        checks({task: tasks[task] for task in names}, ((height, width, num_channels), num_actions))
 
     burn_in, given = max(1, total_frames // 20), defaults or {}
     return Suite(

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from environments import EnvironmentLostError
 from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
@@ -29,6 +30,7 @@ from scalable_agent_popart.suites.gymnasium_suite import (
 
 _OWN_SUITE = """
 import dataclasses
+import os
 import gymnasium
 import numpy as np
 from scalable_agent_popart.scores import ReferenceScore
@@ -36,7 +38,7 @@ from scalable_agent_popart.suites.gymnasium_suite import make_suite
 
 class Counter(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 255, (12, 8, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2, dtype=np.int32)
     def reset(self, *, seed=None, options=None):
         self.count = 0
         return self.draw(), {}
@@ -150,7 +152,13 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
             "numbers, not 0 and nan for left",
         ),
         ("SUITE = make(reference_scores={'left': (0, 1), 'right': (0, 1)})", "ReferenceScore of"),
-        ("SUITE = make(num_actions=3)", r"has the spaces .* suite is for .*Discrete\(3\)"),
+        ("SUITE = make(num_actions=3)", "has images .* 2 actions, but .* and 3 actions"),
+        ("SUITE = make(num_actions=3, processes=True)", "left has .* 2 actions, but .* 3 actions"),
+        (
+            "Counter.close = lambda self: os.abort()\nSUITE = make(processes=True)",
+            "environment of left .*signal 6",
+        ),
+        ("Counter = lambda: 0\nSUITE = make(processes=True)", "left cannot be made .*pickle"),
     ],
 )
 def test_modules_without_a_usable_suite_are_refused_with_the_cause(
@@ -166,7 +174,7 @@ class Game(gymnasium.Env):
 
     def __init__(self, shape: tuple[int, ...] = (4, 6, 3), dtype: Any = np.uint8, **given: Any):
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
-        self.action_space = gymnasium.spaces.Discrete(given.get("num_actions", 2))
+        self.action_space = given.get("actions", gymnasium.spaces.Discrete(2))
         self.given, self.taken, self.count = given, [], 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -183,6 +191,9 @@ class Game(gymnasium.Env):
         return image, reward, False, self.count % 3 == 0, {}
 
 
+_FORTY = gymnasium.spaces.Box(-np.arange(40.0, dtype=np.float32), np.float32(40.0))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -192,18 +203,35 @@ class Game(gymnasium.Env):
         ({"reward": np.inf}, "at step 7 a reward must be a finite float32, and is inf"),
         ({"raises_at": 5}, r"failed at step 5 \(SystemExit: done\)"),
         ({"shape": "wrong"}, "cannot be made"),
+        (
+            {"actions": _FORTY},
+            r"action_space must be .* \(40,\), float32",
+        ),
+        ({"actions": lambda agent: 2}, "is not Gymnasium's: it has .*function"),
     ],
 )
 def test_environments_can_be_checked_before_they_are_trained_on(
     given: dict[str, Any], message: str
 ) -> None:
     assert check_environment(Game) == ((4, 6, 3), 2)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         check_environment(lambda: Game(**given))
+    assert "\n" not in str(error.value)
+
+
+def test_an_environment_that_cannot_be_made_twice_is_named(
+    write_module: Callable[[str], str],
+) -> None:
+    module = write_module(
+        "SUITE = make()\nmade = iter([Counter()])\nCounter.__new__ = lambda _: next(made)"
+    )
+    config = Config.from_flags({"level_name": f"{module}:own"})
+    with pytest.raises(EnvironmentLostError, match=r"^right \(environment 1\) raised StopIter"):
+        config.suite.make_environments([0, 1], [1, 2], config.environment_options(True))
 
 
 def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
-    game = Game((2, 3, 3), num_actions=3)
+    game = Game((2, 3, 3), actions=gymnasium.spaces.Discrete(3))
     make = functools.partial(map_actions, pad_images(game, 5, 6), (2, 0, 0, 1))
     assert check_environment(make) == ((5, 6, 3), 4)
     image, _ = make().reset()
