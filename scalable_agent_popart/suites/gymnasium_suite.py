@@ -82,8 +82,8 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
     return gymnasium.wrappers.TransformObservation(environment, pad, padded)
 
 
-def map_actions(environment: gymnasium.Env, own: Sequence[int]) -> gymnasium.Env:
-    """Maps action i of a suite to action `own[i]` of an environment, so that several have as many.
+def map_actions(environment: gymnasium.Env, own: Sequence[Any]) -> gymnasium.Env:
+    """Maps action i of a suite to action `own[i]` of an environment, which may take other ones.
 
     If the suite has the union of several environments' actions, the missing ones may be no-ops.
     """

@@ -240,6 +240,9 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     for action in range(4):
         make().step(action)
     assert game.taken == [2, 0, 0, 1]
+    buttons = Game(actions=gymnasium.spaces.MultiBinary(3))
+    map_actions(buttons, list(np.eye(3, dtype=np.int8))).step(1)
+    np.testing.assert_array_equal(buttons.taken, [[0, 1, 0]])
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
     with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
