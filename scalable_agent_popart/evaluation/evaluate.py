@@ -143,7 +143,8 @@ def play(
     remaining = np.array(quotas)
     restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
     environments.start()
-    with progress_bar(int(remaining.sum()), " episodes") as progress:
+    # The last episodes are the longest, and the mean rate falls while they are played.
+    with progress_bar(int(remaining.sum()), " episodes", smoothing=0) as progress:
         while remaining.any():
             ids, env_output, fresh = ready = environments.receive(_POLL_SECONDS)
             policy.forget(ids[fresh])
