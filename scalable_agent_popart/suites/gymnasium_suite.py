@@ -1,6 +1,7 @@
 """Suites of Gymnasium environments whose observations are images (see `docs/own_suite.md`)."""
 
 import functools
+import os
 import pickle
 import sys
 import tempfile
@@ -140,19 +141,17 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
         except Exception as error:
             raise UserError(f"the environment of {task} cannot be made {_why(error)}") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
-    with tempfile.NamedTemporaryFile() as output:
-        child = supervisor.Child(
+    with tempfile.TemporaryFile(buffering=0) as output, supervisor.Group() as group:
+        output.write(f"{next(iter(tasks))}\n".encode())
+        child = group.start(
             [sys.executable, "-c", command],
-            (tasks, expected),
+            payload=(tasks, expected),
             output=output,
             environment=supervisor.python_environment(),
         )
-        try:
-            code = child.wait()
-        finally:
-            child.kill()
-        printed = supervisor.tail(Path(output.name), 2**16)
-    *_, last = [next(iter(tasks)), *child.message.splitlines()]
+        code = child.wait()
+        output.seek(0)
+        last, _, printed = output.read().decode(errors="replace").partition("\n")
     if code == environment_process.REFUSED:
         raise UserError(last)
     if code:
@@ -161,15 +160,24 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
 
 
 def _check_for_parent() -> None:
-    """Checks tasks in a child; its last line to the parent is a task, or why it is refused."""
-    connection, (tasks, expected) = supervisor.begin()
-    for task, make in tasks.items():
-        connection.sendall(f"{task}\n".encode())
-        try:
+    """Checks tasks in a child, whose output begins with the last task, or why it is refused."""
+    _, (tasks, expected) = supervisor.begin()
+    code = 0
+    try:
+        for task, make in tasks.items():
+            _print_instead(task)
             _check_all({task: make}, expected)
-        except UserError as error:
-            connection.sendall(" ".join(str(error).split()).encode())
-            sys.exit(environment_process.REFUSED)
+    except UserError as error:
+        _print_instead(" ".join(str(error).split()))
+        code = environment_process.REFUSED
+    os._exit(code)  # Threads that an environment leaves behind could hold up or crash the exit.
+
+
+def _print_instead(line: str) -> None:
+    """Prints a line in place of all that was printed to this process's file."""
+    os.ftruncate(1, 0)
+    os.lseek(1, 0, os.SEEK_SET)
+    os.write(1, f"{line}\n".encode())
 
 
 def _why(error: BaseException) -> str:

@@ -169,6 +169,17 @@ def test_modules_without_a_usable_suite_are_refused_with_the_cause(
         Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
+def test_a_child_checks_many_tasks_that_leave_threads_behind(
+    write_module: Callable[[str], str],
+) -> None:
+    module = write_module(
+        "import threading\n"
+        "Counter.close = lambda self: threading.Thread(target=threading.Event().wait).start()\n"
+        "SUITE = make(tasks=map(str, range(400)), processes=True)"
+    )
+    Config.from_flags({"level_name": f"{module}:own"}).check_playable()
+
+
 class Game(gymnasium.Env):
     """Shows an image of given spaces, and ends its episodes every third step."""
 
