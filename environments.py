@@ -223,15 +223,13 @@ class SerialEnvironments:
         self._actions = actions
 
     def receive(self) -> StepOutput:
-        steps = map(self._step, range(len(self._members)), self._actions.tolist())
+        taken = enumerate(zip(self._members, self._actions.tolist(), strict=True))
+        steps = [self._play(i, member.step, action) for i, (member, action) in taken]
         rewards, dones, observations = zip(*steps, strict=True)
         observation = self._stack(rewards, observations)
         reward, done = np.array(rewards, np.float64), np.array(dones, bool)
         info = self._counter.step(reward, done)
         return StepOutput(reward.astype(np.float32), info, done, observation)
-
-    def _step(self, i: int, action: int) -> tuple[float, bool, Any]:
-        return self._play(i, self._members[i].step, action)
 
     def _play(self, i: int, method: Callable, *action: int) -> Any:
         try:

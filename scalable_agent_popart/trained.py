@@ -194,8 +194,8 @@ class TrainedAgent:
         """
         self._task_id(task)
         config = self._played or self.config.for_test({})
-        config.check_playable()
         suite = config.suite.select([config.suite.test_version(task)])
+        suite.check(config.environment_options(training=False))
         return TaskEnvironment(config, suite, seed, render_mode)
 
     def save(self, output: str) -> None:
