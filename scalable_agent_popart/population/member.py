@@ -327,7 +327,7 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
     number = config.pbt_member
     directory = PopulationDirectory(config.logdir).member(number)
     recorded = directory.read_config()
-    if recorded is None or tf.train.latest_checkpoint(str(directory.checkpoints)) is None:
+    if recorded is None or checkpoints.saved_frames(directory.checkpoints) is None:
         return {**rules.sample(config.suite.search_space, [config.seed, number]), **start}
     values = {name: getattr(recorded, name) for name in config.tuned}
     if others := [f"--{name}" for name, value in start.items() if value != values[name]]:

@@ -56,8 +56,7 @@ class Checkpoints:
 
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
-        names_newest = _read_state(self._directory)
-        state = tf.train.get_checkpoint_state(str(self._directory))
+        names_newest, state = self._directory / "checkpoint", _read_state(self._directory)
         if state is None:
             # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
@@ -72,12 +71,13 @@ class Checkpoints:
         return left
 
 
-def _read_state(directory: Path) -> Path:
-    """Returns the file that names the newest checkpoint; raises UserError if it cannot be read."""
+def _read_state(directory: Path) -> Any:
+    """Reads the names of the checkpoints, None if nothing has them; raises UserError."""
     path = directory / "checkpoint"
-    with explained(path, ""):  # TensorFlow would take an unreadable file for a missing one.
-        path.read_bytes()
-    return path
+    with explained(path, f"give {ANOTHER_LOGDIR}"):
+        path.read_bytes()  # TensorFlow would take an unreadable file for a missing one.
+        return tf.train.get_checkpoint_state(str(directory))
+    return None
 
 
 def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
@@ -102,9 +102,8 @@ def load(checkpoint: str, **objects: Any) -> None:
 
 def saved_frames(directory: Path) -> int | None:
     """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
-    _read_state(directory)
-    newest = tf.train.latest_checkpoint(str(directory))
-    return _frames_of(newest) if newest else None
+    state = _read_state(directory)
+    return _frames_of(state.model_checkpoint_path) if state else None
 
 
 def _frames_of(checkpoint: str) -> int | None:

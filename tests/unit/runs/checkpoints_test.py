@@ -12,7 +12,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
 
 
 def make_learner(**given: object) -> Learner:
@@ -93,6 +93,11 @@ def test_lost_checkpoints_are_not_taken_for_a_new_run(tmp_path: Path, learner: L
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(UserError, match="names the newest checkpoint"):
         Checkpoints(tmp_path, learner=learner).restore()
+    for damaged in (b"", b"\xff"):  # A machine that lost its power may leave an empty file.
+        (tmp_path / "checkpoint").write_bytes(damaged)
+        for read in (checkpoints.restore, lambda: saved_frames(tmp_path)):
+            with pytest.raises(UserError, match=r"checkpoint is damaged.*give another --logdir"):
+                read()
     (tmp_path / "checkpoint").write_bytes(state)
     for path in tmp_path.glob("ckpt-*"):
         path.unlink()
