@@ -146,16 +146,16 @@ def _label(run: Run, variants: Sequence[str]) -> str:
 def experiment(run: Run) -> dict[str, Any]:
     """Returns the flags that make an experiment, with its tasks always in the same order.
 
-    Of a population also what all its members began with, or None if they began with several values.
+    A population also has what all its members began with. That is None if they began with several
+    values, or if a member lies there without its population.
     """
     flags = {**run.config.experiment, "level_name": _in_order(run.config.suite).level_name}
-    if run.population:
-        lineages = [member.lineage for member in run.population.members.values()]
-        begun = [lineage[0].hyperparameters for lineage in lineages if lineage]
-        for name in run.config.tuned:
-            # A lineage has them as float32.
-            values = {float(f"{own[name]:.6g}") for own in begun if name in own}
-            flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
+    members = run.population.members.values() if run.population else ()
+    begun = [member.lineage[0].hyperparameters for member in members if member.lineage]
+    for name in run.config.tuned:
+        # A lineage has them as float32.
+        values = {float(f"{own[name]:.6g}") for own in begun if name in own}
+        flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
     return flags
 
 
