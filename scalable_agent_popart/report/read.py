@@ -50,7 +50,6 @@ class Evaluation(NamedTuple):
     starts: str  # `noop` or `human`.
     frames: int  # Environment frames the policy was trained for.
     returns: dict[str, np.ndarray]  # Raw, by level.
-    precision: str | None  # The convolutions' type, where that was recorded.
 
 
 @dataclass(frozen=True)
@@ -342,7 +341,7 @@ def _read_evaluations(
     directory: RunDirectory, precision: str, problems: list[str]
 ) -> tuple[Evaluation, ...]:
     """Reads results of `--mode=test`, and names those in another than the run's precision."""
-    found = []
+    found, tested = [], set()
     for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
         try:
             _refuse_pipe(path)
@@ -355,12 +354,12 @@ def _read_evaluations(
             if not returns or not all(map(len, returns.values())):
                 raise ValueError("levels without returns")
             starts, frames = str(record["starts"]), to_count(record["frames"])
-            found.append(Evaluation(starts, frames, returns, record.get("precision")))
+            found.append(Evaluation(starts, frames, returns))
+            tested.add((frames, str(record.get("precision", precision))))  # Older ones have none.
         except FileNotFoundError:
             continue  # Not every run is tested.
         except (OSError, *DAMAGE) as error:
             problems.append(f"{path} skipped: no evaluation ({type(error).__name__}: {error})")
-    tested = {(test.frames, test.precision) for test in found if test.precision}
     problems += [
         f"{directory.path}: its test at {frames:,} frames acted in {own}, and it was trained in "
         f"{precision}"

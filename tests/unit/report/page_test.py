@@ -276,7 +276,7 @@ def test_what_runs_files_say_is_shown_as_it_is(
     change = {"entropy_cost": [_HOSTILE, "x"]}
     record["history"] = [{"frames": 9, "changed": change, "git_revision": _HOSTILE}]
     (directory.path / "config.json").write_text(json.dumps(record))
-    result: dict[str, Any] = {"starts": _HOSTILE, "frames": 9, "precision": _HOSTILE}
+    result: dict[str, Any] = {"starts": _HOSTILE, "frames": 9, "precision": [_HOSTILE]}
     result["tasks"] = {name: {"returns": [1.0]} for name in names}
     directory.evaluation.write_text(json.dumps(result))
     (tmp_path / "secret.png").write_bytes(b"secret")
