@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
-from scalable_agent_popart.runs.directory import POPULATION_FILE
+from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
 from scalable_agent_popart.runs.json_lines import read_lines, spread, to_count, to_number
 from scalable_agent_popart.system.cores import num_cores, processor
 
@@ -34,7 +34,7 @@ _Row = TypeVar("_Row")
 
 def directories(path: Path) -> list[Path]:
     """Lists the run directories of a population's members, or a run's own."""
-    return sorted(path.glob("member-*")) if _is_population(path) else [path]
+    return sorted(path.glob("member-*")) if is_population(path) else [path]
 
 
 def has_begun(path: Path) -> bool:
@@ -63,7 +63,7 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
     The test must be from random starts, on all its tasks, with so many episodes of each or more.
     By default these are as many as its suite has.
     """
-    if _is_population(path):
+    if is_population(path):
         return True
     config, end = _config(path), frames(path)
     tasks, least = config["tasks"], num_episodes or config["flags"]["test_num_episodes"]
@@ -203,15 +203,11 @@ def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
     return [value for i, value in enumerate(found) if value not in found[:i]]
 
 
-def _is_population(path: Path) -> bool:
-    return (path / POPULATION_FILE).is_file()
-
-
 def _config(path: Path) -> dict[str, Any]:
     """Reads what the run was last started with; a population has a member's, and common flags."""
     files = (own / "config.json" for own in directories(path))
     config = json.loads(next(filter(Path.is_file, files)).read_text())
-    if _is_population(path):
+    if is_population(path):
         shared = json.loads((path / POPULATION_FILE).read_text())["flags"]
         # The member's number is that of the process which wrote the file.
         config["flags"] = {name: v for name, v in shared.items() if name != "pbt_member"}

@@ -16,7 +16,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.lineage import Segment, trace
-from scalable_agent_popart.runs.directory import POPULATION_FILE, Record, RunDirectory
+from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
 from scalable_agent_popart.runs.json_lines import (
     DAMAGE,
     read_lines,
@@ -203,11 +203,11 @@ def _of_known_weights(
 def _read_population(path: str, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or names a member of; a UserError if none began."""
     folder, number = Path(path), None
-    if not (folder / POPULATION_FILE).exists():
+    if not is_population(folder):
         # The path may be `.`, or a link's.
         found = [(own, _MEMBER.fullmatch(own.name)) for own in (folder, folder.resolve())]
         named = [(own.parent, int(match[1])) for own, match in found if match]
-        named = [own for own in named if (own[0] / POPULATION_FILE).exists()]
+        named = [own for own in named if is_population(own[0])]
         if not named:
             return None
         folder, number = named[0]
@@ -216,7 +216,7 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
     if shared is None or not shared.population_size:
         if number is not None:
             return None  # A run that lies there, if it is one.
-        raise UserError(f"it holds a {POPULATION_FILE} of no population")
+        raise UserError("it holds a population.json of no population")
     size = shared.population_size
     found_members = [_read_member(directory, i, shared, problems) for i in range(size)]
     members = {member.number: member for member in found_members if member}

@@ -110,7 +110,7 @@ class RunDirectory:
 
     def refuse_population(self) -> None:
         """Raises UserError if this is a population's directory."""
-        if (self.path / POPULATION_FILE).exists():
+        if is_population(self.path):
             told = f"{self.path} holds a population, not a run: give one of its members, such as"
             raise UserError(f"{told} --logdir={self.path / 'member-00'}")
 
@@ -307,4 +307,9 @@ def find_runs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _is_run(path: str) -> bool:
-    return any(os.path.exists(f"{path}/{file}") for file in ("config.json", POPULATION_FILE))
+    return os.path.exists(f"{path}/config.json") or is_population(path)
+
+
+def is_population(path: str | Path) -> bool:
+    """Returns whether a directory is a population's; not if it cannot be looked into."""
+    return os.path.exists(os.path.join(path, POPULATION_FILE))  # `Path.exists` may raise.

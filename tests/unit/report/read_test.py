@@ -103,6 +103,8 @@ def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Pat
     (tmp_path / "run" / "config.json").unlink()
     with pytest.raises(UserError, match=r"no config\.json"):
         read_run(str(tmp_path / "run"))
+    with pytest.raises(UserError, match="cannot be read"):  # So ends a denied access, too.
+        read_run(str(tmp_path / ("x" * 300)))
 
 
 def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None:

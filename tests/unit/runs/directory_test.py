@@ -242,6 +242,8 @@ def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: Run
         (directory.path / name).unlink()
     with pytest.raises(UserError, match="cannot be written to"):
         RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
+    with pytest.raises(UserError, match="cannot be read"):
+        RunDirectory("x" * 300).check(_config())
 
 
 def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(
