@@ -69,8 +69,8 @@ def take_over(config: Config, learner: Learner) -> str:
         assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{told}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)
-    differing = [f"--{n}" for n in _SAME_VALUES if getattr(other, n) != getattr(config, n)]
-    if names := ", ".join(differing):
+    changed = config.changes(other)  # Flags that mean nothing to both are no part of it.
+    if names := ", ".join(f"--{name}" for name in _SAME_VALUES if name in changed):
         return f"{told}: network and policy; its values are new (other {names})"
     tasks, others = config.suite.tasks, other.suite.tasks
     if not (config.use_popart or config.multi_head):

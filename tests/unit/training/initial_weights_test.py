@@ -1,6 +1,8 @@
 """A new run starts with what its agent and another run's have in common."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,20 @@ def test_new_tasks_have_new_values(earlier: str) -> None:
     np.testing.assert_array_equal(learner.head.weights[0], weights[0])
     assert (learner.head.weights[1] != weights[1]).numpy().any()
     assert learner.head.count[0] == 0 < learner.head.count[1]
+
+
+def test_a_start_of_statistics_means_nothing_to_agents_without_them(
+    earlier: str, tmp_path: Path
+) -> None:
+    """Older records have none, which stands for another start than today's."""
+    shutil.copytree(earlier, tmp_path / "run")
+    file = tmp_path / "run" / "config.json"
+    record = json.loads(file.read_text())
+    record["flags"] |= {"use_popart": False, "multi_head": True}
+    del record["flags"]["popart_start"]
+    file.write_text(json.dumps(record))
+    config, learner = fresh(str(tmp_path / "run"), "catch_1", use_popart=False, multi_head=True)
+    assert take_over(config, learner).endswith("and the values of catch_1")
 
 
 def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
