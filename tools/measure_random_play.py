@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
+from environments import EnvironmentLostError
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system import tensorflow_import
@@ -85,8 +86,9 @@ def main(_: list[str]) -> None:
     """Measures; a user's error is one line and exit code 2."""
     try:
         config = Config.from_flags({"level_name": _FLAGS.level_name, "seed": _FLAGS.seed})
+        config.check_playable()
         measure(config, _FLAGS.episodes, Path(_FLAGS.output))
-    except (UserError, OSError) as error:
+    except (EnvironmentLostError, UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

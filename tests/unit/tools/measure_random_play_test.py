@@ -1,5 +1,7 @@
 import csv
+import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,3 +35,15 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file of this tool"):
         measure_random_play.measure(Config.from_flags({"level_name": "catch5"}), 2, output)
     assert output.read_text() == "name\n"
+
+
+def test_a_suite_whose_module_is_missing_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"level_name": "dmlab30", "seed": 1, "episodes": 2, "output": str(tmp_path / "csv")}
+    monkeypatch.setattr(measure_random_play, "_FLAGS", SimpleNamespace(**given))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        measure_random_play.main([])
+    assert capsys.readouterr().err.startswith("error: dmlab30 needs the module deepmind_lab")
+    assert not (tmp_path / "csv").exists()
