@@ -184,6 +184,13 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
     folder, failures = Path(FLAGS.report_dir), []
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
+    table = folder / "search.csv"  # It keeps the rounds that have been ranked.
+    known = table.is_file() and table.stat().st_size  # A full disk may leave it empty.
+    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
+    ranked = collections.Counter((row["agent"], int(row["frames"])) for row in rows)
+    if rows and (then := max(ranked.values())) != FLAGS.search_settings:
+        told = f"{table} is of --search_settings={then}"
+        raise UserError(f"{told}: give as many, or another --report_dir")
     settings, names = {}, {}
     for agent in agents:
         named = _level_name(agent, more_flags)
@@ -194,9 +201,6 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
         for flag in more_flags:
             if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
                 raise UserError(f"{flag} is searched; leave it out")
-    table = folder / "search.csv"  # It keeps the rounds that have been ranked.
-    known = table.is_file() and table.stat().st_size  # A full disk may leave it empty.
-    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
     best = {agent: list(range(FLAGS.search_settings)) for agent in agents}
     for frames in map(int, FLAGS.search_frames):
         runs: dict[Path, dict[int, PlannedRun]] = {agent: {} for agent in agents}
@@ -205,7 +209,6 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
                 file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
                 search.write(agent, settings[agent][number], file)
                 runs[agent][number] = PlannedRun(file, str(search.FIRST_SEED + number))
-        ranked = {(row["agent"], int(row["frames"])) for row in rows}
         unranked = [agent for agent in agents if (agent.stem, frames) not in ranked]
         trained = [run for agent in unranked for run in runs[agent].values()]
         behind = [run for run in trained if run_records.frames(run.path) < frames]

@@ -301,6 +301,16 @@ def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:
     assert "--learning_rate=1e-3 is searched" in error
 
 
+def test_a_search_of_other_settings_is_not_continued(experiment: Experiment) -> None:
+    (experiment.folder / "report").mkdir()
+    table = "agent,frames,setting\nfirst,200,1\nfirst,200,0\nfirst,400,1\n"
+    (experiment.folder / "report" / "search.csv").write_text(table)
+    asked = ["--search_settings=3", "--search_frames=200,400", experiment.flag_file("first")]
+    code, error = experiment.run(*asked)
+    assert (code, error.count("\n")) == (1, 1)
+    assert "search.csv is of --search_settings=2: give as many" in error
+
+
 def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
