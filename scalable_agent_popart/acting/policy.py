@@ -83,11 +83,6 @@ class Policy:
         self.forget(np.arange(len(self._output.action)))
         self.begun[:] = False
 
-    @property
-    def num_traces(self) -> int:
-        """Counts the tracings of the step: at most one, for any number of environments."""
-        return self._step.experimental_get_tracing_count()
-
     def forget(self, ids: np.ndarray) -> None:
         """Resets the environments `ids` to action 0 and the state at an episode's start."""
         if not len(ids):

@@ -103,11 +103,6 @@ class Learner(snt.Module):
         """
         return self._compiled_update(batch)
 
-    @property
-    def num_traces(self) -> int:
-        """Counts the tracings of the update: one, unless something is wrong."""
-        return self._compiled_update.experimental_get_tracing_count()
-
     def gradient_norms(
         self, batch: Rollout, tasks: Sequence[str]
     ) -> Mapping[str, Mapping[str, float]]:

@@ -87,10 +87,6 @@ class ActorThreads(Threads):
         for _, sink in self._ends:
             sink.close()
 
-    @property
-    def num_traces(self) -> int:
-        return sum(policy.num_traces for policy in self.policies.values())
-
     def _act(self, i: int, task_ids: np.ndarray) -> None:
         (source, sink), seed = self._ends[i], self._seeds[i]
         policy_seed = int(seed.spawn(1)[0].generate_state(1)[0])

@@ -138,7 +138,7 @@ def test_an_update_counts_frames_versions_and_lag_and_is_traced_once() -> None:
     versions = tf.constant([7, 6, 4, 1], tf.int64)
     metrics = learner.update(make_batch()._replace(policy_version=versions))
     assert metrics["policy_lag"] == (0 + 1 + 3 + 6) / 4
-    assert learner.num_traces == 1
+    assert learner._compiled_update.experimental_get_tracing_count() == 1
     assert learner.frames.dtype == learner.num_updates.dtype == tf.int64
 
 
@@ -189,7 +189,7 @@ def test_hyperparameters_changed_later_act_as_if_there_from_the_start() -> None:
     learners[0].hyperparameters.assign(_TUNED)
     for learner in learners:
         learner.update(make_batch())
-        assert learner.num_traces == 1
+        assert learner._compiled_update.experimental_get_tracing_count() == 1
         assert learner.hyperparameters.values() == pytest.approx(_TUNED)
     for one, other in zip(*(learner.agent.variables for learner in learners), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
