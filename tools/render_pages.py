@@ -92,10 +92,10 @@ def interval(row: Any, style: str = ".1f", bold: bool = False) -> str:
     return says(row, f"{stars}{{value:{style}}}{stars} [{{low:{style}}}, {{high:{style}}}]")
 
 
-def difference(row: Any, style: str = ".1f", effect: bool = False) -> str:
+def difference(row: Any, effect: bool = False) -> str:
     """Writes a row's value with its 95% interval, Hedges' g if asked for, and p."""
-    found = f"{interval(row, style)}, "
-    return found + says(row, "g = {effect:.1f}, p = {p:.2g}" if effect else "p = {p:.2g}")
+    size = "g = {effect:.1f}, " * effect
+    return f"{interval(row)}, {says(row, size + 'p = {p:.2g}')}"
 
 
 def span(values: Iterable[float], style: str) -> str:
@@ -134,11 +134,10 @@ def render(source: Path, root: Path = _ROOT) -> str:
     return f"<!-- Made of {source.name} by tools/render_pages.py. -->\n\n{page}"
 
 
-def sources(root: Path = _ROOT) -> list[Path]:
+def sources() -> list[Path]:
     """Lists the sources of the repository's pages."""
-    return sorted(
-        path for place in ("", "docs/", "results/**/") for path in root.glob(f"{place}*.md.j2")
-    )
+    places = ("", "docs/", "results/**/")
+    return sorted(path for place in places for path in _ROOT.glob(f"{place}*.md.j2"))
 
 
 def main() -> None:
