@@ -41,7 +41,7 @@ class Observation(NamedTuple):
     instruction: Any
 
 
-_MAX_NAMED = 5  # Tasks in a message.
+_MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
@@ -333,9 +333,14 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
 def lost(name: str, error: BaseException) -> EnvironmentLostError:
     """Returns an error whose one line names the environment, the exception and its origin."""
     *_, last = traceback.extract_tb(error.__traceback__)
-    raised = " ".join(f"raised {type(error).__name__}: {error}".split())
-    what = "called sys.exit" if isinstance(error, SystemExit) else raised
+    exits = isinstance(error, SystemExit)
+    what = "called sys.exit" if exits else f"raised {describe(error)}"
     return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception's class and text in one line, without the end of a very long one."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import Aggregate, ReferenceScore
 from scalable_agent_popart.suites import catch, cluttered_catch
@@ -122,8 +123,8 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
         else:
             problem = fault_of_names(suite) or fault_of_contents(suite)
     except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"--level_name: {source} cannot be loaded ({reason})") from error
+        why = environments.describe(error)
+        raise UserError(f"--level_name: {source} cannot be loaded ({why})") from error
     if problem:
         raise UserError(f"--level_name: {source} {problem}")
     return suite

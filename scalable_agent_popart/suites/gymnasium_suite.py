@@ -64,7 +64,8 @@ def check_environment(
             fault = step_check.fault(reward, image)
         played.close()
     except (Exception, SystemExit) as error:
-        raise UserError(f"the environment failed at step {step} {_why(error)}") from error
+        why = environments.describe(error)
+        raise UserError(f"the environment failed at step {step} ({why})") from error
     if fault:
         raise UserError(f"at step {step} {fault}")
     return shape, num_actions
@@ -104,7 +105,7 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
         images, actions = environment.observation_space, environment.action_space
         environment.close()
     except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be made {_why(error)}") from error
+        raise UserError(f"{name} cannot be made ({environments.describe(error)})") from error
     for space in (images, actions):
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name} is not Gymnasium's: it has {type(space)} as a space")
@@ -139,7 +140,8 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
         try:
             pickle.dumps(make)
         except Exception as error:
-            raise UserError(f"the environment of {task} cannot be made {_why(error)}") from error
+            why = environments.describe(error)
+            raise UserError(f"the environment of {task} cannot be made ({why})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
     with tempfile.TemporaryFile(buffering=0) as output, supervisor.Group() as group:
         output.write(f"{next(iter(tasks))}\n".encode())
@@ -178,10 +180,6 @@ def _print_instead(line: str) -> None:
     os.ftruncate(1, 0)
     os.lseek(1, 0, os.SEEK_SET)
     os.write(1, f"{line}\n".encode())
-
-
-def _why(error: BaseException) -> str:
-    return f"({' '.join(f'{type(error).__name__}: {error}'.split())})"
 
 
 def make_suite(

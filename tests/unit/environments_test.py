@@ -110,6 +110,7 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
     ("error", "told"),
     [
         (RuntimeError("no\ndisplay"), "raised RuntimeError: no display"),
+        (RuntimeError("x" * 10**6), "raised RuntimeError: x{900,999}"),
         (SystemExit, "called sys.exit"),
     ],
 )
