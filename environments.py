@@ -203,17 +203,19 @@ class SerialEnvironments:
 
     def __init__(
         self,
-        members: Sequence[Environment],
+        make: Sequence[Callable[[], Environment]],
         task_ids: np.ndarray,
         names: Sequence[str],
         observation: Any,
     ):
-        """Takes N environments, their names, and nested `ArraySpec`s that observations must fit."""
+        """Makes N environments of these names; observations must fit nested `ArraySpec`s."""
         self.task_ids = task_ids
-        self._members = members
         self._names = [f"{name} (environment {i})" for i, name in enumerate(names)]
         self._check = StepCheck(observation)
-        self._counter = EpisodeCounter(len(members))
+        self._counter = EpisodeCounter(len(make))
+        self._members: list[Environment] = []
+        for i, each in enumerate(make):
+            self._members.append(self._play(i, each))
 
     def reset(self) -> StepOutput:
         observations = [self._play(i, member.reset) for i, member in enumerate(self._members)]
@@ -232,9 +234,14 @@ class SerialEnvironments:
         return StepOutput(reward.astype(np.float32), info, done, observation)
 
     def _play(self, i: int, method: Callable, *action: int) -> Any:
+        """Calls a function of environment i; closes all of them if it fails."""
         try:
             return method(*action)
         except (Exception, SystemExit) as error:
+            members, self._members = self._members, []
+            # What closing one of them raises must not hide the cause.
+            with contextlib.suppress(Exception, SystemExit):
+                _close_all(members)
             raise lost(self._names[i], error) from error
 
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:

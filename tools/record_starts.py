@@ -16,6 +16,7 @@ player cannot be compared with the papers' human-starts scores; name the player 
 """
 
 import bisect
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable
@@ -157,9 +158,9 @@ def record_starts(
     # Each state gets a random key, and those with the smallest keys stay, in the order of keys.
     chosen: list[tuple[float, bytes]] = []
     noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
-    game_environment = atari_starts.Game(emulator, map(emulator.begin, noops))
+    make = functools.partial(atari_starts.Game, emulator, map(emulator.begin, noops))
     observation = ArraySpec((options.height, options.width, 1), np.uint8)
-    played = SerialEnvironments([game_environment], np.zeros(1, np.int32), [game], observation)
+    played = SerialEnvironments([make], np.zeros(1, np.int32), [game], observation)
     output = played.reset()
     while num_games:
         played.send(np.array([act(output)]))

@@ -214,14 +214,9 @@ def make_suite(
         image = environments.ArraySpec(image_shape, np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
-        members = []
-        for task, make in zip(names, makers, strict=True):
-            try:
-                members.append(make())
-            except Exception as error:
-                raise environments.lost(f"{task} (environment {len(members)})", error) from error
-        batched = environments.SerialEnvironments(members, task_ids, names, image)
-        return environments.Lockstep(batched)
+        return environments.Lockstep(
+            environments.SerialEnvironments(makers, task_ids, names, image)
+        )
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         checks = _check_in_child if processes else _check_all

@@ -95,7 +95,8 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
     assert re.search(message, check.fault(reward, image))
     members = [mock.Mock(), mock.Mock()]
     names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
-    serial = environments.SerialEnvironments(members, np.arange(2), names, spec)
+    make = [mock.Mock(return_value=member) for member in members]
+    serial = environments.SerialEnvironments(make, np.arange(2), names, spec)
     for member in members:
         member.step.return_value = 1.0, False, _IMAGE
     members[1].step.return_value = reward, False, image
@@ -106,6 +107,7 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
         serial.receive()
 
 
+@pytest.mark.parametrize("failing", ["make", "reset", "step"])
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -114,18 +116,27 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
         (SystemExit, "called sys.exit"),
     ],
 )
-def test_an_exception_of_a_serial_environment_is_one_line_with_its_name(
-    error: BaseException, told: str
+def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_closes_all(
+    error: BaseException, told: str, failing: str
 ) -> None:
-    member = mock.Mock(reset=mock.Mock(side_effect=error), step=mock.Mock(side_effect=error))
-    names, spec = ["left"], ArraySpec((4, 4, 3), np.uint8)
-    serial = environments.SerialEnvironments([member], np.zeros(1, np.int32), names, spec)
-    serial.send(np.zeros(1, np.int32))
-    for method in (serial.reset, serial.receive):
-        with pytest.raises(
-            environments.EnvironmentLostError, match=rf"^left \(environment 0\) {told} \(.*mock"
-        ):
-            method()
+    usual = {"reset.return_value": _IMAGE, "step.return_value": (1.0, False, _IMAGE)}
+    usual["close.side_effect"] = OSError
+    left, right = mock.Mock(**usual), mock.Mock(**usual | {f"{failing}.side_effect": error})
+    right.make.return_value = right
+    names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
+
+    def play() -> None:
+        make = [lambda: left, right.make]
+        serial = environments.SerialEnvironments(make, np.arange(2), names, spec)
+        serial.reset()
+        serial.send(np.zeros(2, np.int32))
+        serial.receive()
+
+    with pytest.raises(
+        environments.EnvironmentLostError, match=rf"^right \(environment 1\) {told} \(.*mock"
+    ):
+        play()
+    assert (left.close.call_count, right.close.call_count) == (1, failing != "make")
 
 
 def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> None:

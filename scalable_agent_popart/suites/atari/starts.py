@@ -16,6 +16,7 @@ any player, as plain NumPy arrays without pickles:
 `ale_py.ALEInterface.cloneSystemState().serialize()` during a game.
 """
 
+import functools
 import importlib.metadata
 import itertools
 from collections.abc import Iterator, Sequence
@@ -136,7 +137,8 @@ class AtariFromStarts(SerialEnvironments):
                 raise UserError(f"{path}: start {i} is {fault}; leave it out")
         size = len(emulators)
         own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
-        games = [Game(e, map(e.restore, starts)) for e, starts in zip(emulators, own, strict=True)]
+        pairs = zip(emulators, own, strict=True)
+        games = [functools.partial(Game, e, map(e.restore, starts)) for e, starts in pairs]
         observation = ArraySpec((options.height, options.width, 1), np.uint8)
         super().__init__(games, task_ids, [game] * size, observation)
         # Emulators release the GIL, so that a thread for each game lets all play in parallel.
