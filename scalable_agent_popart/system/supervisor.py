@@ -25,7 +25,7 @@ _MAX_MESSAGE_BYTES = 2**16
 _MAX_LINES, _MAX_REASONS = 5, 3
 # These are stack traces of Python, Lua and abseil. Python's message follows, Lua's comes before.
 _STACK_TRACE = re.compile(
-    r"^\s*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
+    r"^[ \t]*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
     r".*\n(?:[ \t]+.*(?:\n|$))*",
     re.MULTILINE,
 )

@@ -144,6 +144,7 @@ _STEPS = "".join(f"step {i} failed\n" for i in range(6))
             "/site/compile_map.sh: line 128: zip: command not found; "
             "RuntimeError: Failed to compile map.",
         ),
+        pytest.param("\n" * 2**18 + "KeyError: 1", "KeyError: 1", id="fast"),
     ],
 )
 def test_last_words_tell_in_one_line_what_happened_and_why(output: str, told: str) -> None:
