@@ -8,7 +8,6 @@ shift. In memory the oldest frame comes first.
 import numpy as np
 import tensorflow as tf
 
-NUM_FRAMES = 4  # A uint32 has four bytes.
 _SHIFTS = np.array([24, 16, 8, 0], np.uint32)  # Places of frames in a word, the newest first.
 
 
