@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from scalable_agent_popart import config_checks, settings, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.settings import SETTINGS, Settings
@@ -36,9 +38,8 @@ class Config(Settings):
         if flags.get("precision") == "auto":  # An older version did not record what it chose.
             del flags["precision"]
         for name in SETTINGS.keys() & flags.keys():
-            kind, value = cls.__dataclass_fields__[name].type, flags[name]
-            if type(value) is not kind and (kind, type(value)) != (float, int):
-                raise ValueError(f"--{name} is {value!r}")
+            if wanted := _wrong_type(name, flags[name]):
+                raise ValueError(f"--{name} is {flags[name]!r}, no {wanted}")
         return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record))
 
     @classmethod
@@ -68,8 +69,12 @@ class Config(Settings):
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
         config = cls(**values)
         for name, declared in SETTINGS.items():
-            if declared.allowed and (value := getattr(config, name)) not in declared.allowed:
+            value = getattr(config, name)
+            if declared.allowed and value not in declared.allowed:
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
+            if wanted := _wrong_type(name, value):  # Flags themselves have their types.
+                told = f"{suite.name} has {value!r} for --{name}, which is no {wanted}"
+                raise UserError(f"--level_name: the suite {told}")
         for problem in config_checks.problems(config):
             raise UserError(problem)
         return config
@@ -230,6 +235,13 @@ class Config(Settings):
             advice = "leave these flags out" if of_flags else "give the suite its tasks of then"
             raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
+
+
+def _wrong_type(name: str, value: Any) -> str:
+    """Returns the type of a setting if a value, of Python or NumPy, has another; empty if not."""
+    kind: Any = Settings.__dataclass_fields__[name].type
+    found = type(value.item() if isinstance(value, np.generic) else value)
+    return "" if found is kind or (kind, found) == (float, int) else kind.__name__
 
 
 def _unpickle(flags: dict[str, Any]) -> Config:
