@@ -9,7 +9,7 @@ import pytest
 from tools import render_pages
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = ("bazel", "benchmarks", "configs", "docs", "results")
+_FOLDERS = ("agents", "bazel", "benchmarks", "configs", "docs", "results")
 _PAGES = [*_ROOT.glob("*.md"), *(page for own in _FOLDERS for page in _ROOT.glob(f"{own}/**/*.md"))]
 _SOURCES = render_pages.sources()
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
