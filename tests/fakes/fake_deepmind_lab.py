@@ -9,13 +9,11 @@ the fields of `Behaviour`; a level's own entry overrides "*".
 """
 
 import json
-import math
 import operator
 import os
 import random
-import time
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,9 +33,7 @@ ACTION_WORTH = (2**-12, 2**-13, 2**-4, 2**-2, 2**-5, 2**-6, 2**-7)
 class Behaviour(NamedTuple):
     """How a test has a level behave."""
 
-    reset_seconds: float = 0.0  # an eighth of it where the level cache has the map
     episode_frames: int = 300
-    exit_after_steps: int | None = None  # calls of step(), on average over processes
     raise_on_step: int | None = None  # raises after that many calls
 
 
@@ -63,8 +59,6 @@ class Lab:
         self._shape = (int(config.get("height", 240)), int(config.get("width", 320)), 3)
         given = json.loads(os.environ.get("FAKE_DMLAB") or "{}")
         self._behaviour = Behaviour(**{**given.get("*", {}), **given.get(self._level, {})})
-        exit_after = self._behaviour.exit_after_steps or math.inf
-        self._exit_at = exit_after * random.Random(os.getpid()).expovariate(1.0)
         self._calls = 0
         self._folder = Path(temp_folder, "baselab")
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -75,9 +69,8 @@ class Lab:
         if self._level in _READ_IMAGES and images != "dummy" and not os.path.isdir(images):
             raise RuntimeError('Failed to start environment - "Cannot open dataset"')
         mixer = int(self._config.get("mixerSeed", 0))
-        found = self._level.startswith(_GENERATED) and self._make_map(f"{self._level}_{mixer}")
-        # The real module computes all this time and never releases the interpreter's lock.
-        time.sleep(self._behaviour.reset_seconds * (0.12 if found else 1.0))
+        if self._cache is not None and self._level.startswith(_GENERATED):
+            self._make_map(f"{self._level}_{mixer}")
         picture = random.Random(f"{self._level} {mixer} {seed}").randbytes(183)
         self._picture = np.resize(np.frombuffer(picture, np.uint8), self._shape)
         self._frame = 0
@@ -89,8 +82,6 @@ class Lab:
             raise RuntimeError("Environment in wrong status to advance.")
         if action.shape != (7,) or action.dtype.num != np.dtype(np.intc).num:
             raise ValueError("action must have shape (7) and dtype np.intc")
-        if self._calls >= self._exit_at:
-            _end_process(f"Stand-in ends its process after {self._calls} steps")
         if self._calls == self._behaviour.raise_on_step:
             raise RuntimeError(f"Stand-in raises after {self._calls} steps")
         self._calls += 1
@@ -115,19 +106,12 @@ class Lab:
     def close(self) -> None:
         self._status = "closed"
 
-    def _make_map(self, key: str) -> bool:
-        """Returns whether the cache has the map; otherwise compiles it."""
+    def _make_map(self, key: str) -> None:
+        """Takes a map from the cache, or compiles it; one of other bytes ends the process."""
         path, compiled = self._folder / f"{key}.pk3", random.Random(key).randbytes(60_000)
-        found = self._cache is not None and self._cache.fetch(key, str(path))
-        if found and path.read_bytes() != compiled:
-            _end_process(f"Didn't find map '{key}'\n: No such file or directory")
-        if self._cache is not None and not found:
+        if not self._cache.fetch(key, str(path)):
             path.write_bytes(compiled)
             self._cache.write(key, str(path))
-        return found
-
-
-def _end_process(last_line: str) -> NoReturn:
-    """Ends the process at once, so that nothing is flushed, removed or raised."""
-    os.write(2, f"{last_line}\n".encode())
-    os._exit(1)
+        elif path.read_bytes() != compiled:
+            os.write(2, f"Didn't find map '{key}'\n: No such file or directory\n".encode())
+            os._exit(1)  # Nothing is flushed, removed or raised.
