@@ -15,6 +15,7 @@ from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.drawing import Play
 from scalable_agent_popart.learning.pixel_control import QHead, action_values
 from scalable_agent_popart.suites import catch
+from tests.fakes import oracles
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,
     assert_close,
@@ -46,16 +47,6 @@ def _play_outputs() -> StepOutput:
 def _of(outputs: StepOutput, env: int, steps: slice) -> StepOutput:
     """Returns some steps of one environment, `[steps, 1, ...]`."""
     return tf.nest.map_structure(lambda a: tf.constant(a[steps, env : env + 1]), outputs)
-
-
-def _cell_change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Computes how much each cell changes between two images, `[_ROWS, _COLUMNS]`."""
-    result = np.zeros((_ROWS, _COLUMNS))
-    for row, column in np.ndindex(_ROWS, _COLUMNS):
-        left = _LEFT + 4 * column
-        cell = (slice(4 * row, 4 * row + 4), slice(left, left + 4))
-        result[row, column] = np.abs(after[cell].astype(float) - before[cell]).mean() / 255
-    return result
 
 
 def _overwrite(buffer: Any, rows: Any) -> Any:
@@ -100,8 +91,9 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
         policy.act(ids, env_output)
         times[ids] += 1
     assert times.tolist() == [5, 4, 5, 5]
+    images, ends = image_of(outputs.observation), outputs.info.episode_end
+    changes = oracles.cell_rewards(images, ends, top=0, left=_LEFT)  # `[_STEPS - 1, _NUM, ...]`
     for i, task_id in enumerate(_LEVELS.values()):
-        images = image_of(outputs.observation)[:, i]
         begins = [0, _LOST[0]] if i == _LOST[1] else [0]
         for begin, end in zip(begins, [*begins[1:], int(times[i])], strict=True):
             inputs = (tf.constant(actions[i][begin:end])[:, tf.newaxis],)
@@ -120,9 +112,6 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
             for t, own in enumerate(maps[i][begin:end], start=begin):
                 assert list(own) == ["change", "max Q"]
                 assert_close(own["max Q"], expected[t - begin])
-                first = t == begin or outputs.info.episode_end[t, i]
-                change = np.zeros((_ROWS, _COLUMNS))
-                if not first:
-                    change = _cell_change(images[t - 1], images[t])
-                    assert change.min() > 0.1  # So where a life was lost, too.
+                change = np.zeros((_ROWS, _COLUMNS)) if t == begin else changes[t - 1, i]
+                assert ends[t, i] or t == begin or change.min() > 0.1  # Also at a lost life.
                 assert_close(own["change"], change)
