@@ -20,6 +20,7 @@ _HUMAN = {"starts": "human", "human_starts_dir": "starts"}
 _PBT = {"mode": "pbt", "population_size": 4}
 _POPART = {"use_popart": True, "popart_step_size": 1e-4}
 _CLUSTER = {"learner_address": "host:1"}
+_ACTOR = {**_CLUSTER, "job_name": "actor", "task": 7}
 _EVALUATOR = {"job_name": "evaluator"}
 _FIXED = {name for name, each in SETTINGS.items() if each.part.name == CHECKPOINT.name}
 # The suite `unscored` of this module, as `--level_name` finds it.
@@ -83,7 +84,10 @@ def test_defaults_are_the_papers() -> None:
         "learning_rate_schedule": "linear",
     }
     assert _config("atari57").flags.items() >= expected.items()
-    assert _config("atari57", **_PBT).learning_rate_schedule == "constant"
+    population = _config("atari57", **_PBT)
+    assert set(population.tuned) == {"entropy_cost", "learning_rate", "epsilon", "max_grad_norm"}
+    assert (population.pbt_burn_in_frames, population.pbt_episodes) == (20_000_000, 5000)
+    assert population.learning_rate_schedule == "constant"
 
 
 def test_actors_are_the_fewest_equal_shares_and_frames_the_tasks_part_of_the_suites() -> None:
@@ -192,6 +196,7 @@ def test_flags_that_mean_something_to_a_process_of_the_job_are_taken() -> None:
         {"learning_rate_schedule": "constant", "task": 0, "job_name": "learner"},
         {"mode": "test", "network": "deep", "seed": 2, "precision": "bfloat16", "num_actors": 5},
         {**_PBT, **_CLUSTER, "pbt_member": 1, "pbt_episodes": 5, "learning_rate": 1e-3},
+        {**_PBT, "learning_rate_schedule": "linear"},
     ):
         assert _config("pong", **given).flags.items() >= given.items()
 
@@ -253,7 +258,14 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ("pong", {"mode": "test", "human_starts_dir": "starts"}, "go together"),
         ("catch5", {"mode": "test", "starts": "human"}, "has no human starts"),
         ("pong", {"task": 1}, "--task=1 is for --job_name=actor"),
-        ("pong", {"learner_address": "host"}, "--learner_address=host must be HOST:PORT"),
+        *(
+            ("pong", {"learner_address": address}, f"--learner_address={address} must be HOST:PORT")
+            for address in ("host", ":1", "host:", "host:70000", "host:x", "a b:1", "::1:5")
+        ),
+        ("pong", {**_CLUSTER, "job_name": "actor"}, "needs --task"),
+        ("pong", {**_ACTOR, "learner_address": "host:0"}, "port 0 is for the learner"),
+        ("pong", {**_ACTOR, "actor_jobs": 1}, "--actor_jobs=1 is for --job_name=learner"),
+        ("pong", {"keys_dir": "keys"}, "--keys_dir is for a run of many"),
         ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
         (
             "catch5",
@@ -262,6 +274,9 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
         ),
         ("pong", {"padding": "valid"}, "--padding=valid .* not for the deep one on 84x84"),
         ("pong", {"dataset_path": "dummy"}, "--dataset_path means nothing to atari57"),
+        ("pong", {**_PBT, "population_size": 1}, "--mode=pbt needs --population_size"),
+        ("pong", {**_PBT, "pbt_member": 4}, r"--pbt_member=4 .*\[0, 3\]"),
+        ("pong", {**_PBT, **_CLUSTER}, "--learner_address.* give --pbt_member too"),
         ("pong", {**_PBT, "pbt_member": 1, "pbt_places": 2}, "with --pbt_member leave it out"),
         ("pong", {**_PBT, "max_grad_norm": 0.0}, "--max_grad_norm=0 cannot be tuned"),
         ("pong", {**_POPART, "multi_head": True}, "--multi_head means nothing with --use_popart"),
@@ -279,7 +294,9 @@ def test_contradictions_are_refused_with_the_values(
 def test_values_at_their_limits_are_taken() -> None:
     _config("atari57", num_actors=57)
     _config("atari57", num_actors=19, actor_jobs=3)
-    _config("atari57", num_actors=1, learner_address="host:1")
+    _config("atari57", num_actors=1, **_CLUSTER)
+    _config("atari57", num_actors=4, **_ACTOR)
+    _config("pong", learner_address="[::1]:1")
     _config("atari57", num_actors=5, mode="test")
     _config("pong", num_actors=4, actor_threads=4).for_test({"num_actors": 3})
     _config("pong", **_POPART, popart_scale_lower_bound=1.0, popart_scale_upper_bound=1.0)

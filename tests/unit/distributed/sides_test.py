@@ -17,31 +17,12 @@ from scalable_agent_popart.distributed.handshake import differences, handshake
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply, WeightsReply
 from scalable_agent_popart.distributed.learner_side import RemoteParts
 from scalable_agent_popart.distributed.link import LearnerLink
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
 
 
 def flags(**given: object) -> Config:
     return Config.from_flags({"level_name": "catch5", **given})
-
-
-def test_actor_jobs_need_an_address_and_a_number() -> None:
-    where = {"learner_address": "host:1234"}
-    # Fewer environments than tasks are enough for one of many jobs.
-    assert flags(level_name="atari57", **where, job_name="actor", task=7, num_actors=4).task == 7
-    assert flags(learner_address="[::1]:1").learner_address == "[::1]:1"
-    for message, given in (
-        ("needs --task", {**where, "job_name": "actor"}),
-        ("port 0 is for the learner", {"learner_address": "h:0", "job_name": "actor", "task": 1}),
-        ("is for --job_name=learner", {**where, "job_name": "actor", "task": 1, "actor_jobs": 1}),
-        ("--keys_dir is for a run of many", {"keys_dir": "keys"}),
-    ):
-        with pytest.raises(UserError, match=message):
-            flags(**given)
-    for address in ("host", ":1", "host:", "host:70000", "host:x", "a b:1", "::1:5"):
-        with pytest.raises(UserError, match="must be HOST:PORT"):
-            flags(learner_address=address)
 
 
 class FakePort:

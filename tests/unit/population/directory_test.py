@@ -39,26 +39,7 @@ def _member(config: Config, number: int, **start: float) -> Config:
     return PopulationDirectory(config.logdir).member_config(config, number, start)
 
 
-# A population's flags.
-
-
-def test_defaults_are_the_papers_and_given_values_win() -> None:
-    config = _population("atari57")
-    assert set(config.tuned) == {"entropy_cost", "learning_rate", "epsilon", "max_grad_norm"}
-    assert (config.pbt_burn_in_frames, config.pbt_episodes) == (20_000_000, 5000)
-    assert config.learning_rate_schedule == "constant"
-    assert _population(learning_rate_schedule="linear").learning_rate_schedule == "linear"
-
-
-def test_impossible_flags_of_a_population_are_refused() -> None:
-    for given, *words in (
-        ({"population_size": 1}, "--mode=pbt needs --population_size"),
-        ({"pbt_member": 4}, "--pbt_member=4", "[0, 3]"),
-        ({"learner_address": "host:1"}, "--learner_address", "--pbt_member"),
-    ):
-        with pytest.raises(UserError) as error:
-            _population(**given)
-        assert all(word in str(error.value) for word in words)
+# Members' flags.
 
 
 def test_members_of_a_population_are_one_experiment() -> None:
