@@ -76,8 +76,9 @@ def test_interval_of_a_mean_is_that_of_resampled_means() -> None:
     returns = _episodes(40)
     means = np.random.default_rng(5).choice(returns, size=(20_000, 40)).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
-    # The ends of 2,000 resamples stray by some hundredths of the width.
-    assert scores.interval_of_mean(returns) == pytest.approx((low, high), abs=0.1 * (high - low))
+    # The ends of 2,000 resamples stray by some hundredths of the width; those of a 90% interval
+    # would be off by eight.
+    assert scores.interval_of_mean(returns) == pytest.approx((low, high), abs=0.05 * (high - low))
     assert scores.interval_of_mean([3.0, 3.0, 3.0]) == (3.0, 3.0)
     assert scores.interval_of_mean([3.0]) is None
 
@@ -98,7 +99,7 @@ def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
     assert set(found) == set(expected)
     for name, values in expected.items():
         low, high = np.quantile(values, [0.025, 0.975])
-        assert found[name] == pytest.approx((low, high), abs=0.1 * (high - low)), name
+        assert found[name] == pytest.approx((low, high), abs=0.05 * (high - low)), name
     assert scores.intervals_of_aggregates(returns, {}) is None
     assert scores.intervals_of_aggregates({"a": [1.0, 2.0], "b": [1.0]}, references) is None
 

@@ -14,8 +14,8 @@ from tests.fakes.oracles import EPS
 # bfloat16 rounds every operation by up to one part in 256. What is left of fifteen convolutions was
 # at most 1% of the features' size.
 _BFLOAT16_FEATURES = 0.03
-# A gradient mostly cancels over pixels: up to 35% was seen. Zero would be off by 100%.
-_BFLOAT16_GRADIENTS = 0.6
+# A gradient mostly cancels over pixels: up to 35% was seen. Half of it would be off by 50%.
+_BFLOAT16_GRADIENTS = 0.45
 
 
 def normal(shape: Any, seed: int = 0) -> tf.Tensor:
@@ -107,6 +107,7 @@ def features_of(torso: Torso, images: Any) -> tf.Tensor:
 
 @pytest.mark.parametrize("name", TORSOS)
 def test_a_torso_in_bfloat16_is_near_the_one_in_float32(name: str) -> None:
+    tf.random.set_seed(0)
     images = np.random.default_rng(0).integers(256, size=(2, 2, 42, 42, 4)).astype(np.uint8)
     torsos = [TORSOS[name](dtype) for dtype in (tf.float32, tf.bfloat16)]
     results = []
