@@ -39,6 +39,16 @@ class Mutant(NamedTuple):
     tests: list[str]  # Their paths begin at `tests`.
 
 
+def load(only: str = "") -> list[Mutant]:
+    """Reads the mutants with this part of a name; exits if the code does not have one's text."""
+    entries = tomllib.loads((_HERE / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    mutants = [mutant for entry in entries if only in (mutant := Mutant(**entry)).name]
+    for name, file, before, *_ in mutants:
+        if (count := (_ROOT / file).read_text(encoding="utf-8").count(before)) != 1:
+            sys.exit(f"{name}: the text occurs {count} times in {file}")
+    return mutants
+
+
 def copy_checkout(target: Path) -> Path:
     """Copies the files that git tracks, or would if they were added; returns the target."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -89,11 +99,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the names of those to try")
     parser.add_argument("--jobs", type=int, default=1, help="how many to try at the same time")
     options = parser.parse_args()
-    entries = tomllib.loads((_HERE / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
-    mutants = [mutant for entry in entries if options.only in (mutant := Mutant(**entry)).name]
-    for name, file, before, *_ in mutants:
-        if (count := (_ROOT / file).read_text(encoding="utf-8").count(before)) != 1:
-            sys.exit(f"{name}: the text occurs {count} times in {file}")
+    mutants = load(options.only)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _FORKS.set_forkserver_preload(_IMPORTED_ONCE)
     checkouts: queue.SimpleQueue[Path] = queue.SimpleQueue()  # Nobody uses these now.
