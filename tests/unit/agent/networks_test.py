@@ -7,8 +7,13 @@ import pytest
 import tensorflow as tf
 
 from environments import MAX_WORDS, NUM_WORD_BUCKETS
-from scalable_agent_popart.agent import networks
-from scalable_agent_popart.agent.networks import TORSOS, Convolution, InstructionEncoder, Torso
+from scalable_agent_popart.agent.networks import (
+    TORSOS,
+    Convolution,
+    InstructionEncoder,
+    ShallowTorso,
+    Torso,
+)
 from tests.fakes.oracles import EPS
 
 # bfloat16 rounds every operation by up to one part in 256. What is left of fifteen convolutions was
@@ -130,20 +135,47 @@ def test_a_torso_in_bfloat16_is_near_the_one_in_float32(name: str) -> None:
     assert relative_error(features_of(torsos[0], fractions), exact) < 16 * EPS
 
 
-@pytest.mark.parametrize("name", TORSOS)
+def features_of_figure_3(torso: Any, images: np.ndarray, padding: str) -> tf.Tensor:
+    """Computes the features by TensorFlow's own layers, as IMPALA's figure shows them."""
+
+    def convolved(inputs: tf.Tensor, layer: Convolution, stride: int = 1) -> tf.Tensor:
+        return tf.nn.conv2d(inputs, layer.weights, stride, padding) + layer.bias
+
+    hidden = tf.constant(images[0])
+    if isinstance(torso, ShallowTorso):
+        hidden = convolved(tf.nn.relu(convolved(hidden, torso._first, 4)), torso._second, 2)
+    else:
+        for first, *blocks in torso._sections:
+            hidden = tf.nn.max_pool2d(convolved(hidden, first), 3, 2, "SAME")
+            for block in blocks:
+                inner = convolved(tf.nn.relu(hidden), block._first)
+                hidden += convolved(tf.nn.relu(inner), block._second)
+    flat = tf.reshape(tf.nn.relu(hidden), [len(hidden), -1])
+    return tf.nn.relu(flat @ torso._linear.w + torso._linear.b)
+
+
 @pytest.mark.parametrize(
-    ("shape", "flat"),
-    # The last layer has 32 channels: 84 / 8 and 10 / 8, 5 / 8, each rounded up.
-    [((84, 84, 4), 11 * 11 * 32), ((10, 5, 3), 2 * 1 * 32)],
+    ("name", "shape", "padding", "flat"),
+    # The last layer has 32 channels: 84 / 8 and 10 / 8, 5 / 8, each rounded up. Without padding
+    # 20 pixels remain of 84, and then 9.
+    [
+        ("deep", (84, 84, 4), "SAME", 11 * 11 * 32),
+        ("deep", (10, 5, 3), "SAME", 2 * 1 * 32),
+        ("shallow", (10, 5, 3), "SAME", 2 * 1 * 32),
+        ("shallow", (84, 84, 4), "VALID", 9 * 9 * 32),
+    ],
 )
-def test_torsos_have_the_layers_of_the_paper(name: str, shape: tuple[int, ...], flat: int) -> None:
-    torso, channels = TORSOS[name](tf.float32), shape[-1]
-    features = features_of(
-        torso, np.random.default_rng(0).random((1, 2, *shape), np.float32)
-    ).numpy()
+def test_torsos_have_the_layers_of_the_paper(
+    name: str, shape: tuple[int, ...], padding: str, flat: int
+) -> None:
+    torso, channels = TORSOS[name](tf.float32, padding), shape[-1]
+    images = np.random.default_rng(0).random((1, 2, *shape), np.float32)
+    features_of(torso, images)
+    for i, variable in enumerate(torso.trainable_variables):  # Biases would start at zero.
+        variable.assign(0.1 * normal(variable.shape, seed=i))
+    features = features_of(torso, images)
     assert features.shape == (2, 256)
-    assert features.min() >= 0
-    assert features.max() > 0
+    assert relative_error(features, features_of_figure_3(torso, images, padding)) < 16 * EPS
     kernels = [tuple(v.shape) for v in torso.trainable_variables if len(v.shape) > 1]
     expected = [(8, 8, channels, 16), (4, 4, 16, 32)]
     if name == "deep":
@@ -151,15 +183,6 @@ def test_torsos_have_the_layers_of_the_paper(name: str, shape: tuple[int, ...], 
         expected = [(3, 3, *section) for section in sections]
         expected += [(3, 3, width, width) for _, width in sections for _ in range(4)]
     assert sorted(kernels) == sorted([*expected, (flat, 256)])
-
-
-def test_a_residual_block_adds_to_what_it_is_given() -> None:
-    inputs = normal((2, 6, 5, 4))
-    block = networks.ResidualBlock(4, name="block")
-    assert np.abs(block(inputs) - inputs).max() > 0.01
-    for variable in block.trainable_variables:
-        variable.assign(tf.zeros_like(variable))
-    np.testing.assert_array_equal(block(inputs), inputs)
 
 
 def random_words(*lengths: int) -> np.ndarray:
