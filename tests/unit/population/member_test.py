@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import InUseError
 from scalable_agent_popart.population import member, rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.population.member import Member
@@ -220,6 +221,28 @@ def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path
     assert again.event().copied
     assert _same(again.weights(), weights)
     assert not again.member.due()
+
+
+def test_the_member_that_is_furthest_behind_has_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"logdir": str(tmp_path), "total_environment_frames": 2, "pbt_places": 2}
+    trained = [0, 0, 0]
+    turns = []
+
+    def train(config: Config, *_: object) -> None:
+        if len(turns) == 1 and config.pbt_member == 1:
+            raise InUseError("another process trains it")
+        turns.append(config.pbt_member)
+        trained[config.pbt_member] += 1 + config.pbt_member
+
+    def saved_frames(folder: Path) -> int | None:
+        return trained[int(folder.parent.name.removeprefix("member-"))] or None
+
+    monkeypatch.setattr(member, "train_member", train)
+    monkeypatch.setattr(member.checkpoints, "saved_frames", saved_frames)
+    assert set(member.take_turns(Config.from_flags({**_FLAGS, **given}), {})) == {None}
+    assert turns == [0, 2, 1, 0]
 
 
 class _DeathError(Exception):
