@@ -51,7 +51,7 @@ def test_reports_can_be_made_of_kept_logs(file: Path) -> None:
 
 
 def test_results_say_nothing_of_the_machine_they_were_made_on_but_what_it_is() -> None:
-    for path in [_ROOT / "README.md", *_ROOT.glob("results/**/*"), *_ROOT.glob("configs/*")]:
+    for path in [_ROOT / "README.md", *_ROOT.glob("results/**/*"), *_ROOT.glob("configs/**/*")]:
         if path.suffix in (".md", ".csv", ".json", ".jsonl", ".flags"):
             assert not re.search(r"/(tmp|root|home|work|workspace)/", path.read_text()), path
 
