@@ -38,13 +38,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(map(len, newest.returns.values())) == [5] * 5
 
 
-_DAMAGED_EPISODES = [
-    *("not json", "[1, 2]", '{"task": "catch_1", "episode_return": 1.0}'),
-    '{"task": "pong", "frames": 5, "episode_return": 1.0}',
-    '{"task": "catch_1", "frames": 5, "episode_return": NaN}',
-    '{"task": "catch_1", "frames": 5, "episode_return": null}',
-    '{"task": "catch_1", "frames": 1e15, "episode_return": 1.0}',
-]
+_DAMAGED_EPISODES = ["not json", '{"task": "pong", "frames": 5, "episode_return": 1.0}']
 _DAMAGED_EVENTS = ["nonsense", json.dumps({**make_event(9, 1100)._asdict(), "copied": "no"})]
 
 

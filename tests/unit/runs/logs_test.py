@@ -39,13 +39,6 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) 
     assert [line["n"] for line in _lines(path)] == left
 
 
-_DAMAGED_EPISODES = [
-    *(b"\xff", b"not json", b"[1, 2]", b'{"task": "catch_1", "episode_return": 1.0}'),
-    b'{"task": "pong", "frames": 5, "episode_return": 1.0}',
-    b'{"task": "catch_1", "frames": 5, "episode_return": "1.0"}',
-]
-
-
 def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -58,7 +51,8 @@ def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = [b'{"task": "catch_1", "frames": %d, "episode_return": 2.5}' % n for n in (5, 6)]
-    content = b"".join(line + b"\n" for line in [whole[0], *_DAMAGED_EPISODES, whole[1]])
+    damaged = [b"not json", b'{"task": "pong", "frames": 5, "episode_return": 1.0}']
+    content = b"".join(line + b"\n" for line in [whole[0], *damaged, whole[1]])
     (tmp_path / "episodes.jsonl").write_bytes(content)
     episodes = mock.Mock()
     log = _log(tmp_path, "catch_1", on_episode=episodes)
@@ -67,8 +61,7 @@ def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
         log.open(6, 1000, show_progress=False)
     log.close()
     (message,) = caplog.messages
-    number = len(_DAMAGED_EPISODES)
-    assert message.startswith(f"{tmp_path / 'episodes.jsonl'}: {number} of {number + 2} lines")
+    assert message.startswith(f"{tmp_path / 'episodes.jsonl'}: 2 of 4 lines")
     assert episodes.mock_calls == [mock.call("catch_1", 2.5, 5), mock.call("catch_1", 2.5, 6)]
     assert (tmp_path / "episodes.jsonl").read_bytes() == content
 
