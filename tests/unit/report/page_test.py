@@ -12,10 +12,7 @@ import markdown
 import numpy as np
 import pandas as pd
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-import experiment
 from scalable_agent_popart import suites
 from scalable_agent_popart.report import page
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
@@ -23,6 +20,7 @@ from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.report.summary import agents_numbers
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.suite import UNNORMALISED
+from tests.fakes.main_program import run
 from tests.fakes.synthetic_runs import append, make_film, make_population, make_run
 
 _NAME = "<b>_bold_ *run* | 1"
@@ -52,10 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _report(out: Path, *directories: Path, **given: Any) -> str:
-    flags.FLAGS(["experiment.py"])
-    names = [str(path) for path in directories]
-    with flagsaver.flagsaver(mode="report", runs=names, report_dir=str(out), **given):
-        experiment.main(["experiment.py"])
+    run(mode="report", runs=[str(path) for path in directories], report_dir=str(out), **given)
     return (out / "report.md").read_text()
 
 
