@@ -48,7 +48,7 @@ def folder(name = None, srcs = None, data = None, deps = [], **kwargs):
         name = name or place.split("/")[-1],
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
         # The root's glob would also find files behind Bazel's own links.
-        data = native.glob(["**/*.csv", "**/*.j2"]) if srcs == None and data == None else data,
+        data = native.glob(["**/*.csv", "**/*.j2", "**/*.toml"]) if srcs == None and data == None else data,
         deps = deps,
         visibility = ["//visibility:public"],
         **kwargs
