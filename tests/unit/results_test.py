@@ -40,7 +40,7 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", sorted(_ROOT.glob("results/*/logs*.tar.xz")), ids=lambda f: f"{f.parent.name}/{f.name}"
+    "file", sorted(_ROOT.glob("results/**/logs*.tar.xz")), ids=lambda f: f"{f.parent.name}/{f.name}"
 )
 def test_reports_can_be_made_of_kept_logs(file: Path) -> None:
     with tarfile.open(file) as archive:
