@@ -314,7 +314,7 @@ class CheckedPool:
             fault = "an episode's return is not a finite number"
         if fault:
             own = [self._names[i] for i in ready.ids]
-            if np.shape(reward) == ready.ids.shape:
+            if np.shape(reward) == ready.ids.shape and np.asarray(reward).dtype != object:
                 own = [own[i] for i in np.flatnonzero(~(abs(reward) <= _MAX_REWARD))] or own
             raise InvalidStepError(f"{_some(own)}: {fault}")
         return ready

@@ -144,7 +144,8 @@ def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> Non
     pool = environments.Lockstep(RecordingEnvironment("a", [4, 5], calls))
     checked = environments.CheckedPool(pool, ["left", "right"], ArraySpec((), np.int32))
     checked.start()
-    assert checked.receive(0.0).output.observation.tolist() == [4, 5]
+    output = checked.receive(0.0).output
+    assert output.observation.tolist() == [4, 5]
     assert (checked.restarts.tolist(), checked.groups.tolist()) == ([0, 0], [0, 0])
     for wrong, spec, message in (
         (
@@ -158,6 +159,11 @@ def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> Non
         checked.send(np.arange(2), wrong)
         with pytest.raises(environments.InvalidStepError, match=message):
             checked.receive(0.0)
+    without = output._replace(reward=np.array([1, None]), observation=output.observation * 1.0)
+    pool.members[0].receive = lambda: without
+    checked.send(np.arange(2), np.zeros(2, np.int32))
+    with pytest.raises(environments.InvalidStepError, match="^left, right: a reward must be a num"):
+        checked.receive(0.0)
     pool.members[0].send = sys.exit
     with pytest.raises(
         environments.EnvironmentLostError, match=r"^left, right called sys.exit .*py"
