@@ -238,18 +238,22 @@ class SerialEnvironments:
         try:
             return method(*action)
         except (Exception, SystemExit) as error:
-            members, self._members = self._members, []
-            # What closing one of them raises must not hide the cause.
-            with contextlib.suppress(Exception, SystemExit):
-                _close_all(members)
+            self._close_quietly()
             raise lost(self._names[i], error) from error
 
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
-        """Stacks observations of steps that are as declared."""
+        """Stacks observations of steps that are as declared; closes all environments otherwise."""
         for name, *step in zip(self._names, rewards, observations, strict=True):
             if fault := self._check.fault(*step):
+                self._close_quietly()
                 raise InvalidStepError(f"{name}: {fault}")
         return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)
+
+    def _close_quietly(self) -> None:
+        """Closes all environments; what that raises must not hide why."""
+        members, self._members = self._members, []
+        with contextlib.suppress(Exception, SystemExit):
+            _close_all(members)
 
     def close(self) -> None:
         _close_all(self._members)

@@ -100,11 +100,14 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
     for member in members:
         member.step.return_value = 1.0, False, _IMAGE
     members[1].step.return_value = reward, False, image
+    members[0].close.side_effect = OSError("gone")
     serial.send(np.zeros(2, np.int32))
     with pytest.raises(
         environments.InvalidStepError, match=rf"right \(environment 1\): .*{message}"
     ):
         serial.receive()
+    serial.close()
+    assert [member.close.call_count for member in members] == [1, 1]
 
 
 @pytest.mark.parametrize("failing", ["make", "reset", "step"])
