@@ -3,6 +3,7 @@
 import base64
 import errno
 import functools
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ def write_report(
     Raises UserError if no run can be read, or nothing written.
     """
     runs, skipped = [], []
-    for path in {Path(path).resolve(): path for path in paths}.values():
+    for path in {os.path.realpath(path): path for path in paths}.values():
         try:
             runs.append(read_run(path))
             skipped += runs[-1].problems

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,7 +206,8 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
     folder, number = Path(path), None
     if not is_population(folder):
         # The path may be `.`, or a link's.
-        found = [(own, _MEMBER.fullmatch(own.name)) for own in (folder, folder.resolve())]
+        places = folder, Path(os.path.realpath(folder))
+        found = [(own, _MEMBER.fullmatch(own.name)) for own in places]
         named = [(own.parent, int(match[1])) for own, match in found if match]
         named = [own for own in named if is_population(own[0])]
         if not named:

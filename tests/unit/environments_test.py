@@ -165,7 +165,7 @@ def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> Non
     without = output._replace(reward=np.array([1, None]), observation=output.observation * 1.0)
     pool.members[0].receive = lambda: without
     checked.send(np.arange(2), np.zeros(2, np.int32))
-    with pytest.raises(environments.InvalidStepError, match="^left, right: a reward must be a num"):
+    with pytest.raises(environments.InvalidStepError, match=r"^left, right: a reward must be a nu"):
         checked.receive(0.0)
     pool.members[0].send = sys.exit
     with pytest.raises(

@@ -120,9 +120,11 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
 
 def test_what_cannot_be_reported_or_written_is_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
     out = tmp_path / "out"
     for directory, target, says in (
         ("empty", out, "there is no run to report on"),
+        (tmp_path / "loop", out, "loop/config.json cannot be read"),
         ("impala", tmp_path / "file", "cannot be written to"),
     ):
         with pytest.raises(SystemExit) as info:
