@@ -318,8 +318,9 @@ class CheckedPool:
             fault = "an episode's return is not a finite number"
         if fault:
             own = [self._names[i] for i in ready.ids]
-            if np.shape(reward) == ready.ids.shape and np.asarray(reward).dtype != object:
-                own = [own[i] for i in np.flatnonzero(~(abs(reward) <= _MAX_REWARD))] or own
+            rewards = np.asarray(reward)
+            if rewards.shape == ready.ids.shape and rewards.dtype.kind in "fiub":
+                own = [own[i] for i in np.flatnonzero(~(abs(rewards) <= _MAX_REWARD))] or own
             raise InvalidStepError(f"{_some(own)}: {fault}")
         return ready
 
