@@ -378,11 +378,11 @@ def population(shown: Population) -> Figure:
     tuned, suite = shown.shown.config.tuned, shown.shown.config.suite
     panels = {flag: {own.number: _steps(own, flag) for own in members} for flag in tuned}
     fitness = {own.number: _fitness(own) for own in members}
-    compared = any(map(len, fitness.values()))
-    if compared:
+    rated = not tuned or any(map(len, fitness.values()))
+    if rated:
         panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
     # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = compared and len(panels) % 2
+    wide = rated and len(panels) % 2
     rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)

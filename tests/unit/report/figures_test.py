@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.report import figures, final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
@@ -15,7 +16,7 @@ from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import agents_numbers, summarise
 from scalable_agent_popart.suites import Suite, catch, resolve
 from scalable_agent_popart.suites.suite import UNNORMALISED
-from tests.fakes.synthetic_runs import compare_runs, make_population, make_run
+from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run
 
 _IMPALA, _POPART = "IMPALA, clipped", "PopArt-IMPALA, clipped"
 _STYLES = figures.styles_of([("IMPALA", "abs_one", _IMPALA), ("PopArt-IMPALA", "abs_one", _POPART)])
@@ -177,3 +178,13 @@ def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path
     assert [line.get_xdata().tolist() for line in solid] == inside
     dotted = [line for line in black if line.get_linestyle() == ":"]
     assert [line.get_xdata().tolist() for line in dotted] == [[0.2, 0.3], [0.65, 0.4], [0.7, 0.9]]
+
+
+def test_a_population_that_tunes_nothing_has_a_panel_before_it_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_run(str(make_population(tmp_path / "pbt", {0: [START]}).path)).population
+    assert found is not None
+    monkeypatch.setattr(Config, "tuned", ())
+    panel, _ = figures.population(found).axes
+    assert panel.get_title().startswith("fitness at comparisons")
