@@ -187,6 +187,12 @@ def _learn(
     failure: Exception | None = None
     log_due = checkpoint_due = time.monotonic()
     metrics = None
+    totals: dict[str, Any] = {}
+    # Environments that step together fill batches in the order of their tasks, and the first batch
+    # after a pause is always of the same ones. So gradients are measured on any one of a round.
+    num_in_round = -(-config.num_actors // config.batch_size) if config.log_task_gradients else 1
+    generator = np.random.default_rng(config.seed)
+    num_to_skip = int(generator.integers(num_in_round))
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
@@ -205,9 +211,12 @@ def _learn(
             log.show_start("compiling the update")
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
+        if due and num_to_skip:
+            due, num_to_skip = False, num_to_skip - 1
         measures = due and config.log_task_gradients  # It uses the weights before the update.
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
+        _add(metrics, totals)
         actors.publish(int(learner.num_updates))
 
         log.record_batch(
@@ -216,22 +225,32 @@ def _learn(
             tf.nest.map_structure(np.asarray, batch.env_outputs.info),
         )
         if due:
-            _record(config, learner, actors, log, metrics, gradients)
+            _record(config, learner, actors, log, totals, gradients)
             log_due = time.monotonic() + config.log_seconds
+            num_to_skip = int(generator.integers(num_in_round))
         if due and time.monotonic() >= checkpoint_due:
             checkpoints.save()
             checkpoint_due = time.monotonic() + config.checkpoint_seconds
 
         if tuner.due():
-            _record(config, learner, actors, log, metrics)
+            _record(config, learner, actors, log, totals)
             if not tuner.tune(checkpoints.save):
                 break
             actors.publish(int(learner.num_updates))
     if metrics is not None:  # The caller still holds signals back and has not ended any thread.
-        _record(config, learner, actors, log, metrics)
+        _record(config, learner, actors, log, totals)
         checkpoints.save()
     if failure is not None:
         raise failure
+
+
+def _add(metrics: Mapping[str, tf.Tensor], totals: dict[str, Any]) -> None:
+    """Adds an update's scalars to the sums of those since the last record, and keeps maxima."""
+    values = {name: tensor.numpy() for name, tensor in metrics.items()}
+    largest = values.pop("largest_target")
+    totals["largest_target"] = np.maximum(totals.get("largest_target", largest), largest)
+    for name, value in {**values, "updates": 1}.items():
+        totals[name] = totals.get(name, 0.0) + float(value)
 
 
 def _record(
@@ -239,28 +258,35 @@ def _record(
     learner: Learner,
     actors: Actors,
     log: RunLog,
-    metrics: Mapping[str, tf.Tensor],
+    totals: dict[str, Any],
     gradients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Logs an update and the state of the actors; raises DivergenceError if it is not finite."""
-    _check(learner, metrics)
+    """Logs the updates since the last record and the state of the actors, and clears the totals.
+
+    Raises DivergenceError if they are not finite.
+    """
+    if not totals:
+        return
+    largest_target, num_updates = totals.pop("largest_target"), totals.pop("updates")
+    values = {name: total / num_updates for name, total in totals.items()}
+    totals.clear()
+    _check(learner, values)
     frames = int(learner.frames)
-    values = {n: float(tensor) for n, tensor in metrics.items() if not tensor.shape.rank}
     restarts = actors.restarts()
     by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
-        largest = zip(config.suite.tasks, metrics["largest_target"].numpy().tolist(), strict=True)
+        largest = zip(config.suite.tasks, largest_target.tolist(), strict=True)
         by_task["largest_target"] = {task: value for task, value in largest if value >= 0}
-    # The update has reported some hyperparameters itself, as it used them.
+    # Updates have reported some hyperparameters themselves, as they used them.
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())
     log.record_metrics(frames, {**values, **actors.feed.load()}, by_task)
 
 
-def _check(learner: Learner, metrics: Mapping[str, tf.Tensor]) -> None:
-    """Raises DivergenceError if an update, or the weights after it, are not finite."""
+def _check(learner: Learner, metrics: Mapping[str, Any]) -> None:
+    """Raises DivergenceError if updates, or the weights after them, are not finite."""
     loss, norm = float(metrics["total_loss"]), float(metrics["gradient_norm"])
     largest = np.max([np.abs(weight).max() for weight in learner.agent.trainable_variables])
     if not np.isfinite([loss, norm, largest]).all():
