@@ -96,8 +96,10 @@ def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -
     """Sorts waiting environments `[M]` by the rollouts taken of each, then the tasks in turn.
 
     Copies of a task are neighbours in a pool, since one emulator steps them. Without the second
-    rule a batch could be of a single task.
+    rule a batch could be of a single task. What is still open is left to chance. In the tasks'
+    order the first batch after a pause would always be of the same ones, and logs would be, too.
     """
+    waiting = np.random.default_rng(int(num_taken.sum())).permutation(waiting)
     waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
     task = task_ids[waiting]
     earlier = np.tril(task[:, np.newaxis] == task, -1).sum(axis=1)  # Copies of its task, [M]

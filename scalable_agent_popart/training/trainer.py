@@ -188,11 +188,6 @@ def _learn(
     log_due = checkpoint_due = time.monotonic()
     metrics = None
     totals: dict[str, Any] = {}
-    # Environments that step together fill batches in the order of their tasks, and the first batch
-    # after a pause is always of the same ones. So gradients are measured on any one of a round.
-    num_in_round = -(-config.num_actors // config.batch_size) if config.log_task_gradients else 1
-    generator = np.random.default_rng(config.seed)
-    num_to_skip = int(generator.integers(num_in_round))
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
@@ -211,8 +206,6 @@ def _learn(
             log.show_start("compiling the update")
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
-        if due and num_to_skip:
-            due, num_to_skip = False, num_to_skip - 1
         measures = due and config.log_task_gradients  # It uses the weights before the update.
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
@@ -227,7 +220,6 @@ def _learn(
         if due:
             _record(config, learner, actors, log, totals, gradients)
             log_due = time.monotonic() + config.log_seconds
-            num_to_skip = int(generator.integers(num_in_round))
         if due and time.monotonic() >= checkpoint_due:
             checkpoints.save()
             checkpoint_due = time.monotonic() + config.checkpoint_seconds

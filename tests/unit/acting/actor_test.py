@@ -92,6 +92,12 @@ def act(
     return agent
 
 
+def by_environment(put: rollouts.Rollout) -> rollouts.Rollout:
+    """Sorts rollouts that were put together by their environments."""
+    order = np.argsort([observed(frames[0]).environment for frames in put.env_outputs.observation])
+    return tf.nest.map_structure(lambda leaf: leaf[order], put)
+
+
 def assert_learner_sees_the_same_logits(agent: Agent, made: rollouts.Rollout) -> None:
     """Ties together state at the first step, resets at episode ends, last action and reward."""
     batch = rollouts.time_major(tf.nest.map_structure(tf.constant, made))
@@ -108,7 +114,7 @@ def test_rollouts_are_what_happened_in_order_and_with_the_weights_that_acted(
     sink, clock = ListSink(4), RecordingClock()
     environments = CountingEnvironments(np.array([1, 0, 1]))
     agent = act(environments, sink, recurrent, recurrent, clock)
-    made = sink.rollouts
+    made = [by_environment(put) for put in sink.rollouts]
     for earlier, later in itertools.pairwise(made):  # They overlap by a step.
         last = tf.nest.map_structure(lambda t: t[:, -1], (earlier.env_outputs, earlier[3]))
         first = tf.nest.map_structure(lambda t: t[:, 0], (later.env_outputs, later[3]))
@@ -215,6 +221,15 @@ def test_the_sink_is_waited_for_only_if_nobody_can_go_on_and_knows_who_is_behind
     assert requests([1, 1], [0, 1], [0, 1, 0]) == for_one
     for_all = [(2, wait, False), (1, wait, False), (1, wait, False)]
     assert requests([1, 1], [0, 1], [1, 0, 1], lockstep=True) == for_all
+
+
+def test_the_first_batch_of_a_round_is_not_always_of_the_same_tasks() -> None:
+    sink = ListSink(60, capacity=2)
+    act(CountingEnvironments(np.arange(6)), sink)
+    pairs = [put.task_id.tolist() for put in sink.rollouts]
+    rounds = [pairs[i : i + 3] for i in range(0, 60, 3)]
+    assert all(sorted(itertools.chain(*each)) == list(range(6)) for each in rounds)
+    assert {task for first, *_ in rounds for task in first} == set(range(6))
 
 
 def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
