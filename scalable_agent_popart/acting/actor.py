@@ -41,6 +41,7 @@ def run_actor(
     sink: RolloutSink,
     spec: Rollout,
     clock: StageClock,
+    seed: int,
 ) -> None:
     """Acts until the sink closes, with the latest weights at the start of each rollout.
 
@@ -52,11 +53,16 @@ def run_actor(
     fewer rollouts, perhaps after a slow reset, play meanwhile and have capacity of their own. So
     the learner sees every environment equally often.
 
+    Rollouts that are whole at once are handed over in a random order, by the seed. In that of the
+    tasks, environments in lockstep would fill the first batch after each pause with the same tasks,
+    and its logs would be of these alone.
+
     The environments are closed on return. The clock has the stages `environment`, `queue`,
     `refresh` and `policy`.
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
+    generator = np.random.default_rng(seed)
     try:
         buffer = RolloutBuffer(spec, environments.task_ids)
         environments.start()
@@ -68,7 +74,7 @@ def run_actor(
             buffer.write(ids, env_output, policy.last_output(ids), fresh)
             clock.finish("environment")
             full = buffer.full(ids)
-            waiting = np.concatenate([waiting, ids[full]])
+            waiting = np.concatenate([waiting, generator.permutation(ids[full])])
             if len(waiting):
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.lockstep)
@@ -96,10 +102,8 @@ def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -
     """Sorts waiting environments `[M]` by the rollouts taken of each, then the tasks in turn.
 
     Copies of a task are neighbours in a pool, since one emulator steps them. Without the second
-    rule a batch could be of a single task. What is still open is left to chance. In the tasks'
-    order the first batch after a pause would always be of the same ones, and logs would be, too.
+    rule a batch could be of a single task.
     """
-    waiting = np.random.default_rng(int(num_taken.sum())).permutation(waiting)
     waiting = waiting[np.argsort(num_taken[waiting], kind="stable")]
     task = task_ids[waiting]
     earlier = np.tril(task[:, np.newaxis] == task, -1).sum(axis=1)  # Copies of its task, [M]

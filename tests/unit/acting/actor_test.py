@@ -83,9 +83,8 @@ def act(
     acting, _ = make_agent(use_lstm, stacks)
     policy = Policy(acting, CountingSource(agent), 0, len(environments.task_ids))
     even = isinstance(environments, CountingEnvironments)
-    run_actor(
-        Lockstep(environments) if even else environments, policy, sink, spec, clock or StageClock()
-    )
+    pool = Lockstep(environments) if even else environments
+    run_actor(pool, policy, sink, spec, clock or StageClock(), 0)
     assert environments.closed
     num_traces = policy._step.experimental_get_tracing_count()
     assert num_traces == 1, "for any number of environments"
