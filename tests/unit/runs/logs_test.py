@@ -105,10 +105,13 @@ def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
 
 
 def _curves(directory: Path) -> dict[str, list[int]]:
-    """The steps of each curve as TensorBoard's reader sees them, without its own mending."""
+    """The sorted steps of each curve as TensorBoard's reader sees them, without its own mending.
+
+    It reads files in the order of their names, where number 10 of a second is before number 9.
+    """
     reader = EventAccumulator(str(directory), {"tensors": 0}, purge_orphaned_data=False)
     reader.Reload()
-    return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
+    return {tag: sorted(e.step for e in reader.Tensors(tag)) for tag in reader.Tags()["tensors"]}
 
 
 def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path: Path) -> None:
