@@ -110,8 +110,8 @@ class Learner(snt.Module):
 
         Losses are sums over rollouts, so the gradient g of a batch `[T + 1, B, ...]` to the agent's
         weights is the sum of those of its tasks: g = sum_k g_k. Values count because they reach the
-        agent through shared layers. The present statistics scale them, even if an update would
-        change the statistics first.
+        agent through shared layers. Statistics scale them as they would in an update, and are left
+        as they were.
 
         Returns:
           |g_k| before any clipping, by the names of the tasks in the batch. `policy_gradient_norm`
@@ -126,10 +126,13 @@ class Learner(snt.Module):
         return norms
 
     def _norms(self, batch: Rollout) -> dict[str, tf.Tensor]:
-        weights = self.agent.trainable_variables
+        weights, statistics = self.agent.trainable_variables, self.head.variables
+        before = [tf.identity(variable) for variable in statistics]
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
-            parts, *_ = self._losses(batch, updates_statistics=False)
+            parts, *_ = self._losses(batch)
+        for variable, value in zip(statistics, before, strict=True):
+            variable.assign(value)
         named = {
             "policy_gradient_norm": "policy_gradient_loss",
             "total_gradient_norm": "total_loss",
@@ -175,7 +178,7 @@ class Learner(snt.Module):
     def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
         """Computes `_losses` of an update, and the gradient of the total to each parameter."""
         with tf.GradientTape() as tape:
-            parts, targets, began = self._losses(batch, updates_statistics=True)
+            parts, targets, began = self._losses(batch)
         return parts, targets, began, tape.gradient(parts["total_loss"], self._parameters)
 
     def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
@@ -191,15 +194,12 @@ class Learner(snt.Module):
         )
         return parts, tf.concat(targets, axis=1), tf.concat(began, axis=0), gradients
 
-    def _losses(
-        self, batch: Rollout, updates_statistics: bool
-    ) -> tuple[dict, tf.Tensor, tf.Tensor]:
+    def _losses(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
 
-        If it `updates_statistics`, targets update the statistics before these scale anything. If
-        statistics go first, these are all targets, and otherwise those that begin a task's average.
-        Without that a task's first rewards would be learned from on their own scale. The last
-        result marks the rollouts `[B]` that were counted in this way.
+        Targets that begin a task's average update the statistics before these scale anything, and
+        all targets do if statistics go first. Otherwise a task's first rewards would be learned
+        from on their own scale. The last result marks the rollouts `[B]` counted in this way.
         """
         settings, env_outputs = self._settings, batch.env_outputs
         # Row t of env_outputs and agent_outputs is what led to step t. So row t + 1 has the action,
@@ -223,7 +223,7 @@ class Learner(snt.Module):
         )
         goes_first = settings.popart_order == "statistics_first"
         began = self.head.is_new(head_ids) | goes_first  # [B]
-        if updates_statistics and (goes_first or self.head.count is not None):
+        if goes_first or self.head.count is not None:
             self.head.update(returns.vs, head_ids, self._rewarded(batch), included=began)
             value = self.head(unroll.features, step_ids)
         shift, scale = self.head.statistics(head_ids)  # [B]

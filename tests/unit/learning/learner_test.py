@@ -269,7 +269,7 @@ def test_an_update_that_xla_compiled_is_the_same_update() -> None:
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5, err_msg=one.name)
 
 
-@pytest.mark.parametrize("kind", [_STATISTICS_FIRST, _PIXEL_CONTROL])
+@pytest.mark.parametrize("kind", [_STATISTICS_FIRST, _AVERAGE, _PIXEL_CONTROL])
 def test_norms_are_those_of_the_tasks_own_gradients(kind: dict) -> None:
     learner = make_learner(**kind)
     batch = make_batch(shape=PIXEL_CONTROL_SHAPE if learner.q_head else SMALL)
@@ -277,6 +277,11 @@ def test_norms_are_those_of_the_tasks_own_gradients(kind: dict) -> None:
     found = learner.gradient_norms(batch, _TASKS)
     assert list(found) == ["policy_gradient_norm", "total_gradient_norm"]
     assert all(list(by_task) == ["a", "c", "e"] for by_task in found.values())
+    for variable, value in zip(learner.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    if kind != _PIXEL_CONTROL:  # Their statistics go first, or begin.
+        targets = tf.constant(expected_losses(learner, batch)[1], tf.float32)
+        learner.head.update(targets, batch.task_id)
     weights = learner.agent.trainable_variables
     for name, ids in (("a", [0]), ("c", [1, 2]), ("e", [3])):
         with tf.GradientTape(persistent=True) as tape:
@@ -285,8 +290,6 @@ def test_norms_are_those_of_the_tasks_own_gradients(kind: dict) -> None:
         for norm, loss in zip(found.values(), (losses["policy_gradient_loss"], total), strict=True):
             expected = tf.linalg.global_norm(tape.gradient(loss, weights))
             np.testing.assert_allclose(norm[name], expected, rtol=1e-4)
-    for variable, value in zip(learner.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
 
 
 def test_a_run_measures_norms_with_the_weights_that_the_update_meets(
