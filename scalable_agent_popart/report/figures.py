@@ -91,7 +91,7 @@ def learning_curves(
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    unit = _frames_axis(figure, curves["frames"].max())
+    unit = _frames_axis(figure, curves["frames"].max(), len(suite.tasks))
     _draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
     fixed = [
@@ -118,7 +118,7 @@ def returns(table: pd.DataFrame, styles: Styles) -> Figure:
     columns = min(_RETURNS_A_ROW, len(tasks))
     rows = -(-len(tasks) // columns)
     figure = Figure(figsize=(3.6 * columns + 0.8, 2.8 * rows + 1), layout="constrained")
-    unit = _frames_axis(figure, table["frames"].max())
+    unit = _frames_axis(figure, table["frames"].max(), len(tasks))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
     for axes, task in itertools.zip_longest(grid, tasks):
         if task is None:
@@ -181,7 +181,7 @@ def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
         rows, columns, left=0.7 / width, right=1 - 0.2 / width, bottom=0.6 / height,
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
-    unit = _frames_axis(figure, table["frames"].max(), y=0.1 / height)
+    unit = _frames_axis(figure, table["frames"].max(), len(tasks), y=0.1 / height)
     for i, (task, own) in enumerate(table.groupby("task", sort=False)):
         above, below = outer[i].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
         for (agent, _), run in own.groupby(["agent", "run"], sort=False):
@@ -216,7 +216,7 @@ def scales(table: pd.DataFrame) -> Figure:
     colours = dict(zip(order, _VIRIDIS(np.linspace(0, 0.93, len(order))), strict=True))
     figure = Figure(figsize=(5.8 * len(agents) + 0.8, 4.6), layout="constrained")
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
-    unit = _frames_axis(figure, table["frames"].max())
+    unit = _frames_axis(figure, table["frames"].max(), len(order))
     for axes, agent in zip(grid, agents, strict=True):
         own = table[table["agent"] == agent]
         for (task, _), line in own.groupby(["task", "run"], sort=False):
@@ -249,7 +249,7 @@ def gradients(table: pd.DataFrame) -> Figure:
     columns = _legend_columns(width, tasks)
     figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
-    unit = _frames_axis(figure, table["frames"].max())
+    unit = _frames_axis(figure, table["frames"].max(), len(tasks))
     for (above, below), agent in zip(grid.T, agents, strict=True):
         own = table[table["agent"] == agent]
         for task, colour in zip(tasks, colours, strict=True):
@@ -290,8 +290,8 @@ def gradient_parts(table: pd.DataFrame, styles: Styles) -> Figure:
     even = 100 / len(by_task)
     axes.axhline(even, color="black", lw=0.8, label="an even part")
     axes.set_yscale("log")
-    axes.set_ylim(even / 1000, 100)
-    names = [_plain(str(task).replace("_", " ")) for task in by_task.index]
+    axes.set_ylim(even / 1000, min(2 * by_task.max(axis=None), 100))
+    names = [_plain(str(task)) for task in by_task.index]
     axes.set_xticks(range(len(by_task)), names, rotation=90, fontsize=8)
     axes.set_xlim(-0.6, len(by_task) - 0.4)
     axes.set_ylabel("part of the policy gradient (%)")
@@ -332,8 +332,7 @@ def breakdown(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
             axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
             for x in np.where(several[:, None], ranges, intervals).T:
                 axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
-        labels = [_plain(name.replace("_", " ")) for name in names]
-        axes.set_yticks(range(len(names)), labels, fontsize=8)
+        axes.set_yticks(range(len(names)), [_plain(name) for name in names], fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
             axes.set_xscale("symlog", linthresh=_LINEAR)
@@ -387,7 +386,7 @@ def population(shown: Population) -> Figure:
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
     farthest = max(member.frames for member in members)
-    unit = _frames_axis(figure, farthest, "A member's own environment frames")
+    unit = _frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
     known = [member.score for member in members if member.score is not None]
     low, high = min(known, default=0.0), max(known, default=100.0)
     norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
@@ -486,8 +485,9 @@ def _cut_steps(curve: pd.DataFrame, segment: Segment, last: int) -> pd.Series:
 
 
 def _score_axis(suite: Suite, aggregate: str = "") -> str:
-    """Returns the name of an axis of scores, or of an aggregate of them, with its unit."""
-    name = f"{aggregate.replace('_', ' ')} {suite.score_name}".strip().capitalize()
+    """Returns the name of an axis of scores, or of an aggregate of several, with its unit."""
+    aggregate = aggregate.replace("_", " ") * (len(suite.tasks) > 1)
+    name = f"{aggregate} {suite.score_name}".strip().capitalize()
     return name + f" ({suite.unit})" * suite.normalised
 
 
@@ -500,12 +500,13 @@ def _plain(text: str) -> str:
 
 
 def _frames_axis(
-    figure: Figure, most: float, of: str = "Environment frames", **where: Any
+    figure: Figure, most: float, num_tasks: int, of: str = "Environment frames", **where: Any
 ) -> float:
-    """Labels a figure's axis of frames, and gives what they are counted in there."""
+    """Labels a figure's axis of frames, and returns the unit in which they are counted there."""
     units = {1e9: "billions", 1e6: "millions", 1e3: "thousands", 1.0: "one by one"}
     unit = next((unit for unit in units if most >= unit), 1.0)
-    figure.supxlabel(f"{of} ({units[unit]}), summed over tasks", fontsize="medium", **where)
+    text = f"{of} ({units[unit]})" + ", summed over tasks" * (num_tasks > 1)
+    figure.supxlabel(text, fontsize="medium", **where)
     return unit
 
 

@@ -56,7 +56,7 @@ def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
     table = pd.DataFrame(records, columns=["agent", "task", "value"])
     (axes,) = figures.gradient_parts(table, _STYLES).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
-    assert names == ["boxing", "crazy climber", "pong"]
+    assert names == ["boxing", "crazy_climber", "pong"]
     heights = {c.get_label(): [bar.get_height() for bar in c] for c in axes.containers}
     assert heights == {_IMPALA: pytest.approx([20, 10, 70]), _POPART: pytest.approx([50, 30, 20])}
 
@@ -127,7 +127,7 @@ def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
     table = agents_numbers(summarise([final], tables.recorded(compared)), "normalised")
     (axes,) = figures.breakdown(table, compared.suite, _STYLES).axes
-    names = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
+    names = [text.get_text() for text in axes.get_yticklabels()]
     for bars in axes.containers:
         own = table[table["agent"] == bars.get_label()].set_index("task")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
@@ -153,6 +153,7 @@ _RETURNS = dataclasses.replace(
             "Normalised score (%); 100% is that of catching every ball",
         ),
         (_RETURNS, "Mean return", "Return"),
+        (dataclasses.replace(_RETURNS, tasks=("alone",)), "Return", "Return"),
     ],
 )
 def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: str) -> None:
@@ -160,6 +161,7 @@ def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: st
     table = pd.DataFrame([entry | dict.fromkeys(("low", "high", "lowest", "highest"), 5.0)])
     curves = figures.learning_curves(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
     assert curves.axes[0].get_ylabel() == of_curves
+    assert curves.get_supxlabel().endswith("summed over tasks") == (len(suite.tasks) > 1)
     levels = figures.breakdown(table, suite, _STYLES)
     assert levels.get_supxlabel() == of_levels
     at = {float(x) for line in levels.axes[0].lines for x in line.get_xdata()}
