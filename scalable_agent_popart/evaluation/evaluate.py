@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -103,32 +104,22 @@ class SavedPolicy:
     def __init__(self, config: Config, num_environments: int):
         directory = RunDirectory(config.logdir)
         self._checkpoints, self._seed = directory.checkpoints, config.seed
-        spec = factory.make_rollout_spec(config)
-        agent = factory.make_agent(config, spec)
+        # A test may play only some of the run's tasks, or others.
+        trained = (directory.read_config() or config).suite
+        self._saved = saved = factory.make_saved_parts(replace(config, suite=trained))
         # The policy acts with the very variables that are restored, so it is never refreshed.
-        self._weights = WeightStore(agent.trainable_variables, version=0)
-        self.policy = Policy(agent, self._weights, self._seed, num_environments)
-        self._frames = tf.Variable(0, dtype=tf.int64)
-        self._parts = {"agent": agent, "frames": self._frames}  # By the learner's names.
-        q_head = head = self.view = None
-        trained = config
-        features = agent.create_variables(spec)
-        if config.record_video and config.pixel_control:
-            self._parts["q_head"] = q_head = factory.make_q_head(config)
-            q_head(features)
-        if config.video_policy:
-            # A test may play only some of the run's tasks, or others.
-            trained = directory.read_config() or config
-            self._parts["head"] = head = factory.make_head(trained)
-            head(features, tf.zeros(features.shape[:-1], tf.int32))
-        if q_head or head:
-            self.view = AgentView(self.policy, agent, q_head, head, trained.suite)
+        self._weights = WeightStore(saved.agent.trainable_variables, version=0)
+        self.policy = Policy(saved.agent, self._weights, self._seed, num_environments)
+        q_head = saved.q_head if config.record_video and config.pixel_control else None
+        head = saved.head if config.video_policy else None
+        view = AgentView(self.policy, saved.agent, q_head, head, trained)
+        self.view = view if q_head or head else None
 
     def restore(self) -> int:
         """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
-        restore_at(self._checkpoints, None, learner=tf.train.Checkpoint(**self._parts))
+        restore_at(self._checkpoints, None, learner=self._saved)
         self.policy.restart(self._weights, self._seed)
-        return int(self._frames)
+        return int(self._saved.frames)
 
 
 def play(
