@@ -18,7 +18,7 @@ from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_side import RemoteQueue
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.port import LearnerPort
-from scalable_agent_popart.distributed.wire import max_rollouts_per_call
+from scalable_agent_popart.distributed.wire import max_rollouts_per_call, num_bytes
 from scalable_agent_popart.system import hardware
 
 _HANDSHAKE = {"benchmark": "wire"}
@@ -51,7 +51,7 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
         for _ in range(20 * _SENDERS):  # By the last of these all of them send.
             take()
         # The protocol adds a few bytes to those of the leaves.
-        size = sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in tf.nest.flatten(spec))
+        size = num_bytes(spec)
         return {"agent_steps_per_second": rates.rate(take, seconds), "bytes_per_rollout": size}
 
 

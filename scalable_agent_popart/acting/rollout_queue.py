@@ -3,8 +3,8 @@
 import contextlib
 import threading
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from scalable_agent_popart.rollouts import Rollout
@@ -39,14 +39,10 @@ class RolloutQueue:
             self._reserved += granted
             return granted
 
-    def put(self, rollouts: Rollout) -> None:
-        """Adds rollouts `[M, T + 1, ...]` with reserved capacity; drops them once closed."""
-        self.put_leaves(tf.nest.flatten(rollouts))
-
-    def put_leaves(self, leaves: Sequence[Any]) -> None:
-        """Adds rollouts as `put` does, given as their leaves in the spec's order."""
+    def put(self, rollouts: Rollout | Sequence[np.ndarray]) -> None:
+        """Adds rollouts `[M, T + 1, ...]`, or their leaves; drops them once the queue is closed."""
         with contextlib.suppress(tf.errors.CancelledError):
-            self._queue.enqueue_many(leaves)
+            self._queue.enqueue_many(tf.nest.flatten(rollouts))
 
     def get(self, batch_size: int) -> Rollout | None:
         """Waits for rollouts `[batch_size, T + 1, ...]`; returns None once closed."""

@@ -33,7 +33,6 @@ from scalable_agent_popart.distributed.wire import (
     SESSION_BYTES,
     RolloutReader,
     read_put_head,
-    to_bytes,
 )
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
@@ -204,7 +203,7 @@ class LearnerPort:
                 # No actor can act with weights that are not finite. They keep the last ones until
                 # the learner has noticed.
                 if all(np.isfinite(array).all() for array in arrays):
-                    variables = to_bytes(arrays)
+                    variables = [array.tobytes() for array in arrays]  # In row-major order.
                     self._weights = pb.WeightsReply(version=newest.version, variables=variables)
                 self._copied = newest.version
             except BaseException as error:
@@ -228,7 +227,7 @@ class LearnerPort:
         taken = taken or waited or 0
         if taken:
             try:
-                self._queue.put_leaves([leaf[:taken] for leaf in leaves])
+                self._queue.put([leaf[:taken] for leaf in leaves])
             except BaseException as error:
                 self._error = error
                 raise

@@ -41,11 +41,6 @@ def max_rollouts_per_call(spec: Rollout) -> int:
     return max(1, min(_MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES // num_bytes(spec)))
 
 
-def to_bytes(leaves: Sequence[np.ndarray]) -> list[bytes]:
-    """Returns the bytes of each leaf, in row-major order."""
-    return [np.asarray(leaf).tobytes() for leaf in leaves]
-
-
 def put_request(session: bytes, number: int, leaves: Sequence[np.ndarray]) -> bytes:
     """Serializes a `PutRequest` of rollouts, given as their leaves `[M, ...]`.
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.distributed import handshake, keys, wire
+from scalable_agent_popart.distributed import handshake, keys
 from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutRequest
 from scalable_agent_popart.distributed.link import LearnerStub, open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
@@ -116,7 +116,7 @@ class Fuzzer:
         rollout = tf.nest.map_structure(
             lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype.as_numpy_dtype), run.spec
         )
-        self.leaves = wire.to_bytes(tf.nest.flatten(rollout))
+        self.leaves = [leaf.tobytes() for leaf in tf.nest.flatten(rollout)]
         largest = 8 * sum(map(len, self.leaves))
         self._too_much = bytes(3 * max(largest, _MAX_HANDSHAKE_BYTES))
         self.handshake = HandshakeRequest(name="client", settings=run.handshake)

@@ -184,7 +184,8 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
         SPEC,
     )
     leaves = tf.nest.flatten(sent)
-    request = PutRequest(session=b"s" * 16, number=7, count=3, leaves=wire.to_bytes(leaves))
+    parts = [leaf.tobytes() for leaf in leaves]
+    request = PutRequest(session=b"s" * 16, number=7, count=3, leaves=parts)
     data = request.SerializeToString()
     transposed = [np.asfortranarray(leaf) for leaf in leaves]
     assert wire.put_request(b"s" * 16, 7, transposed) == data, "as protobuf itself writes it"
@@ -336,7 +337,7 @@ def test_an_error_of_the_queue_reaches_the_learner(
 ) -> None:
     port, link = run.open(), run.link()
     port.publish(shown(0))
-    monkeypatch.setattr(run.queue, "put_leaves", lambda leaves: 1 / 0)
+    monkeypatch.setattr(run.queue, "put", lambda leaves: 1 / 0)
     wait_until(lambda: link.status() is not None)
     port.raise_error()
     assert link.put(marked(1, 1)) is None
@@ -491,7 +492,7 @@ def test_a_large_handshake_and_a_service_of_another_version_are_refused(run: Wir
 
 def put(count: int = 1, changed: dict[int, bytes] | None = None) -> PutRequest:
     """A request with leaves of ones, of which some are changed, by their number."""
-    leaves = wire.to_bytes(tf.nest.flatten(marked(count, 1)))
+    leaves = [leaf.tobytes() for leaf in tf.nest.flatten(marked(count, 1))]
     replaced = dict(enumerate(leaves)) | (changed or {})
     return PutRequest(number=1, count=count, leaves=replaced.values())
 
