@@ -48,7 +48,6 @@ class JsonLines:
 
     def __init__(self, path: Path):
         self.path = path
-        self._file: Any = None
         self.length = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def open(self) -> None:
@@ -71,8 +70,7 @@ class JsonLines:
         self.length.assign(self._file.tell())
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 class RunLog:
@@ -99,7 +97,6 @@ class RunLog:
         self._hyperparameters = dict(hyperparameters or {})
         self._path = directory.path
         self._suite = suite
-        self._progress: Any = None
         self._num_action_repeats = num_action_repeats
         self._on_episode = on_episode
         self._returns = {task: deque[float](maxlen=_RECENT_EPISODES) for task in suite.tasks}
@@ -201,12 +198,11 @@ class RunLog:
         return scores.aggregate_returns(played, references), len(played)
 
     def close(self) -> None:
-        """Ends the records, if they were ever opened."""
-        if self._progress is not None:
-            self._progress.close()
-            self._tensorboard.close()
-            self.metrics.close()
-            self.episodes.close()
+        """Ends the records."""
+        self._progress.close()
+        self._tensorboard.close()
+        self.metrics.close()
+        self.episodes.close()
 
     def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)

@@ -129,11 +129,11 @@ def train(
                 logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
             if show_progress:
                 print(_describe_start(config, learner, constants["device"]), file=sys.stderr)
-        stack.callback(tuner.close)
-        stack.callback(log.close)
         log.open(int(learner.frames), config.total_environment_frames, show_progress)
+        stack.callback(log.close)
         if not finished:
             tuner.begin(checkpoints.save)
+            stack.callback(tuner.close)
         # A finished run needs no actors, but actor jobs must be told of the end.
         if not finished or config.learner_address:
             try:
