@@ -269,7 +269,6 @@ class Lockstep:
         self.task_ids = np.concatenate([member.task_ids for member in members])
         self.restarts = np.zeros(len(self.task_ids), np.int64)
         self.groups = np.repeat(np.arange(len(members)), [len(m.task_ids) for m in members])
-        self._first: list[StepOutput] = []
 
     def start(self) -> None:
         self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.

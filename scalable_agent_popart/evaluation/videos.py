@@ -43,7 +43,6 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         the view shows stands right of the picture.
         """
         self._films = dict(films or {})
-        self._playing: set[int] = set()  # Films that have begun.
         self._tasks = dict(tasks)  # By environment, as long as it is filmed.
         self._files = name_films(directory, tasks.values())
         self._view, self._action_names = view, action_names
@@ -58,11 +57,9 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
     def _image(self, i: int, image: np.ndarray) -> np.ndarray:
         """Returns what people see of an environment's step."""
-        if i not in self._films:
+        if (film := self._films.get(i)) is None:
             return image
-        film = self._films[i]
-        output = film.receive() if i in self._playing else film.reset()
-        self._playing.add(i)
+        output = film.receive() if self._videos[i].num_frames else film.reset()
         return np.asarray(image_of(output.observation)[0])
 
     def _end(self, i: int) -> None:
