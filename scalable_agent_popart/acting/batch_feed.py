@@ -39,7 +39,6 @@ class BatchFeed(Threads):
 
     def next_batch(self) -> rollouts.Rollout | None:
         """Returns the next batch `[T + 1, B, ...]`, or None if there is none yet."""
-        self.raise_error()
         self.clock.finish("learn")
         try:
             batch = self._batches.get(timeout=_POLL_SECONDS)

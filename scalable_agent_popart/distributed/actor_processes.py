@@ -52,8 +52,7 @@ class ActorProcesses:
         children = [job.child for job in self._jobs]
         deadline = time.monotonic() + (_FAREWELL_SECONDS if finished else 0.0)
         for child in children:
-            if finished:
-                child.wait(max(0.0, deadline - time.monotonic()))
+            child.wait(max(0.0, deadline - time.monotonic()))
             child.send_signal(signal.SIGTERM)
         supervisor.end(children, _GRACE_SECONDS)
 
