@@ -372,7 +372,7 @@ def _read_evaluations(
 
 
 def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
-    """Reads the events of a population's member, without comparisons that were made again later."""
+    """Reads the events of a population's member."""
 
     def known(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
         return None if value is None else convert(value)
@@ -391,12 +391,7 @@ def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
             hyperparameters={str(n): to_number(v) for n, v in found.hyperparameters.items()},
         )
 
-    kept: list[Event] = []
-    for own in _read_lines(path, event, problems):
-        while kept and kept[-1].comparison >= own.comparison:
-            kept.pop()
-        kept.append(own)
-    return tuple(kept)
+    return tuple(_read_lines(path, event, problems))
 
 
 def _read_lines(
