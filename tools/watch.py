@@ -80,9 +80,7 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # The page's server names each request.
     asyncio.log.logger.setLevel("CRITICAL")  # It takes a closed page for an error.
     warnings.filterwarnings("ignore", "Animation was deleted")  # The page was never opened.
-    matplotlib.rcParams["webagg.address"] = "127.0.0.1"
-    matplotlib.rcParams["webagg.port"] = FLAGS.port
-    matplotlib.rcParams["webagg.open_in_browser"] = False
+    matplotlib.rc("webagg", address="127.0.0.1", port=FLAGS.port, open_in_browser=False)
     if "MPLBACKEND" not in os.environ and not _has_window():
         plt.switch_backend("webagg")
     try:
