@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import os
 import re
 import signal
 import sys
@@ -116,7 +117,15 @@ def main(argv: list[str]) -> None:
 def given_flags() -> dict[str, Any]:
     """Returns the values of the flags that were set, by name."""
     own = {field.name: flags.FLAGS[field.name] for field in settings.FIELDS}
-    return {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    return {name: _at_home(value) for name, value in given.items()}
+
+
+def _at_home(value: Any) -> Any:
+    """Puts the home folder in place of a leading ~, which shells leave after --name=."""
+    if isinstance(value, list):
+        return [_at_home(each) for each in value]
+    return os.path.expanduser(value) if isinstance(value, str) else value
 
 
 def describe(field: dataclasses.Field) -> str:
@@ -172,7 +181,7 @@ def _list_levels(level_name: str) -> None:
 def _make_config(given: Mapping[str, Any]) -> Config:
     waits = given.get("job_name") == "evaluator"  # Its learner may start later.
     if waits or given.get("mode") == "test":
-        logdir, member = flags.FLAGS.logdir, flags.FLAGS.pbt_member
+        logdir, member = given.get("logdir", flags.FLAGS.logdir), flags.FLAGS.pbt_member
         if member >= 0:
             logdir = str(PopulationDirectory(logdir).member(member).path)
         elif given.get("mode") == "pbt":

@@ -165,6 +165,17 @@ def test_command_that_cannot_be_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_leading_tilde_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "file").touch()
+    assert f"no run in {tmp_path}/file to test" in _refusal("--mode=test", "--logdir=~/file")
+    assert f"={tmp_path}/file cannot be" in _refusal("--level_name=catch5", "--logdir=~/file")
+    report = ["--mode=report", "--report_dir=~/report", "--runs=a~b,~/file"]
+    assert f"a~b skipped: it holds no config.json, so no run; {tmp_path}/file" in _refusal(*report)
+
+
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
     tmp_path: Path, mode: str
