@@ -70,11 +70,11 @@ class Config(Settings):
         config = cls(**values)
         for name, declared in SETTINGS.items():
             value = getattr(config, name)
-            if declared.allowed and value not in declared.allowed:
-                raise UserError(f"--{name} must be {declared.range}, got {value}")
             if wanted := _wrong_type(name, value):  # Flags themselves have their types.
                 told = f"{suite.name} has {value!r} for --{name}, which is no {wanted}"
                 raise UserError(f"--level_name: the suite {told}")
+            if declared.allowed and value not in declared.allowed:
+                raise UserError(f"--{name} must be {declared.range}, got {value}")
         for problem in config_checks.problems(config):
             raise UserError(problem)
         return config
