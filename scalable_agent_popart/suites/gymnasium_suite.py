@@ -204,6 +204,8 @@ def make_suite(
         protects the run from crashes; functions in `tasks` must then pickle.
       **fields: further ones of `Suite`, such as `reference_scores`.
     """
+    if len(image_shape) != 3:
+        raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
     height, width, num_channels = image_shape
 
     def make_environments(

@@ -137,6 +137,7 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
         ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
         ("SUITE = make(defaults={'learning_rat': 1})", "default of learning_rat, which is no flag"),
         ("SUITE = make(defaults={'batch_size': '8'})", "own has '8' for --batch_size, .* no int"),
+        ("SUITE = make_suite('own', {}, (12, 8), 2, 9)", r"channels\), not \(12, 8\)"),
         (
             "SUITE = dataclasses.replace(make(), total_frames=1e6)",
             "own has 1000000.0 for --total_environment_frames, which is no int",
