@@ -104,7 +104,10 @@ def _find(name: str, suites: Sequence[Suite], broken: Sequence[str]) -> tuple[Su
     other = re.fullmatch(r"(?:\w+/)?(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+", name)
     meant = re.sub("(?<!^)(?=[A-Z])", "_", other[1]).lower() if other else name
     near = difflib.get_close_matches(meant, sorted(candidates), n=3)
-    if near:
+    module = name.removesuffix(".py")
+    if module.isidentifier() and os.path.exists(f"{module}.py"):
+        hint = f"for the suite of {module}.py give {module}:NAME, with the suite's name"
+    elif near:
         hint = f"did you mean {' or '.join([meant] if meant in near else near)}?"
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]

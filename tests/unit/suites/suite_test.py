@@ -175,6 +175,14 @@ def test_modules_without_a_usable_suite_are_refused_with_the_cause(
         Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
+def test_a_module_without_a_suite_is_answered_with_how_to_give_both(
+    write_module: Callable[[str], str],
+) -> None:
+    module = write_module("raise AssertionError('nobody named its suite')")
+    for name in (module, f"{module}.py"):
+        assert f"'{name}'; for the suite of {module}.py give {module}:NAME" in _refusal(name)
+
+
 def test_a_child_checks_many_tasks_that_leave_threads_behind(
     write_module: Callable[[str], str],
 ) -> None:
