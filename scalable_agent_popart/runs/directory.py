@@ -95,7 +95,7 @@ class RunDirectory:
                 raise UserError(f"{told}; give the same {same} or {ANOTHER_LOGDIR}")
             changes = config.refused_changes(previous)
             # A run has learned nothing before its first checkpoint.
-            if changes and not config.allow_changes and any(self.checkpoints.glob("*.index")):
+            if changes and not config.allow_changes and self.has_checkpoint:
                 told = f"the run in {self.path} was last trained with other flags"
                 advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
                 raise UserError(f"{told}: {'; '.join(changes)}; give the same flags, {advice}")
@@ -107,6 +107,10 @@ class RunDirectory:
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; allow it or give another")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("*.index"))
 
     def refuse_population(self) -> None:
         """Raises UserError if this is a population's directory."""

@@ -90,7 +90,7 @@ def train(
     stop = StopOnSignal()
     directory = RunDirectory(config.logdir)
     directory.check(config)
-    if config.init_from:
+    if config.init_from and not directory.has_checkpoint:
         initial_weights.check(config)
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)

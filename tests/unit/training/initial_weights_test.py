@@ -144,6 +144,7 @@ def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
 
 
 def test_a_run_begins_with_it_once_and_records_it(earlier: str, tmp_path: Path) -> None:
+    earlier = shutil.copytree(earlier, str(tmp_path / "earlier"))
     given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
     given |= {"logdir": str(tmp_path / "run"), "init_from": earlier}
     run(**given, learning_rate=1e-30, total_environment_frames=40)
@@ -151,6 +152,7 @@ def test_a_run_begins_with_it_once_and_records_it(earlier: str, tmp_path: Path) 
     observation, _ = agents[0].make_environment("catch_1").reset()
     np.testing.assert_array_equal(*(agent.policy(observation) for agent in agents))
     assert agents[1].config.init_from == earlier
+    shutil.rmtree(earlier)  # What resumes needs it no more.
     rest = {"allow_changes": True, "total_environment_frames": 80}
     run(**given, **rest, learning_rate=0.1)
     learned = scalable_agent_popart.load(given["logdir"]).policy(observation)
