@@ -177,6 +177,8 @@ class Config(Settings):
         fixed = [(f"--{name}", getattr(other, name), getattr(self, name)) for name in names]
         if self.level_name == other.level_name:
             fixed.append(("the number of actions", other.num_actions, self.num_actions))
+            for name in ("num_channels", "stacks_frames"):
+                fixed.append((name, getattr(other.suite, name), getattr(self.suite, name)))
             tasks = itertools.zip_longest(other.suite.tasks, self.suite.tasks)
             fixed += [(f"task {i}", *both) for i, both in enumerate(tasks)]
         told = [f"{name} was {then} and is {now}" for name, then, now in fixed if then != now]

@@ -146,7 +146,7 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     assert (directory.path / "config.json").read_bytes() == before
 
 
-def test_tasks_in_another_order_are_refused(directory: RunDirectory) -> None:
+def test_tasks_in_another_order_and_other_images_are_refused(directory: RunDirectory) -> None:
     first, second, *rest = _config().suite.tasks
 
     def own(*tasks: str) -> Config:
@@ -163,6 +163,10 @@ def test_tasks_in_another_order_are_refused(directory: RunDirectory) -> None:
         directory.check(now)
     told = f"task 0 was {first} and is {second}; task 1 was {second} and is {first}; give"
     assert told in str(error.value)
+    for name, other in {"num_channels": 1, "stacks_frames": True}.items():
+        changed = dataclasses.replace(then.suite, **{name: other})
+        with pytest.raises(UserError, match=f"another run: {name} was .* and is {other}; give"):
+            directory.check(dataclasses.replace(then, suite=changed))
 
 
 def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirectory) -> None:
