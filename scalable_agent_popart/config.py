@@ -200,7 +200,7 @@ class Config(Settings):
     def refused_changes(self, previous: "Config") -> list[str]:
         """Describes the `changes` that make this another run; more frames do not."""
         return [
-            f"--{name} was {then} and is {now}"
+            f"--{name} was {'empty' if then == '' else then} and is {'empty' if now == '' else now}"
             for name, (then, now) in self.changes(previous).items()
             if name != "total_environment_frames"
         ]

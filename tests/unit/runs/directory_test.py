@@ -117,7 +117,7 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     directory: RunDirectory,
 ) -> None:
     _record(directory)
-    changed = {"discounting": 0.5, "seed": 9, "precision": "bfloat16"}
+    changed = {"discounting": 0.5, "seed": 9, "precision": "bfloat16", "init_from": "older"}
     directory.check(_config(**changed))  # The run has not begun to learn.
     _learn(directory)
     free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
@@ -130,6 +130,7 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
         "--discounting was 0.99 and is 0.5",
         "--seed was 1 and is 9",
         "--precision was float32 and is bfloat16",
+        "--init_from was empty and is older",
         "--allow_changes",
     ):
         assert difference in str(error.value)
