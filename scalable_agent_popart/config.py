@@ -37,6 +37,8 @@ class Config(Settings):
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version did not record what it chose.
             del flags["precision"]
+        if newer := ", ".join(sorted(flags.keys() - SETTINGS.keys())):
+            raise ValueError(f"it has flags that this version does not know: {newer}")
         for name in SETTINGS.keys() & flags.keys():
             if wanted := _wrong_type(name, flags[name]):
                 raise ValueError(f"--{name} is {flags[name]!r}, no {wanted}")

@@ -244,6 +244,13 @@ def test_records_may_hold_flags_that_mean_nothing() -> None:
     assert Config.from_settings(recorded).flags == recorded
 
 
+def test_a_record_with_flags_of_a_later_version_is_refused_with_their_names() -> None:
+    record = _config("pong").record
+    record["flags"] |= {"of_later": 1, "latest": 2}
+    with pytest.raises(ValueError, match=r"this version does not know: latest, of_later$"):
+        Config.from_record(record)
+
+
 @pytest.mark.parametrize(
     ("level_name", "given", "expected"),
     [
