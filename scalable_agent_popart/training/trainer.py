@@ -1,6 +1,7 @@
 """Training: batches from actors to the learner, weights back to them, and the run's records."""
 
 import contextlib
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -162,7 +163,7 @@ def _describe_start(config: Config, learner: Learner, device: str) -> str:
 
 def _describe_end(config: Config, learner: Learner, score: str) -> str:
     """Describes the result of a finished run, and what can be done with it next."""
-    test = f"--mode=test --logdir={config.logdir}"
+    test = f"--mode=test --logdir={shlex.quote(config.logdir)}"
     if suites.is_outside(config.suite):
         test += f" --level_name={config.level_name}"
     frames = f"{int(learner.frames):,} of {config.total_environment_frames:,} frames"
