@@ -136,7 +136,8 @@ class TrainedAgent:
             the number of environments changes.
           greedy: whether to take the most probable action; otherwise it is sampled.
 
-        Raises ValueError if the observation, or the state's size, does not fit.
+        Raises ValueError if the observation or the state's size does not fit, or if a reward is not
+        finite.
         """
         keeps = state is None
         single, state, inputs = self._inputs(observation, reward, done, state)
@@ -290,6 +291,8 @@ class TrainedAgent:
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
         rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
+        if not np.isfinite(rewards).all():  # It would stay in the memory.
+            raise ValueError(f"a reward must be a finite float32, and is {reward!r:.100}")
         ended = np.broadcast_to(np.asarray(done, bool), size)
         output = _step_output(state.actions, rewards, ended, batch)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, (state.actions, output))

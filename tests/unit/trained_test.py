@@ -298,5 +298,7 @@ def test_inputs_that_do_not_fit_are_refused(trained: str) -> None:
         agent.act(observation / 255)
     with pytest.raises(ValueError, match="state is of 2 environments, not of 1"):
         agent.act(observation, state=agent.begin(2))
+    with pytest.raises(ValueError, match="reward must be a finite float32, and is nan"):
+        agent.act(observation, float("nan"))
     with pytest.raises(ValueError, match=r"not trained on pong, but on catch_0\.01"):
         agent.value(observation, "pong")
