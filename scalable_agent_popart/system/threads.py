@@ -4,6 +4,8 @@ import abc
 import threading
 from collections.abc import Callable
 
+from scalable_agent_popart.errors import PassingError
+
 _JOIN_SECONDS = 60.0
 
 
@@ -37,7 +39,8 @@ class Threads(abc.ABC):
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
             if thread.is_alive() and self._error is None:
-                self._error = RuntimeError(f"{thread.name} did not stop in {_JOIN_SECONDS:g} s")
+                told = f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"
+                self._error = PassingError(f"{told}; perhaps a step of an environment hangs")
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
