@@ -293,6 +293,8 @@ def main(argv: list[str]) -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             continue
         signal.signal(number, lambda number, frame: stops.append(number))
+    for name in ("logdir", "report_dir"):  # The experiment does the same with its own.
+        FLAGS[name].value = os.path.expanduser(FLAGS[name].value)
     try:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []

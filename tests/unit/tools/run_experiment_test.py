@@ -168,7 +168,9 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
             assert "logdir" not in flags
 
 
-def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experiment) -> None:
+def test_a_run_has_all_revisions_and_machines_that_trained_it(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = experiment.run_path("first")
     path.mkdir(parents=True)
     config = {"agent": "IMPALA", "git_revision": "one", "versions": {}, "flags": {"seed": 1}}
@@ -176,7 +178,9 @@ def test_a_run_has_all_revisions_and_machines_that_trained_it(experiment: Experi
     older = {"seconds": 1.0, "memory_kib": 1024}
     newer = {"seconds": 1.0, "memory_kib": 2048, "git_revision": "one", "machine": "a"}
     (path / "processes.jsonl").write_text(json.dumps(older) + "\n" + json.dumps(newer) + "\n")
-    code, error = experiment.run("--notrain", experiment.flag_file("first"))
+    monkeypatch.setenv("HOME", str(experiment.folder))  # A leading ~ stands for it.
+    folders = ("--logdir=~/runs", "--report_dir=~/report")
+    code, error = experiment.run("--notrain", *folders, experiment.flag_file("first"))
     assert code == 0, error
     (found,) = experiment.reported()
     assert found["git_revisions"] == [None, "one"]
