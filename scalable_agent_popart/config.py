@@ -236,7 +236,7 @@ class Config(Settings):
             )
         if differences:
             of_flags = differences[0].startswith("--")
-            advice = "leave these flags out" if of_flags else "give the suite its tasks of then"
+            advice = "leave these flags out" if of_flags else "give the suite as it was"
             raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
 

@@ -90,9 +90,9 @@ class RunDirectory:
         previous = self.read_config()
         if previous is not None:
             if differences := config.differences(previous):
-                same = "flags" if differences[0].startswith("--") else "tasks in the same order"
+                same = "same flags" if differences[0].startswith("--") else "suite as it was"
                 told = f"{self.path} holds another run: {'; '.join(differences)}"
-                raise UserError(f"{told}; give the same {same} or {ANOTHER_LOGDIR}")
+                raise UserError(f"{told}; give the {same} or {ANOTHER_LOGDIR}")
             changes = config.refused_changes(previous)
             # A run has learned nothing before its first checkpoint.
             if changes and not config.allow_changes and self.has_checkpoint:
