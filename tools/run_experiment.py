@@ -294,7 +294,7 @@ def main(argv: list[str]) -> None:
             continue
         signal.signal(number, lambda number, frame: stops.append(number))
     for name in ("logdir", "report_dir"):  # The experiment does the same with its own.
-        FLAGS[name].value = os.path.expanduser(FLAGS[name].value)
+        setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name)))
     try:
         runs, more_flags = _experiment(argv[1:])
         failures: list[str] = []

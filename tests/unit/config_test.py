@@ -152,7 +152,10 @@ def test_number_is_held_to_its_bounds(name: str) -> None:
     assert [getattr(config.with_flags({name: value}), name) for value in possible] == possible
     outside = {-1, 0, math.inf, math.nan, *([1.01] if at_most_one else ())} - set(possible)
     for value in outside:
-        with pytest.raises(UserError, match=f"--{name} must be .*, got {value}"):
+        told = f"--{name} must be .*, got {value}"
+        if isinstance(getattr(config, name), int) and not math.isfinite(value):
+            told = f"has {value} for --{name}, which is no int"
+        with pytest.raises(UserError, match=told):
             config.with_flags({name: value})
 
 
