@@ -105,8 +105,7 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":
     # Who only acts saves the memory of TensorFlow Probability.
     from scalable_agent_popart.learning.learner import Learner  # noqa: PLC0415
 
-    size = config.num_actions, config.height, config.width
-    q_head = QHead(*size) if config.pixel_control else None
+    q_head = _make_q_head(config) if config.pixel_control else None
     agent, head = _bare_agent(config), make_head(config)
     return Learner(agent, head, config, spec, q_head, _num_microbatches(config))
 
@@ -132,7 +131,7 @@ def make_saved_parts(config: Config) -> tf.train.Checkpoint:
     head(features, tf.zeros(features.shape[:-1], tf.int32))
     parts = {"agent": agent, "head": head, "frames": tf.Variable(0, dtype=tf.int64)}
     if config.pixel_control:
-        parts["q_head"] = QHead(config.num_actions, config.height, config.width)
+        parts["q_head"] = _make_q_head(config)
         parts["q_head"](features)
     return tf.train.Checkpoint(**parts)
 
@@ -143,6 +142,11 @@ def _num_microbatches(config: Config) -> int:
         return 1
     pixels = config.unroll_length * config.height * config.width  # Per rollout.
     return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))
+
+
+def _make_q_head(config: Config) -> QHead:
+    """Makes the action values of pixel control, for the images that the agent sees."""
+    return QHead(config.num_actions, config.height, config.width)
 
 
 def num_actor_threads(config: Config) -> int:

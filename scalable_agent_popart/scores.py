@@ -62,8 +62,10 @@ def normalise(score: Score, reference: ReferenceScore) -> Score:
 def aggregate(normalised: Any) -> Aggregate:
     """Computes the mean, the median and the mean capped at 100 of normalised scores `[tasks]`.
 
-    Scores `[tasks, ...]`, of at least one task, have aggregates `[...]`.
+    Scores `[tasks, ...]` have aggregates `[...]`. A ValueError if there are none.
     """
+    if not len(normalised):
+        raise ValueError("no scores to aggregate")
     scores: Any = np.asarray(normalised, np.float64)
     return Aggregate(
         mean=np.mean(scores, axis=0),

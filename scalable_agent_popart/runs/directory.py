@@ -110,6 +110,7 @@ class RunDirectory:
 
     @property
     def has_checkpoint(self) -> bool:
+        """Returns whether the run has learned and saved something."""
         return any(self.checkpoints.glob("*.index"))
 
     def refuse_population(self) -> None:
