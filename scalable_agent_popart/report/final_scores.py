@@ -76,7 +76,7 @@ class _Final(NamedTuple):
 
     agent: Agent
     run: Run
-    frames: int  # Environment frames it was trained for.
+    frames: int  # Environment frames of its budget that were used.
     returns: dict[str, np.ndarray]  # In the order of the column's levels.
     tested: bool
 
@@ -176,10 +176,12 @@ class FinalScores:
                     if levels <= test.returns.keys()
                 ]
                 whole.sort(key=lambda own: (own[0], sum(map(len, own[1].values()))))
-                chosen.append(_Final(agent, run, *whole[-1], tested=True))
+                frames, returns = whole[-1]
+                chosen.append(_Final(agent, run, run.budgeted(frames), returns, tested=True))
             elif self.column.trained_on and not missing:
                 returns = {level: latest[level] for level in self._levels}
-                chosen.append(_Final(agent, run, run.frames, returns, tested=False))
+                frames = run.budgeted(run.frames)
+                chosen.append(_Final(agent, run, frames, returns, tested=False))
             if 0 < covered < total:
                 self.left_out.append(
                     f"{run.path}: tested on {covered} of {total} tasks only, which does not count "

@@ -128,6 +128,15 @@ class Run:
         reached += [int(table["frames"].max()) for table in self.logs.values() if len(table)]
         return max(reached, default=0)
 
+    def budgeted(self, frames: int) -> int:
+        """Returns the part of a run's budget that was used when its weights had learned so much.
+
+        Both count environment frames, and differ for members of a population who have copied.
+        """
+        segments = self.population.segments if self.population else ()
+        offsets = [own.offset for own in segments if own.first + own.offset < frames]
+        return frames - offsets[-1] if offsets else frames
+
 
 def read_run(path: str) -> Run:
     """Reads the directory of a run, of a population or of one of its members.

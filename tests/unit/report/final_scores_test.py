@@ -15,7 +15,7 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.runs.directory import RunDirectory
-from tests.fakes.synthetic_runs import compare_runs, make_run
+from tests.fakes.synthetic_runs import START, compare_runs, make_event, make_population, make_run
 
 _TWO = {"level_name": "catch_1,catch_10", "tests": {}}
 _CATCH = suites.resolve("catch5").reference_scores
@@ -152,6 +152,15 @@ def test_the_newest_test_of_all_tasks_counts_then_the_longest(tmp_path: Path) ->
     found = _scores(compare_runs(tmp_path / "run"))["noop"]
     values = [_value(found.by_run(), "return", task)["value"] for task in ("pong", "boxing")]
     assert values == [5, 5]
+
+
+def test_a_population_counts_by_its_budget_not_by_what_its_best_weights_saw(tmp_path: Path) -> None:
+    for seed, copied in ((5, 1200), (10, 100)):
+        lineages = {0: [START], 1: [START, make_event(1, 900, (0, copied))]}
+        make_population(tmp_path / str(seed), lineages, best=1, seed=seed)
+    found = _scores(compare_runs(tmp_path / "5", tmp_path / "10"))["noop"]
+    assert found.left_out == []
+    assert found.by_run().drop_duplicates("run")["fewest_frames"].tolist() == [1200, 1200]
 
 
 def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
