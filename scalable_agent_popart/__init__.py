@@ -46,6 +46,6 @@ def load(
     if "tensorflow" not in sys.modules:
         importlib.import_module(f"{__name__}.system.tensorflow_import").import_quietly()
     agent: TrainedAgent = importlib.import_module(f"{__name__}.trained").TrainedAgent(
-        os.fspath(logdir), frames, level_name
+        os.path.expanduser(logdir), frames, level_name
     )
     return agent

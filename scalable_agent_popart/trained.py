@@ -206,7 +206,7 @@ class TrainedAgent:
         exist. Raises UserError if it cannot be written.
         """
         record = json.loads((self._directory.path / "config.json").read_text())
-        record["flags"]["logdir"] = output
+        record["flags"]["logdir"] = str(Path(output).expanduser())
         with _new_directory(output) as partial:
             checkpoints.Checkpoints(partial / "checkpoints", learner=self._saved).save()
             (partial / "config.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -397,7 +397,7 @@ def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> Step
 @contextlib.contextmanager
 def _new_directory(output: str) -> Iterator[Path]:
     """Lends a path to write to, which becomes `output` once it is whole."""
-    path = Path(output)
+    path = Path(output).expanduser()
     if path.exists():
         raise UserError(f"{output} exists: give another --output")
     try:

@@ -18,6 +18,7 @@ player cannot be compared with the papers' human-starts scores; name the player 
 import bisect
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -61,6 +62,9 @@ def main(argv: list[str]) -> None:
     try:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
+        for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
+            if (path := FLAGS[name].value) is not None:
+                FLAGS[name].value = os.path.expanduser(path)
         if not FLAGS.human_starts_dir or not (FLAGS.logdir or FLAGS.random or FLAGS.states):
             raise UserError("--human_starts_dir, and --logdir or --states, must not be empty")
         for name in ("num_starts", "num_games"):

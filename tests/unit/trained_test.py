@@ -202,11 +202,14 @@ def test_an_environment_shows_what_people_see(trained: str, tmp_path: Path) -> N
     environment.close()
 
 
-def test_a_saved_agent_is_loaded_tested_and_not_resumed(trained: str, tmp_path: Path) -> None:
+def test_a_saved_agent_is_loaded_tested_and_not_resumed(
+    trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     agent, saved = scalable_agent_popart.load(trained), str(tmp_path / "saved")
-    agent.save(saved)
+    agent.save("~/saved")
     assert not list(tmp_path.glob("saved.*"))
-    own = scalable_agent_popart.load(saved)
+    own = scalable_agent_popart.load("~/saved")
     observation, _ = own.make_environment("catch_1").reset()
     np.testing.assert_array_equal(own.policy(observation), agent.policy(observation))
     assert own.value(observation, "catch_100") == agent.value(observation, "catch_100")

@@ -1,5 +1,6 @@
 """The starts that tools/record_starts.py samples from played games, and its files."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,15 @@ from tools import record_starts
 
 
 def _run_tool(directory: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "tools/record_starts.py", f"--human_starts_dir={directory}", *given]
+    command = [sys.executable, "tools/record_starts.py", "--human_starts_dir=~", *given]
+    environment = {**os.environ, "HOME": str(directory)}
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
     )
 
 
