@@ -31,13 +31,12 @@ _start = rule(
     attrs = {"script": attr.string(mandatory = True)},
 )
 
-def folder(name = None, srcs = None, data = None, deps = [], **kwargs):
+def folder(name = None, srcs = None, deps = [], **kwargs):
     """The Python files of a folder and of those below it that have no BUILD file.
 
     Args:
       name: of the target; by default the folder's own.
-      srcs: by default all the folder's files.
-      data: by default the folder's tables and templates, or none with `srcs`.
+      srcs: by default all the folder's files, with its tables and templates.
       deps: what it may import, next to the package's own files, which every folder of it may.
       **kwargs: further attributes of the library.
     """
@@ -48,7 +47,7 @@ def folder(name = None, srcs = None, data = None, deps = [], **kwargs):
         name = name or place.split("/")[-1],
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
         # The root's glob would also find files behind Bazel's own links.
-        data = native.glob(["**/*.csv", "**/*.j2", "**/*.toml"]) if srcs == None and data == None else data,
+        data = native.glob(["**/*.csv", "**/*.j2", "**/*.toml"]) if srcs == None else [],
         deps = deps,
         visibility = ["//visibility:public"],
         **kwargs
