@@ -62,7 +62,6 @@ class RunDirectory:
         self.keys = self.path / "keys"  # See `distributed.keys`.
         self.learner = self.path / "learner.json"  # Actor jobs find the learner by it.
         self._config_path = self.path / "config.json"
-        self._lock = contextlib.ExitStack()
 
     def read_config(self) -> Config | None:
         """Returns the configuration of the run's last start, as `read_record`."""
@@ -119,12 +118,13 @@ class RunDirectory:
             told = f"{self.path} holds a population, not a run: give one of its members, such as"
             raise UserError(f"{told} --logdir={self.path / 'member-00'}")
 
-    def lock(self) -> None:
-        """Locks the directory until `close`; raises InUseError, or UserError if it cannot."""
+    def lock(self) -> IO[str]:
+        """Locks the directory until the returned file is closed; raises InUseError or UserError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self._lock.enter_context(open(self.path / "lock", "w"))  # noqa: SIM115
+            file = open(self.path / "lock", "w")  # noqa: SIM115
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
         except BlockingIOError as error:
             told = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
             raise InUseError(told) from error
@@ -215,10 +215,6 @@ class RunDirectory:
                 if not kept.stat().st_size:
                     kept.unlink()
                 raise
-
-    def close(self) -> None:
-        """Unlocks the directory; may be called twice."""
-        self._lock.close()
 
 
 @contextlib.contextmanager

@@ -93,9 +93,7 @@ def train(
     directory.check(config)
     if config.init_from and not directory.has_checkpoint:
         initial_weights.check(config)
-    with contextlib.ExitStack() as stack:
-        stack.callback(directory.close)
-        directory.lock()
+    with directory.lock(), contextlib.ExitStack() as stack:
         directory.check(config)  # Another process may have trained it before the lock was free.
         parts.prepare(config)
         factory.check_precision(config)

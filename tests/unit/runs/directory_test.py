@@ -265,14 +265,11 @@ def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(
 
 def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) -> None:
     first, second = (RunDirectory(str(tmp_path / "some" / "run")) for _ in range(2))
-    first.lock()
-    with pytest.raises(UserError, match="another process trains in"):
+    with first.lock(), pytest.raises(UserError, match="another process trains in"):
         second.lock()
-    first.close()
-    first.close()
     program = (
         "import sys; from scalable_agent_popart.runs.directory import RunDirectory\n"
-        f"directory = RunDirectory({str(first.path)!r}); directory.lock()\n"
+        f"lock = RunDirectory({str(first.path)!r}).lock()\n"
         "print('held', flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -282,8 +279,7 @@ def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) 
             first.lock()
         other.kill()
         other.wait()
-        first.lock()
-        first.close()
+        first.lock().close()
 
 
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
