@@ -15,7 +15,7 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import Event, PopulationDirectory
+from scalable_agent_popart.population.directory import Event, PopulationDirectory, to_event
 from scalable_agent_popart.report.lineage import Segment, trace
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
 from scalable_agent_popart.runs.json_lines import (
@@ -262,7 +262,7 @@ def _read_member(
         problems.append(f"{directory.path} skipped: it is no member of {of_size}")
         return None
     references = config.suite.reference_scores
-    lineage = _read_lineage(directory.lineage, problems)
+    lineage = tuple(_read_lines(directory.lineage, to_event, problems))
     tasks = config.suite.tasks
     episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
     if episodes["task"].value_counts().min() < RECENT_EPISODES:
@@ -378,29 +378,6 @@ def _read_evaluations(
         if precision != own
     ]
     return tuple(found)
-
-
-def _read_lineage(path: Path, problems: list[str]) -> tuple[Event, ...]:
-    """Reads the events of a population's member."""
-
-    def known(convert: Callable[[Any], _Row], value: Any) -> _Row | None:
-        return None if value is None else convert(value)
-
-    def event(record: Any) -> Event:
-        found = Event(**record)
-        if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
-            raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
-        return found._replace(
-            comparison=to_count(found.comparison),
-            frames=to_count(found.frames),
-            fitness=known(to_number, found.fitness),
-            partner=known(to_count, found.partner),
-            partner_fitness=known(to_number, found.partner_fitness),
-            source_frames=known(to_count, found.source_frames),
-            hyperparameters={str(n): to_number(v) for n, v in found.hyperparameters.items()},
-        )
-
-    return tuple(_read_lines(path, event, problems))
 
 
 def _read_lines(
