@@ -26,10 +26,10 @@ from tensorboard.plugins.hparams import api as hparams
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UnsavedError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.directory import RunDirectory
-from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.terminal import progress_bar
 
@@ -76,34 +76,24 @@ class JsonLines:
 class RunLog:
     """All records of a training run: `metrics` of the learner, finished `episodes`, and others."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        suite: Suite,
-        num_action_repeats: int,
-        on_episode: Callable[[str, float, int], None] = lambda task, episode_return, frames: None,
-        constants: Mapping[str, str] | None = None,
-        hyperparameters: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, config: Config, device: str, on_episode: Callable[[str, float, int], None]):
         """Opens nothing yet.
 
         Each finished game is passed to `on_episode`, also those in the log that is opened: its
-        task, its raw return and the run's frames at its end. Every line of metrics will have the
-        `constants`, and TensorBoard compares runs by their `hyperparameters`.
+        task, its raw return and the run's frames at its end. Every line of metrics will name the
+        device.
         """
+        directory, tasks = RunDirectory(config.logdir), config.suite.tasks
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
-        self._constants = constants or {}
-        self._hyperparameters = dict(hyperparameters or {})
-        self._path = directory.path
-        self._suite = suite
-        self._num_action_repeats = num_action_repeats
+        self._path, self._config, self._suite = directory.path, config, config.suite
+        self._constants = {"precision": config.precision, "device": device}
         self._on_episode = on_episode
-        self._returns = {task: deque[float](maxlen=_RECENT_EPISODES) for task in suite.tasks}
-        self._rollouts = np.zeros(len(suite.tasks), np.int64)  # By task, since the last record.
+        self._returns = {task: deque[float](maxlen=_RECENT_EPISODES) for task in tasks}
+        self._rollouts = np.zeros(len(tasks), np.int64)  # By task, since the last record.
 
-    def open(self, frames: int, total_frames: int, show_progress: bool = True) -> None:
-        """Starts to record, at `frames` of `total_frames` environment frames."""
+    def open(self, frames: int, show_progress: bool = True) -> None:
+        """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
         problems: list[str] = []
@@ -114,11 +104,14 @@ class RunLog:
             logging.warning("%s", problem)
         _cut_events(self._path, frames)
         self._tensorboard = tf.summary.create_file_writer(str(self._path))
-        if not frames:  # TensorBoard takes the first it finds.
+        if not frames:  # TensorBoard compares runs by these, and takes the first it finds.
+            config = self._config
+            shown = {"agent": config.agent_name, "seed": config.seed, **config.experiment}
             with self._tensorboard.as_default():
-                hparams.hparams(self._hyperparameters)
+                hparams.hparams(shown)
         how = {"initial": frames, "unit_scale": True, "smoothing": 0.05}
-        self._progress = progress_bar(total_frames, " frames", disable=not show_progress, **how)
+        total = self._config.total_environment_frames
+        self._progress = progress_bar(total, " frames", disable=not show_progress, **how)
         self._since = (time.monotonic(), frames)  # Time and frames of the last record.
 
     def show_start(self, text: str) -> None:
@@ -131,7 +124,7 @@ class RunLog:
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):  # Step 0 is of earlier rollouts.
             task, own_return = self._suite.tasks[task_ids[b]], info.episode_return[step + 1, b]
-            length = int(info.episode_step[step + 1, b]) * self._num_action_repeats
+            length = int(info.episode_step[step + 1, b]) * self._config.num_action_repeats
             self._count_episode(task, float(own_return), frames)
             episode = {"task": task, "episode_return": own_return, "episode_frames": length}
             self.episodes.write({**episode, "frames": frames})

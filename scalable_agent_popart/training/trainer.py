@@ -101,15 +101,7 @@ def train(
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)
         device = hardware.device()
-        constants = {"precision": config.precision, "device": describe_device(device)}
-        log = RunLog(
-            directory,
-            config.suite,
-            config.num_action_repeats,
-            tuner.on_episode,
-            constants,
-            {"agent": config.agent_name, "seed": config.seed, **config.experiment},
-        )
+        log = RunLog(config, describe_device(device), tuner.on_episode)
         checkpoints = Checkpoints(
             directory.checkpoints,
             learner=learner,
@@ -127,8 +119,8 @@ def train(
             if remarks := config.remarks():
                 logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
             if show_progress:
-                print(_describe_start(config, learner, constants["device"]), file=sys.stderr)
-        log.open(int(learner.frames), config.total_environment_frames, show_progress)
+                print(_describe_start(config, learner, describe_device(device)), file=sys.stderr)
+        log.open(int(learner.frames), show_progress)
         stack.callback(log.close)
         if not finished:
             tuner.begin(checkpoints.save)

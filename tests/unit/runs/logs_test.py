@@ -15,9 +15,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from environments import StepOutputInfo
-from scalable_agent_popart import suites
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
 
 
@@ -43,8 +42,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _log(directory: Path, tasks: str = "catch5", **given: Any) -> RunLog:
-    return RunLog(RunDirectory(str(directory)), suites.resolve(tasks), 1, **given)
+def _log(directory: Path, tasks: str = "catch5", on_episode: Any = lambda *_: None) -> RunLog:
+    flags = {"level_name": tasks, "logdir": str(directory), "total_environment_frames": 1000}
+    return RunLog(Config.from_flags(flags), "1 core", on_episode)
 
 
 def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
@@ -58,7 +58,7 @@ def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
     log = _log(tmp_path, "catch_1", on_episode=episodes)
     log.episodes.length.assign(len(content))
     with caplog.at_level(logging.WARNING, logger="absl"):
-        log.open(6, 1000, show_progress=False)
+        log.open(6, show_progress=False)
     log.close()
     (message,) = caplog.messages
     assert message.startswith(f"{tmp_path / 'episodes.jsonl'}: 2 of 4 lines")
@@ -79,7 +79,7 @@ def test_the_start_is_shown_until_the_first_batch(
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", terminal)
     log = _log(tmp_path)
-    log.open(0, 1000)
+    log.open(0)
     for text in ("17 of 30 environments ready", "compiling the update"):
         log.show_start(text)
         assert terminal.getvalue().rpartition("\r")[2].startswith(text)
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = _log(tmp_path)
-    log.open(0, 1000, show_progress=False)
+    log.open(0, show_progress=False)
     full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     monkeypatch.setattr(log._tensorboard, "flush", mock.Mock(side_effect=full))
     with pytest.raises(UserError, match="make room") as error:
@@ -117,7 +117,7 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
         log.record_metrics(frames, {"total_loss": 1.0}, {})
 
     killed = _log(tmp_path)
-    killed.open(0, 1000, show_progress=False)
+    killed.open(0, show_progress=False)
     for frames in (100, 200, 300, 400):
         record(killed, frames)
     killed._tensorboard.close()
@@ -130,7 +130,7 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
         _cut_events(tmp_path, 400)
         assert events.read_bytes() == whole
     resumed = _log(tmp_path)
-    resumed.open(200, 1000, show_progress=False)  # The checkpoint's frames.
+    resumed.open(200, show_progress=False)  # The checkpoint's frames.
     for frames in (350, 450):
         record(resumed, frames)
     resumed.close()
@@ -144,7 +144,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
     paths = []
     for i, lives in enumerate(([100, 200, 300], [400, 500], [600])):
         log = _log(tmp_path)
-        log.open(lives[0] - 50, 1000, show_progress=False)
+        log.open(lives[0] - 50, show_progress=False)
         for frames in lives:
             log.record_batch(frames, np.array([0, 1]), _info(3, 2))
             log.record_metrics(frames, {"total_loss": 1.0}, {})
@@ -163,7 +163,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
 
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
     log = _log(tmp_path, "catch_0.1,catch_1,catch_10")
-    log.open(0, 1000, show_progress=False)
+    log.open(0, show_progress=False)
     info, measured = _info(3, 4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
     log.record_batch(8, np.array([0, 0, 2, 2]), info)
     log.record_batch(16, np.array([0, 0, 0, 0]), info)
