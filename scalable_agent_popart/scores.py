@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 CONFIDENCE = 0.95
+RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest episodes.
 _RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000  # Fewer with many episodes.
 _SEED = 1
 _MAX_BATCH = 100_000  # Episodes at once, of a single sample.

@@ -18,9 +18,10 @@ from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
 from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
-from scalable_agent_popart.report.read import RECENT_EPISODES, Run, read_run
+from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.report.render import interval, one_line, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
+from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite
 
 _DOTS_PER_INCH = 110

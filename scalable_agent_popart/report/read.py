@@ -28,8 +28,6 @@ from scalable_agent_popart.runs.json_lines import (
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
-# A task's score while training is the mean over its latest episodes, as in the run's own log.
-RECENT_EPISODES = 100
 # The columns, in addition to `frames`, of the tables of a run's metrics.
 METRICS = {
     "statistics": ("task", "shift", "scale", "largest_target"),
@@ -265,7 +263,7 @@ def _read_member(
     lineage = tuple(_read_lines(directory.lineage, to_event, problems))
     tasks = config.suite.tasks
     episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
-    if episodes["task"].value_counts().min() < RECENT_EPISODES:
+    if episodes["task"].value_counts().min() < scores.RECENT_EPISODES:
         episodes = _read_episodes(directory.episodes, tasks, [])
     recent = recent_returns(episodes)
     returns = {task: own for task, own in recent.items() if task in references}
@@ -279,7 +277,7 @@ def _read_member(
 def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
     """Returns the returns of each task's latest episodes."""
     by_task = episodes.groupby("task", observed=True)["episode_return"]
-    return {str(task): own.to_numpy()[-RECENT_EPISODES:] for task, own in by_task}
+    return {str(task): own.to_numpy()[-scores.RECENT_EPISODES :] for task, own in by_task}
 
 
 def _read_episodes(

@@ -10,7 +10,7 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report.compare import Agent, Comparison
-from scalable_agent_popart.report.read import METRICS, RECENT_EPISODES, Population, Run
+from scalable_agent_popart.report.read import METRICS, Population, Run
 
 _RUN = ("agent", "reward_clipping", "run", "seed")
 _POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
@@ -112,7 +112,7 @@ def _recent_returns(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
     episodes = run.logs["episodes"]
     episodes = episodes[episodes["task"] == task]
     ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
-    begins = np.maximum(ends - RECENT_EPISODES, 0)
+    begins = np.maximum(ends - scores.RECENT_EPISODES, 0)
     # Each window is summed by itself: differences of a running sum of large returns lose digits.
     padded = np.append(episodes["episode_return"].to_numpy(), 0.0)
     sums = np.add.reduceat(padded, np.stack([begins, ends], axis=1).ravel())[::2]

@@ -33,7 +33,6 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.terminal import progress_bar
 
-_RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest games.
 # TensorBoard shows groups by name, so that scores come first, those by task second. These values
 # are in the group `speed`, losses in `losses` and the rest in `learning`.
 _SPEED = {"frames_per_second", "memory_mib", "policy_lag", "learner_wait", "queue_fill"}
@@ -89,7 +88,7 @@ class RunLog:
         self._path, self._config, self._suite = directory.path, config, config.suite
         self._constants = {"precision": config.precision, "device": device}
         self._on_episode = on_episode
-        self._returns = {task: deque[float](maxlen=_RECENT_EPISODES) for task in tasks}
+        self._returns = {task: deque[float](maxlen=scores.RECENT_EPISODES) for task in tasks}
         self._rollouts = np.zeros(len(tasks), np.int64)  # By task, since the last record.
 
     def open(self, frames: int, show_progress: bool = True) -> None:
