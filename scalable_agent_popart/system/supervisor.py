@@ -23,6 +23,7 @@ from typing import IO, Any
 
 _MAX_MESSAGE_BYTES = 2**16
 _MAX_LINES, _MAX_REASONS = 5, 3
+_MAX_PAUSE_SECONDS = 60.0  # Before a restart.
 # These are stack traces of Python, Lua and abseil. Python's message follows, Lua's comes before.
 _STACK_TRACE = re.compile(
     r"^[ \t]*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
@@ -61,7 +62,7 @@ class Child:
         command: Sequence[str],
         payload: Any = None,
         files: Sequence[int] = (),
-        output: IO[bytes] | int | None = None,
+        output: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
         group: int | None = None,
     ):
@@ -70,7 +71,7 @@ class Child:
         Args:
           payload: pickled and sent over the connection, for `begin`.
           files: descriptors that it inherits.
-          output: a file for all that it prints, or `subprocess.PIPE`; by default this process's.
+          output: a file for all that it prints; by default this process's own output.
           group: the process group that it joins instead of leading its own.
         """
         owner = os.getpid()
@@ -102,7 +103,6 @@ class Child:
             self.connection.close()
             raise
         self.began = time.monotonic()
-        self.output = self._process.stdout  # None unless it is a pipe.
         # `wait` sets the following. Signals count from 128 on, as in shells.
         self.exit_code: int | None = None
         self.message = ""  # All that the child has written to the connection.
@@ -205,7 +205,6 @@ class Restarts:
 
     max_in_a_row: int  # Restarts; the next death is the last.
     first_pause: float = 0.0  # Seconds before the first restart; doubles with each further one.
-    max_pause: float = 60.0
     deaths: int = 0  # so far, in a row
 
     def pause(self, healthy: bool) -> float | None:
@@ -213,7 +212,7 @@ class Restarts:
         self.deaths = 1 if healthy else self.deaths + 1
         if self.deaths > self.max_in_a_row:
             return None
-        return min(self.first_pause * 2 ** (self.deaths - 1), self.max_pause)
+        return min(self.first_pause * 2 ** (self.deaths - 1), _MAX_PAUSE_SECONDS)
 
 
 def python_environment() -> dict[str, str]:
