@@ -145,7 +145,7 @@ class RunLog:
         score = {"tasks_scored": num_played, **(aggregate._asdict() if aggregate else {})}
         speed = (frames - since[1]) / max(self._since[0] - since[0], 1e-9)
         record = {"frames": frames, "frames_per_second": speed, **metrics, **score}
-        record |= hardware.memory()
+        record["memory_mib"] = hardware.memory_mib()
         shares = (self._rollouts / max(1, self._rollouts.sum())).tolist()
         self._rollouts[:] = 0
         mean_returns = {task: float(np.mean(r)) for task, r in self._returns.items() if r}

@@ -76,14 +76,14 @@ def allow_open_files() -> int:
     return limit
 
 
-def memory() -> dict[str, float]:
-    """Measures `memory_mib`: what this process and its descendants, in shares, have resident."""
+def memory_mib() -> float:
+    """Measures the memory that this process and its descendants, in shares, have resident."""
     own = psutil.Process()
     total = own.memory_info().rss
     for process in own.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # The process has ended.
             total += process.memory_full_info().pss
-    return {"memory_mib": total / 2**20}
+    return total / 2**20
 
 
 def has_gpu() -> bool:

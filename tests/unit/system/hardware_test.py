@@ -70,16 +70,16 @@ _CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_GRAND
 
 
 def test_memory_counts_processes_started_by_this_one_and_by_those() -> None:
-    before = hardware.memory()["memory_mib"]
+    before = hardware.memory_mib()
     with subprocess.Popen(
         [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == b"ready\n"
-        during = hardware.memory()["memory_mib"]
+        during = hardware.memory_mib()
         child.communicate()
     assert 100 < during - before < 200
-    assert hardware.memory()["memory_mib"] < during - 75
+    assert hardware.memory_mib() < during - 75
 
 
 def test_a_gpu_that_is_asked_for_and_is_not_there_is_named_or_refused() -> None:
