@@ -104,7 +104,7 @@ def to_event(record: Any) -> Event:
 class MemberDirectory(RunDirectory):
     """A member's run directory; `diverged` is out of date if comparisons were made since."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str | Path):
         super().__init__(path)
         self.lineage = self.path / "lineage.jsonl"
         self.divergence = self.path / "diverged"
@@ -157,12 +157,12 @@ class MemberDirectory(RunDirectory):
 class PopulationDirectory:
     """The directory of a population, and the flags that its members share."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str | Path):
         self.path = Path(path)
         self._settings = self.path / POPULATION_FILE
 
     def member(self, number: int) -> MemberDirectory:
-        return MemberDirectory(str(self.path / f"member-{number:02d}"))
+        return MemberDirectory(self.path / f"member-{number:02d}")
 
     def read_config(self) -> Config | None:
         """Reads the flags that the population was begun with, as `RunDirectory.read_record`."""

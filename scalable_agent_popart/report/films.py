@@ -34,7 +34,7 @@ def write_films(
         suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
         for agent, run in comparison.runs:
-            own, population = RunDirectory(str(run.path)), run.population
+            own, population = RunDirectory(run.path), run.population
             if population:
                 own = population.directory.member(population.shown.number)
             for level, path in name_films(own.videos, levels).items():

@@ -220,7 +220,7 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
         if not named:
             return None
         folder, number = named[0]
-    directory = PopulationDirectory(str(folder))
+    directory = PopulationDirectory(folder)
     shared = (directory if number is None else directory.member(number)).read_config()
     if shared is None or not shared.population_size:
         if number is not None:

@@ -50,7 +50,7 @@ class Record:
 class RunDirectory:
     """Paths and configuration of one run."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str | Path):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"  # The learner's log.
         self.episodes = self.path / "episodes.jsonl"  # It has a line for each finished game.
