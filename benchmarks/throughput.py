@@ -139,7 +139,7 @@ def main(argv: list[str]) -> None:
         settings = experiment.given_flags() | {"precision": config.precision}
         settings |= {name: FLAGS[name].value for name in ("measure", "against")}
         record = {**medians, "settings": settings, "repeats": results}
-        Path(FLAGS.json).write_text(json.dumps(record, indent=2) + "\n")
+        Path(FLAGS.json).expanduser().write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def main(_: list[str]) -> None:
     try:
         config = Config.from_flags({"level_name": _FLAGS.level_name, "seed": _FLAGS.seed})
         config.check_playable()
-        measure(config, _FLAGS.episodes, Path(_FLAGS.output))
+        measure(config, _FLAGS.episodes, Path(_FLAGS.output).expanduser())
     except (EnvironmentLostError, UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

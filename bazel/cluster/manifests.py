@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     """Writes a file for each back end; a user's error is one line and exit code 2."""
     place = [*arguments, "--"].index("--")
     job = _parser().parse_args(arguments[:place], Job())
-    directory = Path(job.output_dir)
+    directory = Path(job.output_dir).expanduser()
     file = [f"--flagfile={job.flag_file}"] if job.flag_file else []
     try:
         _take_flags(job, absl_flags.FLAGS.read_flags_from_files([*file, *arguments[place + 1 :]]))

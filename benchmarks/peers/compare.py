@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--measure", choices=["training", "overhead"], default="training")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    options.environments = options.environments.absolute()
+    options.environments = options.environments.expanduser().absolute()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -152,7 +152,8 @@ def main() -> None:
             for name, medians in table.to_dict("index").items()
         ]
         record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
-        options.json.write_text(json.dumps({**record, "repeats": repeats}, indent=2) + "\n")
+        text = json.dumps({**record, "repeats": repeats}, indent=2) + "\n"
+        options.json.expanduser().write_text(text)
 
 
 if __name__ == "__main__":

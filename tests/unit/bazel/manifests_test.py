@@ -26,13 +26,14 @@ _Make = Callable[..., _Objects]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Make:
     """Writes manifests and returns their objects by kind and by name without the job's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.syspath_prepend(str(ROOT / "bazel" / "cluster"))
     import manifests  # noqa: PLC0415
 
     def run(*experiment_flags: str, **options: str) -> _Objects:
         given = {"name": _NAME, "actor_jobs": "3", "image": "popart-impala:latest"} | options
         own = [f"--{name}={value}" for name, value in given.items()]
-        manifests.main([*own, f"--output_dir={tmp_path / 'out'}", "--", *experiment_flags])
+        manifests.main([*own, "--output_dir=~/out", "--", *experiment_flags])
         text = (tmp_path / "out" / f"{given['name']}.kubernetes.yaml").read_text()
         objects = list(yaml.safe_load_all(text))
         prefix = f"{given['name']}-"
