@@ -69,11 +69,17 @@ class Experiment:
             process.kill()
             process.communicate()
 
-    def run(self, *arguments: str) -> tuple[int, str]:
-        """Returns the exit code, and what was written to standard error."""
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Returns what was written to standard error, by a tool that ends with this exit code."""
         with self.running(*arguments) as process:
             _, error = process.communicate(timeout=DEADLINE_SECONDS)
-        return process.returncode, error
+        assert process.returncode == code, error
+        return error
+
+    def refusal(self, *arguments: str) -> str:
+        """Returns the one line that the tool ends with."""
+        (line,) = self.run(*arguments, code=1).splitlines()
+        return line
 
     def any_alive(self) -> bool:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -93,8 +99,7 @@ def test_runs_are_trained_tested_and_reported_on_once(experiment: Experiment) ->
     own = "--level_name=my_tasks:own"
     files = [experiment.flag_file("first"), experiment.flag_file("second", more=own)]
     for _ in range(2):
-        code, error = experiment.run("--test_num_episodes=2", *files, "--", "--entropy_cost=0.007")
-        assert code == 0, error
+        experiment.run("--test_num_episodes=2", *files, "--", "--entropy_cost=0.007")
     for name, tested in (("first", "the run"), ("second", "my_tasks:own")):
         path = experiment.run_path(name)
         assert [line["frames"] for line in metrics(path)] == [100, 200, 300]
@@ -112,31 +117,24 @@ def test_a_test_that_was_stopped_or_had_fewer_episodes_is_repeated(experiment: E
     file = experiment.flag_file("first")
     (experiment.folder / "runs").mkdir()
     (experiment.folder / "runs" / "terminate").touch()
-    for asked in (
-        ["--test_num_episodes=2"],
-        ["--test_num_episodes=5"],
-        ["--test_num_episodes=4"],
-        [],
-    ):
-        code, error = experiment.run(*asked, file)
-        assert code == 0, error
+    for number in (2, 5, 4):
+        experiment.run(f"--test_num_episodes={number}", file)
+    experiment.run(file)
     assert (experiment.run_path("first") / "tests").read_text() == "tested the run\n" * 3
     assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
 
 
 def test_runs_with_commas_in_their_paths_are_reported_on(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path / "one, two")
-    code, error = experiment.run(*map(experiment.flag_file, ("first", 'a "third"')))
-    assert code == 0, error
+    experiment.run(*map(experiment.flag_file, ("first", 'a "third"')))
     runs = [str(experiment.run_path(name)) for name in ("first", 'a "third"')]
     given = (experiment.folder / "report" / "runs").read_text()
     assert flags.ListParser().parse(given) == runs
 
 
 def test_a_folder_that_cannot_be_written_is_named_in_one_line(experiment: Experiment) -> None:
-    code, error = experiment.run("--logdir=/proc/none", experiment.flag_file("first"))
-    assert (code, error.count("\n")) == (1, 1)
-    assert "/proc/none" in error
+    file = experiment.flag_file("first")
+    assert "/proc/none" in experiment.refusal("--logdir=/proc/none", file)
 
 
 def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
@@ -149,8 +147,7 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=DEADLINE_SECONDS)
     frames = metrics(learns)[-1]["frames"]
-    code, error = experiment.run(experiment.flag_file("pbt", frames + 300, "--mode=pbt"))
-    assert code == 0, error
+    experiment.run(experiment.flag_file("pbt", frames + 300, "--mode=pbt"))
     (record,) = experiment.reported()
     assert (record["frames"], record["seed"], record["test"]) == (frames + 350, "1", None)
     assert record["median_frames_per_second"] == 10
@@ -180,8 +177,7 @@ def test_a_run_has_all_revisions_and_machines_that_trained_it(
     (path / "processes.jsonl").write_text(json.dumps(older) + "\n" + json.dumps(newer) + "\n")
     monkeypatch.setenv("HOME", str(experiment.folder))  # A leading ~ stands for it.
     folders = ("--logdir=~/runs", "--report_dir=~/report")
-    code, error = experiment.run("--notrain", *folders, experiment.flag_file("first"))
-    assert code == 0, error
+    experiment.run("--notrain", *folders, experiment.flag_file("first"))
     (found,) = experiment.reported()
     assert found["git_revisions"] == [None, "one"]
     assert found["machines"] == [None, "a"]
@@ -222,8 +218,7 @@ def test_a_signal_saves_what_trains_and_leaves_nothing(experiment: Experiment, n
 
 def test_a_run_that_fails_is_named_and_the_others_continue(experiment: Experiment) -> None:
     bad, good = experiment.flag_file("bad", 300, "--fake=fail"), experiment.flag_file("good")
-    code, error = experiment.run("--places=1", bad, good)
-    assert code == 1
+    error = experiment.run("--places=1", bad, good, code=1)
     log = experiment.folder / "runs" / "bad-1.log"
     assert str(log) in error
     assert "diverged" in log.read_text()
@@ -240,8 +235,7 @@ def test_a_search_trains_the_better_half_further_and_writes_the_best(
     ]
     rounds = ["--search_settings=5", "--search_frames=200,400,600"]
     for _ in range(2):  # The second time all is done.
-        code, error = experiment.run(*rounds, *files)
-        assert code == 0, error
+        experiment.run(*rounds, *files)
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     for name, own in table.groupby("agent"):
         rates = dict(zip(own.setting, own.learning_rate, strict=True))
@@ -264,14 +258,10 @@ def test_a_search_trains_the_better_half_further_and_writes_the_best(
 def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None:
     file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
     asked = ["--search_settings=2", "--search_frames=200", file, "--", "--fake=fail"]
-    code, error = experiment.run(*asked)
-    assert (code, error.count("\n")) == (1, 1)
-    assert "no run of first came to 200 frames" in error
+    assert "no run of first came to 200 frames" in experiment.refusal(*asked)
     finished = experiment.folder / "runs" / f"first-setting-01-{_FIRST_SEED + 1}"
     (finished / "metrics.jsonl").write_text('{"frames": 200}\n')
-    code, error = experiment.run(*asked)
-    assert (code, error.count("\n")) == (1, 1)
-    assert "first-setting-00-1000000 failed" in error
+    assert "first-setting-00-1000000 failed" in experiment.refusal(*asked)
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     assert table.setting.tolist() == [1, 0]
     assert table.fitness[1] == -math.inf
@@ -291,18 +281,14 @@ def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None
 def test_a_search_that_makes_no_sense_is_refused(
     experiment: Experiment, given: list[str], told: str
 ) -> None:
-    code, error = experiment.run(*given, experiment.flag_file("first"))
-    assert (code, error.count("\n")) == (1, 1)
-    assert told in error
+    assert told in experiment.refusal(*given, experiment.flag_file("first"))
     assert not (experiment.folder / "runs").exists()
 
 
 def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:
     file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
     asked = ["--search_settings=2", "--search_frames=200", file, "--", "--learning_rate=1e-3"]
-    code, error = experiment.run(*asked)
-    assert code == 1
-    assert "--learning_rate=1e-3 is searched" in error
+    assert "--learning_rate=1e-3 is searched" in experiment.refusal(*asked)
 
 
 def test_a_search_of_other_settings_is_not_continued(experiment: Experiment) -> None:
@@ -310,9 +296,8 @@ def test_a_search_of_other_settings_is_not_continued(experiment: Experiment) -> 
     table = "agent,frames,setting\nfirst,200,1\nfirst,200,0\nfirst,400,1\n"
     (experiment.folder / "report" / "search.csv").write_text(table)
     asked = ["--search_settings=3", "--search_frames=200,400", experiment.flag_file("first")]
-    code, error = experiment.run(*asked)
-    assert (code, error.count("\n")) == (1, 1)
-    assert "search.csv is of --search_settings=2: give as many" in error
+    told = "search.csv is of --search_settings=2: give as many"
+    assert told in experiment.refusal(*asked)
 
 
 def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames(
