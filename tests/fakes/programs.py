@@ -1,4 +1,4 @@
-"""Starts the launch script in processes of its own, waits for them, and kills them after a test."""
+"""Starts the launch script and others in processes, waits for them, and kills them after a test."""
 
 import contextlib
 import json
@@ -35,6 +35,13 @@ class Programs:
         for process in self._processes:
             process.kill()
             process.communicate()
+
+
+def run_python(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Runs Python to its end, by default in the checkout, and returns what it wrote."""
+    given: dict[str, Any] = {"cwd": ROOT, "timeout": DEADLINE_SECONDS, **how}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **given)
 
 
 def free_port() -> int:

@@ -6,8 +6,6 @@ is known from the kernels that its package registers.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from tensorflow.python.framework import kernels
 
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.config import Config
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, metrics
+from tests.fakes.programs import metrics, run_python
 
 _PROGRAM = """
 import sys
@@ -70,10 +68,7 @@ run(mode="test", logdir=sys.argv[1], test_num_episodes=1)
 
 
 def test_a_learner_on_another_device_trains_resumes_and_is_tested(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-    )
+    ended = run_python("-c", _PROGRAM, str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert metrics(tmp_path)[-1]["frames"] == 800
     assert json.loads((tmp_path / "evaluation.json").read_text())["frames"] == 800

@@ -18,8 +18,7 @@ import scalable_agent_popart
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import tensorflow_import
-
-_ROOT = Path(__file__).resolve().parents[2]
+from tests.fakes.programs import ROOT, run_python
 
 
 def _refusal(*arguments: str) -> str:
@@ -40,7 +39,7 @@ def test_help_has_every_setting_in_the_groups_of_the_page(
     with pytest.raises(SystemExit) as end:
         experiment._parse_flags(["experiment.py", "--mode=test", word])
     assert not end.value.code
-    page = (_ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "configuration.md").read_text()
     listed = re.findall(r"^(\w+):$|^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
     expected = re.findall(r"^\| \*\*(\w+)\*\*|^\| `--(\w+)`", page, re.MULTILINE)
     assert listed[: len(expected)] == expected
@@ -53,8 +52,8 @@ def test_every_file_has_the_version_that_is_printed(capsys: pytest.CaptureFixtur
     assert not end.value.code
     version = scalable_agent_popart.__version__
     assert capsys.readouterr().out.startswith(f"PopArt-IMPALA {version}")
-    assert f"\nversion: {version}\n" in (_ROOT / "CITATION.cff").read_text()
-    assert f'version = "{version}"' in (_ROOT / "MODULE.bazel").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'version = "{version}"' in (ROOT / "MODULE.bazel").read_text()
 
 
 def test_levels_are_listed_also_of_a_suite_from_a_module(
@@ -82,25 +81,19 @@ def test_a_module_of_the_user_that_hides_one_of_the_package_is_named(
     (tmp_path / module).touch()
     # Only a module of this name is legitimate: nothing of the package imports it.
     (tmp_path / "experiment.py").write_text("import scalable_agent_popart")
-    path = os.pathsep.join([str(tmp_path), str(_ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command, given = [sys.executable, *arguments], {"capture_output": True, "text": True}
-        return subprocess.run(command, cwd=tmp_path, env=environment, timeout=120, **given)
-
-    expected = _ROOT / f"{module.partition('/')[0].removesuffix('.py')}.py"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    where = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
+    expected = ROOT / f"{module.partition('/')[0].removesuffix('.py')}.py"
     line = f"ImportError: {tmp_path / module} is found in place of {expected}, "
-    assert run("-c", "import experiment").stderr.splitlines()[-1].startswith(line)
+    assert run_python("-c", "import experiment", **where).stderr.splitlines()[-1].startswith(line)
     (tmp_path / module).unlink()
-    result = run("-m", "scalable_agent_popart", "--version")
+    result = run_python("-m", "scalable_agent_popart", "--version", **where)
     assert result.stdout.startswith("PopArt-IMPALA"), result.stderr
 
 
 def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "experiment.py", "--level_name=pongg"]
-    command += [f"--logdir={tmp_path / 'run'}"]
-    result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=120)
+    given = ["--level_name=pongg", f"--logdir={tmp_path / 'run'}"]
+    result = run_python("-X", "importtime", "experiment.py", *given)
     lines = result.stderr.splitlines()
     (error,) = (line for line in lines if not line.startswith("import time:"))
     imported = {line.rsplit("|", 1)[1].strip() for line in lines if "|" in line}
@@ -116,7 +109,7 @@ def test_a_process_that_loads_ends_at_sigterm_though_what_started_it_ignores_tha
     command = [sys.executable, "experiment.py", "--job_name=evaluator"]
     command += [f"--logdir={tmp_path / 'run'}"]  # It waits for a run there.
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    process = subprocess.Popen(command, cwd=_ROOT)
+    process = subprocess.Popen(command, cwd=ROOT)
     signal.signal(signal.SIGTERM, before)
     with process:
         deadline = time.monotonic() + 30

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from scalable_agent_popart import factory, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.trained import TrainedAgent
 from tests.fakes.main_program import run
+from tests.fakes.programs import ROOT, run_python
 
-_ROOT = Path(__file__).resolve().parents[2]
 _NUM_EPISODES = 3
 _SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10}
 
@@ -159,7 +157,7 @@ for i in range(len(steps["action"])):
 def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
     trained: str, tmp_path: Path, task: str
 ) -> None:
-    agent = scalable_agent_popart.load(trained if task == "catch_10" else _ROOT / "agents/atari4")
+    agent = scalable_agent_popart.load(trained if task == "catch_10" else ROOT / "agents/atari4")
     agent.export(str(tmp_path / "exported"))
     environment, state, steps = agent.make_environment(task), agent.begin(), []
     observation, _ = environment.reset(seed=1)
@@ -173,8 +171,7 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
     names = ("observation", "reward", "done", "policy", "action")
     arrays = dict(zip(names, map(np.stack, zip(*steps, strict=True)), strict=True))
     np.savez(tmp_path / "steps.npz", **arrays, seed=state.seed[0])
-    command = [sys.executable, "-c", _ALONE]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = run_python("-c", _ALONE, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert json.loads((tmp_path / "exported/agent.json").read_text())["tasks"] == [*agent.tasks]
     with pytest.raises(UserError, match="exists: give another"):
@@ -219,7 +216,7 @@ def test_a_saved_agent_is_loaded_tested_and_not_resumed(
         train(tmp_path / "saved", "catch5", use_lstm=True, total_environment_frames=600)
 
 
-@pytest.mark.parametrize("path", sorted(_ROOT.glob("agents/*/config.json")), ids=str)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("agents/*/config.json")), ids=str)
 def test_agents_of_the_repository_are_small_and_load(path: Path) -> None:
     files = [file for file in path.parent.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 4 * 2**20
@@ -231,7 +228,7 @@ def test_agents_of_the_repository_are_small_and_load(path: Path) -> None:
 
 def test_the_agent_of_catch_plays_as_its_page_says(tmp_path: Path) -> None:
     logdir = tmp_path / "catch5"
-    shutil.copytree(_ROOT / "agents/catch5", logdir)
+    shutil.copytree(ROOT / "agents/catch5", logdir)
     run(mode="test", logdir=str(logdir), test_num_episodes=40)
     assert json.loads((logdir / "evaluation.json").read_text())["aggregate"]["mean"] > 95
 
@@ -239,7 +236,7 @@ def test_the_agent_of_catch_plays_as_its_page_says(tmp_path: Path) -> None:
 def test_the_guide_and_the_notebook_run_as_they_are_written(
     trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = _ROOT / "docs"
+    docs = ROOT / "docs"
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/popart").symlink_to(trained)
     monkeypatch.chdir(tmp_path)

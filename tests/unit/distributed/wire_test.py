@@ -2,8 +2,6 @@
 
 import errno
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,7 @@ from scalable_agent_popart.distributed.link import LearnerLink, LearnerStub
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, run_python, wait_until
 
 SPEC = rollouts.rollout_spec(ArraySpec((2, 3, 1), np.uint8), (), num_actions=3, unroll_length=4)
 HANDSHAKE = {"--network": "shallow"}
@@ -566,8 +564,7 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
 def test_the_generated_modules_are_those_of_the_proto(tmp_path: Path) -> None:
     folder = "scalable_agent_popart/distributed"
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs]
-    subprocess.run([*command, f"{folder}/learner.proto"], cwd=ROOT, check=True)
+    run_python("-m", "grpc_tools.protoc", "-I.", *outputs, f"{folder}/learner.proto")
     made = sorted((tmp_path / folder).iterdir())
     assert len(made) == 2
     for file in made:

@@ -3,8 +3,6 @@
 import itertools
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,9 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
+from tests.fakes.programs import run_python
 from tests.fakes.uneven_environments import UnevenEnvironments
 
-_ROOT = Path(__file__).resolve().parents[3]
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
 
 
@@ -94,9 +92,9 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     human = {"starts": "human", "human_starts_dir": str(recorded)}
     with pytest.raises(SystemExit, match=r"^error: .*record_starts"):
         test(**human)
-    command = [sys.executable, "tools/record_starts.py", f"--logdir={run}", "--level_name=breakout"]
-    command += [f"--human_starts_dir={recorded}", "--num_games=1", "--num_starts=20"]
-    subprocess.run(command, cwd=_ROOT, check=True)
+    given = [f"--logdir={run}", "--level_name=breakout", f"--human_starts_dir={recorded}"]
+    tool = run_python("tools/record_starts.py", *given, "--num_games=1", "--num_starts=20")
+    assert tool.returncode == 0, tool.stderr
     assert len(starts.read_starts(recorded, "breakout")) == 20
     films = {"record_video": True, "video_policy": True}
     result = test(**human, test_num_episodes=5, **films)

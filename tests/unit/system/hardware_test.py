@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart.system import cores, hardware
-from tests.fakes.programs import ROOT
+from tests.fakes.programs import ROOT, run_python
 
 
 @pytest.mark.parametrize("gpus", [[], ["H100", "A2"]])
@@ -89,9 +89,8 @@ def test_a_gpu_that_is_asked_for_and_is_not_there_is_named_or_refused() -> None:
         (-1, "99", "trains without a GPU: CUDA_VISIBLE_DEVICES or"),  # No machine has so many.
         (0, "0", ""),
     ):
-        command = [sys.executable, "-c", program.format(gpus)]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": promised}
-        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        result = run_python("-c", program.format(gpus), env=environment)
         assert expected in result.stderr
         assert (result.returncode == 1) == (gpus == 1)
         assert ("GPU: CUDA" in result.stderr) == (gpus == -1)

@@ -2,10 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.fakes.programs import ROOT
+from tests.fakes.programs import ROOT, run_python
 
 _PROGRAM = """
 import os
@@ -25,12 +24,7 @@ def _run(tmp_path: Path, tensorflow: str, **environment: str) -> subprocess.Comp
     (tmp_path / "tensorflow.py").write_text(_MESSAGE + tensorflow)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    return subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        env={**inherited, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-    )
+    return run_python("-c", _PROGRAM, env={**inherited, "PYTHONPATH": path, **environment})
 
 
 def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_path: Path) -> None:
@@ -50,8 +44,7 @@ tensorflow_import.import_quietly()
 import tensorflow as tf
 print("keras" in sys.modules, tf.get_logger().level, tf.keras.optimizers.SGD.__name__)
 """
-    command = [sys.executable, "-c", program]
-    assert subprocess.check_output(command, cwd=ROOT, text=True) == "False 40 SGD\n"
+    assert run_python("-c", program).stdout == "False 40 SGD\n"
 
 
 def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,13 @@ import pytest
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import Emulator
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT
+from tests.fakes.programs import run_python
 from tools import record_starts
 
 
 def _run_tool(directory: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "tools/record_starts.py", "--human_starts_dir=~", *given]
     environment = {**os.environ, "HOME": str(directory)}
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-    )
+    return run_python("tools/record_starts.py", "--human_starts_dir=~", *given, env=environment)
 
 
 def test_tool_records_games_played_at_random(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, wait_until
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, run_python, wait_until
 
 _AGENT = str(ROOT / "agents/catch5")
 
@@ -40,8 +40,7 @@ assert sum(call.args[3] for call in draw.call_args_list) == 4
 
 
 def test_steps_are_drawn_with_the_policy_and_the_score() -> None:
-    command = [sys.executable, "-c", _PROGRAM, _AGENT]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = run_python("-c", _PROGRAM, _AGENT)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -63,8 +62,7 @@ def test_without_a_display_it_is_a_page_until_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "tools/watch.py", f"--logdir={_AGENT}", "--level_name=pong"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = run_python("tools/watch.py", f"--logdir={_AGENT}", "--level_name=pong")
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: ")
     assert len(ended.stderr.splitlines()) == 1
