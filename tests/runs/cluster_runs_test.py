@@ -1,5 +1,6 @@
 """Whole runs of a learner and actor jobs, in threads of one process and in processes."""
 
+import contextlib
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,23 +21,13 @@ from tests.fakes.programs import (
 )
 
 
-class NoSignal(SimpleNamespace):
-    """Stands in for signals, which only a process's main thread can handle."""
-
-    signal_number = None
-
-    def __enter__(self) -> "NoSignal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_side, "_FAREWELL_SECONDS", 0.0)
-    monkeypatch.setattr(actor_side, "StopOnSignal", NoSignal)
+    # Only a process's main thread can handle signals.
+    no_signal = contextlib.nullcontext(SimpleNamespace(signal_number=None))
+    monkeypatch.setattr(actor_side, "StopOnSignal", lambda: no_signal)
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
     ended: list[int | None] = []
