@@ -1,6 +1,5 @@
 """The learner's update against the papers' losses, what it counts, and what it leaves alone."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
 from scalable_agent_popart.runs.checkpoints import Checkpoints
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training import trainer
+from tests.fakes import programs
 from tests.fakes.agent_inputs import SMALL
 from tests.fakes.oracles import EPS
 from tests.fakes.small_learner import (
@@ -292,24 +291,26 @@ def test_norms_are_those_of_the_tasks_own_gradients(kind: dict) -> None:
             np.testing.assert_allclose(norm[name], expected, rtol=1e-4)
 
 
+def _train(logdir: Path, **given: Any) -> list[dict[str, Any]]:
+    """Trains on two tasks for twenty updates; returns the records, none of them by the clock."""
+    flags = {"level_name": "catch_1,catch_10", "network": "shallow", "log_seconds": 1000.0}
+    sizes = {"total_environment_frames": 400, "num_actors": 4, "batch_size": 4, "unroll_length": 5}
+    config = Config.from_flags({**flags, **sizes, **given, "logdir": str(logdir)})
+    trainer.train(config, show_progress=False)
+    return programs.metrics(logdir)
+
+
 def test_a_run_measures_norms_with_the_weights_that_the_update_meets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = {"level_name": "catch_1,catch_10", "log_task_gradients": True, "logdir": str(tmp_path)}
-    sizes = {"total_environment_frames": 400, "num_actors": 4, "batch_size": 4, "unroll_length": 5}
-    # Records are made for checkpoints as well, and are no less complete for that.
-    often = {"log_seconds": 1000.0, "checkpoint_seconds": 1e-6, "network": "shallow"}
-
     def tell_updates(learner: Learner, batch: Rollout, tasks: Any) -> dict[str, dict[str, float]]:
         assert set(batch.task_id.numpy()) <= set(range(len(tasks)))
         return {"policy_gradient_norm": {tasks[0]: float(learner.num_updates)}}
 
     monkeypatch.setattr(Learner, "gradient_norms", tell_updates)
-    config = Config.from_flags({**flags, **sizes, **often})
-    trainer.train(config, show_progress=False)
-    lines = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
-    measured = [line["policy_gradient_norm"][config.suite.tasks[0]] for line in lines]
-    assert measured == list(range(len(lines))) == list(range(20))
+    # Records are made for checkpoints as well, and are no less complete for that.
+    lines = _train(tmp_path, log_task_gradients=True, checkpoint_seconds=1e-6)
+    assert [line["policy_gradient_norm"]["catch_1"] for line in lines] == list(range(20))
 
 
 def test_a_record_is_of_all_updates_since_the_one_before(
@@ -323,12 +324,7 @@ def test_a_record_is_of_all_updates_since_the_one_before(
         return {**update(learner, batch), "value_loss": tf.constant(number), **targets}
 
     monkeypatch.setattr(Learner, "update", tell_number)
-    flags = {"level_name": "catch_1,catch_10", "network": "shallow", "use_popart": True}
-    sizes = {"total_environment_frames": 400, "num_actors": 4, "batch_size": 4, "unroll_length": 5}
-    never = {"log_seconds": 1000.0, "checkpoint_seconds": 1000.0}
-    config = Config.from_flags({**flags, **sizes, **never, "logdir": str(tmp_path)})
-    trainer.train(config, show_progress=False)
-    first, rest = [json.loads(line) for line in RunDirectory(str(tmp_path)).metrics.open()]
+    first, rest = _train(tmp_path, use_popart=True, checkpoint_seconds=1000.0)
     assert (first["value_loss"], rest["value_loss"]) == (0, 10)  # The mean of 1, ..., 19.
-    assert rest["largest_target"] == {config.suite.tasks[0]: 6}
+    assert rest["largest_target"] == {"catch_1": 6}
     assert np.isfinite(rest["total_loss"])
