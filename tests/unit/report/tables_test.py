@@ -8,17 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalable_agent_popart import suites
+from scalable_agent_popart import scores, suites
 from scalable_agent_popart.report import tables
 from tests.fakes.synthetic_runs import LINEAGES, append, compare_runs, make_population, make_run
 
 _TWO = {"level_name": "catch_1,catch_10", "tests": {}}
 _CATCH = suites.resolve("catch5").reference_scores
-
-
-def _percent(task: str, score: float) -> float:
-    random, human = _CATCH[task]
-    return 100 * (score - random) / (human - random)
 
 
 def _log(path: Path) -> list[dict[str, Any]]:
@@ -35,7 +30,8 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
     assert 50_000 < table["frames"].min() < 60_000
     for row in table.to_dict("records")[::20]:
         done = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
-        percent = [_percent(str(task), returns.tail(100).mean()) for task, returns in done]
+        means = {str(task): returns.tail(100).mean() for task, returns in done}
+        percent = [scores.normalise(mean, _CATCH[task]) for task, mean in means.items()]
         assert row["mean"] == pytest.approx(np.mean(percent))
         assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
     returns = tables.returns(compare_runs(tmp_path / "run"), ["catch_10"])
