@@ -67,18 +67,26 @@ def test_a_write_that_fails_half_way_leaves_the_old_entry(
     assert len(_files(tmp_path / "cache")) == 1
 
 
-def test_the_maps_not_used_for_longest_make_room(tmp_path: Path) -> None:
-    """Files of others are left alone, however old."""
+def test_the_maps_not_used_for_longest_make_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others' files are left alone, however old, and so is what cannot be removed or looked at."""
     directory = tmp_path / "cache"
-    cache = LevelCache(str(directory), max_bytes=3.5 * 1000)
-    for age, key in enumerate("abc"):
+    stays, mine = directory / "stays.dmlab_map", directory / "of_mine.map"
+    stays.mkdir(parents=True)
+    (directory / "nowhere.dmlab_map").symlink_to("nowhere.dmlab_map")
+    mine.write_bytes(bytes(5000))
+    cache = LevelCache(str(directory), max_bytes=3.5 * 1000 + stays.stat().st_size)
+    for age, key in enumerate("abc", start=1):
         _write(cache, tmp_path, key, bytes(968))
         os.utime(directory / f"{key}.dmlab_map", (age, age))
-    (directory / "of_mine.map").write_bytes(bytes(5000))
-    os.utime(directory / "of_mine.map", (0, 0))
+    for path in (stays, mine):
+        os.utime(path, (0, 0))
     assert _fetch(cache, tmp_path, "a")
     _write(cache, tmp_path, "d", bytes(968))
     assert sorted(path.stem for path in _files(directory)) == ["a", "c", "d", "of_mine"]
+    assert stays.exists()
+    assert not caplog.messages
 
 
 def test_what_a_killed_writer_leaves_is_removed_after_an_hour(
@@ -113,24 +121,6 @@ def test_small_maps_rarely_list_the_directory_and_hardly_pass_the_limit(
         sizes.append(40 * len(os.listdir(tmp_path / "cache")))
     assert 40_000 < max(sizes) < 1.1 * 40_000
     assert 100 < len(listings) < 200
-
-
-def test_what_cannot_be_removed_does_not_stop_others_from_making_room(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    directory = tmp_path / "cache"
-    stays = directory / "stays.dmlab_map"
-    stays.mkdir(parents=True)
-    (directory / "nowhere.dmlab_map").symlink_to("nowhere.dmlab_map")
-    cache = LevelCache(str(directory), max_bytes=3.5 * 1000 + stays.stat().st_size)
-    for age, key in enumerate("abc", start=1):
-        _write(cache, tmp_path, key, bytes(968))
-        os.utime(directory / f"{key}.dmlab_map", (age, age))
-    os.utime(stays, (0, 0))
-    _write(cache, tmp_path, "d", bytes(968))
-    assert sorted(path.stem for path in _files(directory)) == ["b", "c", "d"]
-    assert stays.exists()
-    assert not caplog.messages
 
 
 def test_a_map_is_kept_where_no_room_can_be_made(
