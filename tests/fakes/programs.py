@@ -82,8 +82,12 @@ def left_in(directory: Path) -> list[str]:
 
 
 def metrics(logdir: Path) -> list[dict[str, Any]]:
-    """Returns the complete lines of the learner's log."""
-    path = logdir / "metrics.jsonl"
+    """Returns the records of the learner's log."""
+    return read_log(logdir / "metrics.jsonl")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a log's complete lines; none if there is no log."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

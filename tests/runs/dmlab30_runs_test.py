@@ -13,7 +13,7 @@ from scalable_agent_popart import scores, suites
 from scalable_agent_popart.suites import process_pool
 from tests.conftest import Engine
 from tests.fakes.main_program import run
-from tests.fakes.programs import left_in, metrics
+from tests.fakes.programs import left_in, metrics, read_log
 from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -42,9 +42,8 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     assert last["frames"] >= 10 * engine.room_frames
     assert list(last["shift"]) == list(last["scale"]) == levels
     assert (last["environment_restarts"], last["tasks_scored"]) == (0, 2)
-    episodes = map(json.loads, (logdir / "episodes.jsonl").read_text().splitlines())
-    frames = [line["episode_frames"] for line in episodes if line["task"] != other]
-    assert max(frames) == engine.room_frames
+    episodes = [line for line in read_log(logdir / "episodes.jsonl") if line["task"] != other]
+    assert max(line["episode_frames"] for line in episodes) == engine.room_frames
 
     run(mode="test", logdir=str(logdir), test_num_episodes=2, record_video=True)
     result = json.loads((logdir / "evaluation.json").read_text())

@@ -24,7 +24,7 @@ from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.training import trainer
 from tests.fakes.main_program import run
-from tests.fakes.programs import metrics
+from tests.fakes.programs import metrics, read_log
 
 TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 SIZES = {"num_actors": 10, "batch_size": 4, "unroll_length": 10, "total_environment_frames": 400}
@@ -105,7 +105,7 @@ def test_agent_trains_and_is_tested(tmp_path: Path, agent: str) -> None:
         assert math.isfinite(line["total_loss"])
         assert ("shift" in line) == ("scale" in line) == (agent == "popart")
         assert tuple(line.get("shift", TASKS)) == tuple(line.get("scale", TASKS)) == TASKS
-    episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").open()]
+    episodes = read_log(tmp_path / "episodes.jsonl")
     assert episodes
     for line in episodes:
         scale = float(line["task"].removeprefix("catch_"))
@@ -323,6 +323,6 @@ def test_real_atari_trains_and_is_tested(tmp_path: Path, monkeypatch: pytest.Mon
     train(tmp_path, level_name=tasks, network="shallow", num_actors=4, use_popart=True)
     assert metrics(tmp_path)[-1]["frames"] == 480
     assert saved(tmp_path, SHIFT).shape == (2,)
-    episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").open()]
+    episodes = read_log(tmp_path / "episodes.jsonl")
     assert {line["episode_frames"] for line in episodes} == {80}
     assert ",".join(test(tmp_path, test_num_episodes=1)["tasks"]) == tasks

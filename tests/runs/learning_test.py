@@ -1,10 +1,10 @@
 """A short run on the real training path masters a game of Catch."""
 
-import json
 from pathlib import Path
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.training import trainer
+from tests.fakes.programs import metrics
 
 
 def test_popart_impala_learns_catch_at_a_small_reward_scale(tmp_path: Path) -> None:
@@ -17,7 +17,6 @@ def test_popart_impala_learns_catch_at_a_small_reward_scale(tmp_path: Path) -> N
         }
     )
     trainer.train(config)
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, so
     # runs begin to learn at some 60,000 to 80,000 frames; they catch nearly all by 120,000.
-    assert last["mean"] > 80
+    assert metrics(tmp_path)[-1]["mean"] > 80

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.main_program import run
-from tests.fakes.programs import metrics
+from tests.fakes.programs import metrics, read_log
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_suite.md"
 _FILES = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -29,8 +29,8 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> No
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     assert record["flags"]["level_name"] == "my_tasks:corridors"
     assert tuple(metrics(tmp_path / "run")[-1]["scale"]) == ("left", "right")
-    episodes = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
-    assert {json.loads(line)["episode_return"] for line in episodes} == {0, 1}
+    episodes = read_log(tmp_path / "run" / "episodes.jsonl")
+    assert {line["episode_return"] for line in episodes} == {0, 1}
     run(mode="test", logdir="run", test_num_episodes=4, level_name="my_tasks:right")
     tested = json.loads((tmp_path / "run" / "evaluation.json").read_text())["tasks"]["right"]
     assert tested["normalised"] == tested["mean_return"] == np.mean(tested["returns"])

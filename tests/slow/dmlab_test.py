@@ -1,7 +1,6 @@
 """Runs on DeepMind Lab's levels, whose processes are killed one by one and all at once."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from tests.fakes.programs import (
     is_alive,
     left_in,
     metrics,
+    read_log,
     wait_until,
 )
 from tests.slow.failure_test import saved
@@ -51,7 +51,6 @@ def test_killed_levels_come_back_and_a_killed_run_resumes(
     assert saved(logdir)[0] >= frames + 5 * engine.room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
-    lines = (logdir / "episodes.jsonl").read_text().splitlines()
-    episodes = [json.loads(line) for line in lines]
+    episodes = read_log(logdir / "episodes.jsonl")
     assert {episode["task"] for episode in episodes} == set(_LEVELS)
     assert max(episode["episode_frames"] for episode in episodes) <= engine.room_frames

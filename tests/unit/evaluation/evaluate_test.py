@@ -24,7 +24,7 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
-from tests.fakes.programs import run_python
+from tests.fakes.programs import read_log, run_python
 from tests.fakes.uneven_environments import UnevenEnvironments
 
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
@@ -177,7 +177,7 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     evaluate.follow(Config.from_flags(given))
     assert (len(made), tested) == (1, [100, 200])
-    lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
+    lines = read_log(tmp_path / "evaluations.jsonl")
     assert [line["frames"] for line in lines] == [100, 200]
     assert lines[0]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
     curves = EventAccumulator(str(tmp_path / "evaluator")).Reload()

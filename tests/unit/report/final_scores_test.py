@@ -1,6 +1,5 @@
 """The scores of a report, against published ones and others computed by hand."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.runs.directory import RunDirectory
+from tests.fakes.programs import read_log
 from tests.fakes.synthetic_runs import START, compare_runs, make_event, make_population, make_run
 
 _TWO = {"level_name": "catch_1,catch_10", "tests": {}}
@@ -139,8 +139,8 @@ def test_what_was_not_tested_is_taken_from_the_end_of_training(tmp_path: Path) -
     found = _scores(compare_runs(tmp_path / "run"))
     row = _value(found["noop"].by_run(), "return", "pong")
     assert (row["source"], row["episodes"]) == ("training", 100)
-    lines = map(json.loads, directory.episodes.read_text().splitlines())
-    assert row["value"] == pytest.approx(np.mean([own["episode_return"] for own in lines][-100:]))
+    returns = [line["episode_return"] for line in read_log(directory.episodes)]
+    assert row["value"] == pytest.approx(np.mean(returns[-100:]))
     assert not len(found["human"].by_run())  # It says nothing of human starts.
 
 

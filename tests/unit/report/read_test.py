@@ -8,13 +8,8 @@ import pytest
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Population, Run, read_run
-from tests.fakes.synthetic_runs import (
-    append,
-    make_event,
-    make_population,
-    make_run,
-    write_test,
-)
+from tests.fakes.programs import read_log
+from tests.fakes.synthetic_runs import append, make_event, make_population, make_run, write_test
 
 
 def _population(run: Run) -> Population:
@@ -26,10 +21,10 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     run = read_run(str(tmp_path / "run"))
     assert (run.problems, run.frames) == ([], 200_000)
-    written = [json.loads(line) for line in directory.episodes.read_text().splitlines()]
+    written = read_log(directory.episodes)
     for column in ("task", "frames", "episode_return"):
         assert list(run.logs["episodes"][column]) == [line[column] for line in written]
-    metrics = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    metrics = read_log(directory.metrics)
     for line, (_, rows) in zip(metrics, run.logs["statistics"].groupby("frames"), strict=True):
         for name in ("shift", "scale"):
             assert dict(zip(rows["task"], rows[name], strict=True)) == line[name]
@@ -61,7 +56,7 @@ def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path
 def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     append(directory.episodes, {"task": "catch_1", "frames": 10**6, "episode_return": -1e300})
-    whole = json.loads(directory.metrics.read_text().splitlines()[-1])
+    whole = read_log(directory.metrics)[-1]
     unknown = {"shift": {**whole["shift"], "catch_1": None}, "frames_per_second": None}
     append(directory.metrics, {**whole, "frames": 10**6, **unknown})
     run = read_run(str(tmp_path / "run"))
@@ -138,10 +133,10 @@ def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path)
     # played all of them comes last.
     record = {"task": "catch_1", "frames": 1210, "episode_return": 1e6}
     append(population.member(2).episodes, *[record] * 100)
-    lines = map(json.loads, population.member(0).episodes.read_text().splitlines())
-    perfect = [{**line, "episode_return": 100.0} for line in lines if line["task"] != "catch_1"]
-    population.member(0).episodes.unlink()
-    append(population.member(0).episodes, *perfect)
+    log = population.member(0).episodes
+    lines = [line for line in read_log(log) if line["task"] != "catch_1"]
+    log.unlink()
+    append(log, *({**line, "episode_return": 100.0} for line in lines))
     found = _population(read_run(str(population.path)))
     ranks = {number: member.rank for number, member in found.members.items()}
     assert (found.best.number, min(ranks, key=ranks.__getitem__)) == (1, 0)

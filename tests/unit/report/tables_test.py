@@ -1,8 +1,6 @@
 """Tables of what runs recorded, against others computed by hand."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,19 +8,16 @@ import pytest
 
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.report import tables
+from tests.fakes.programs import read_log
 from tests.fakes.synthetic_runs import LINEAGES, append, compare_runs, make_population, make_run
 
 _TWO = {"level_name": "catch_1,catch_10", "tests": {}}
 _CATCH = suites.resolve("catch5").reference_scores
 
 
-def _log(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", episodes=300, **_TWO)
-    lines = pd.DataFrame(_log(directory.episodes))
+    lines = pd.DataFrame(read_log(directory.episodes))
     late = lines[(lines["task"] == "catch_1") | (lines["frames"] > 50_000)]
     directory.episodes.unlink()
     append(directory.episodes, *late.to_dict("records"))

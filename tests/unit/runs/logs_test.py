@@ -1,7 +1,6 @@
 """Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
-import json
 import logging
 import math
 import os
@@ -18,6 +17,7 @@ from environments import StepOutputInfo
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
+from tests.fakes.programs import metrics, read_log
 
 
 def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) -> None:
@@ -31,15 +31,11 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) 
         log.flush()
         assert int(log.length) == path.stat().st_size
         log.close()
-        assert [line["n"] for line in _lines(path)] == left
+        assert [line["n"] for line in read_log(path)] == left
     os.truncate(path, 2**40)  # Nobody could read so much.
     log.open()
     log.close()
-    assert [line["n"] for line in _lines(path)] == left
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["n"] for line in read_log(path)] == left
 
 
 def _log(directory: Path, tasks: str = "catch5", on_episode: Any = lambda *_: None) -> RunLog:
@@ -173,7 +169,7 @@ def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_pat
     by_task = {"shift": {"catch_1": 0.0}, "scale": {"catch_1": 1.0}}
     log.record_metrics(24, dict.fromkeys(measured, 1.0), by_task)
     log.close()
-    first, second = _lines(tmp_path / "metrics.jsonl")
+    first, second = metrics(tmp_path)
     assert first["batch_share"] == {"catch_0.1": 0.75, "catch_1": 0, "catch_10": 0.25}
     assert second["batch_share"] == {"catch_0.1": 0, "catch_1": 0.75, "catch_10": 0.25}
     assert first["shift"] == {"catch_1": None}  # JSON has no NaN.
