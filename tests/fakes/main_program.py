@@ -1,4 +1,4 @@
-"""Runs the main program within the tests' own process."""
+"""Runs the main program, or parses its flags, within the tests' own process."""
 
 from typing import Any
 
@@ -14,3 +14,10 @@ def run(**given: Any) -> None:
         flags.FLAGS(["experiment.py"])
     with flagsaver.flagsaver(**given):
         experiment.main(["experiment.py"])
+
+
+def given_flags(*arguments: str) -> dict[str, Any]:
+    """Returns the flags that these arguments give the main program."""
+    with flagsaver.flagsaver():
+        assert flags.FLAGS(["experiment.py", *arguments]) == ["experiment.py"]
+        return experiment.given_flags()

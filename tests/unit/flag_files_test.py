@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-import experiment
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.settings import SETTINGS
+from tests.fakes.main_program import given_flags
 
 _ROOT = Path(__file__).parents[2]
 # Those of superseded experiments lie next to their results.
@@ -29,9 +27,7 @@ pytestmark = pytest.mark.usefixtures("stand_in")
 
 def _given(name: str) -> dict[str, Any]:
     """The flags that a file sets, as `experiment.py` understands them."""
-    with flagsaver.flagsaver():
-        assert flags.FLAGS(["experiment.py", f"--flagfile={_FILES[name]}"]) == ["experiment.py"]
-        return experiment.given_flags()
+    return given_flags(f"--flagfile={_FILES[name]}")
 
 
 def _config(name: str) -> Config:

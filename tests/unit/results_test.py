@@ -6,12 +6,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-import experiment
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.settings import OLDER, SETTINGS
+from tests.fakes.main_program import given_flags
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))
@@ -21,11 +19,8 @@ _RECORDS = sorted((_ROOT / "results").glob("**/runs.json"))
 def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
     for record in json.loads(path.read_text())["runs"]:
         (flag_file,) = (_ROOT / "configs").rglob(record["flag_file"])
-        with flagsaver.flagsaver():
-            flags.FLAGS(["experiment.py", f"--flagfile={flag_file}", f"--seed={record['seed']}"])
-            config = Config.from_flags(experiment.given_flags()).flags
-        made = record["flags"]
-        made = {**OLDER, **made}
+        given = given_flags(f"--flagfile={flag_file}", f"--seed={record['seed']}")
+        config, made = Config.from_flags(given).flags, {**OLDER, **record["flags"]}
         if made["precision"] == "auto":  # It is of an older version.
             del made["precision"]
         # Flags may have been added since, but none is another now.

@@ -8,11 +8,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from absl import flags
-from absl.testing import flagsaver
 
-import experiment
 from scalable_agent_popart.config import Config
+from tests.fakes.main_program import given_flags
 from tests.fakes.programs import ROOT
 
 _NAME, _PORT = "pong-popart", 8470
@@ -211,12 +209,9 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
     own = ["--num_actors=30"] if "dmlab30" in name else []
     objects = make(*own, name=name, flag_file=str(path))
     learner = "m00-learner" if name.endswith("-pbt") else "learner"
-    experiments = []
-    for arguments in (_container(objects, learner)["args"], [f"--flagfile={path}", *own]):
-        with flagsaver.flagsaver():
-            flags.FLAGS(["experiment.py", *arguments], known_only=True)
-            experiments.append(Config.from_flags(experiment.given_flags()).experiment)
-    assert experiments[0] == experiments[1]
+    both = (_container(objects, learner)["args"], [f"--flagfile={path}", *own])
+    one, other = (Config.from_flags(given_flags(*each)).experiment for each in both)
+    assert one == other
 
 
 @pytest.mark.parametrize(
