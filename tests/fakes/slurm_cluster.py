@@ -149,8 +149,8 @@ class SlurmCluster:
                 start_new_session=True,
             )
 
-    def _wait(self, ready: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
         while True:
             try:
                 if ready():

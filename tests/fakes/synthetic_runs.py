@@ -10,7 +10,7 @@ import numpy as np
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
-from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
+from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -136,10 +136,6 @@ LINEAGES: dict[int, list[Event]] = {
 }
 
 
-def write_lineage(directory: MemberDirectory, events: Sequence[Event]) -> None:
-    directory.lineage.write_text("".join(json.dumps(e._asdict()) + "\n" for e in events))
-
-
 def make_population(
     path: Path, lineages: Mapping[int, Sequence[Event]] = LINEAGES, best: int = 3, **flags: Any
 ) -> PopulationDirectory:
@@ -155,7 +151,7 @@ def make_population(
         directory = population.member(number)
         directory.path.mkdir()
         directory.record(population.member_config(config, number, HYPERPARAMETERS))
-        write_lineage(directory, events)
+        append(directory.lineage, *(event._asdict() for event in events))
         for frames in range(10, 1210, 10):
             task = tasks[frames // 10 % len(tasks)]
             value = 1.0 * (number == best) if frames > 600 else number / 1000

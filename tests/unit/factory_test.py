@@ -41,15 +41,15 @@ def test_a_run_on_atari_stacks_frames_and_one_on_catch_does_not(
     assert not stacks or frame == (84, 84, 1)
 
 
-def convolutions(config: Config, num_steps: int, bootstrap: bool) -> list[str]:
-    """Returns the types of the convolutions in an unroll of a run's agent."""
+def convolutions(config: Config, num_steps: int) -> list[str]:
+    """Returns the types of the convolutions in an unroll of a run's agent, as for learning."""
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
     actions, env_outputs = make_inputs(num_steps, 2, spec.env_outputs.observation.shape[1:])
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:
-        return agent.unroll(actions, env_outputs, agent.initial_state(2), bootstrap).features
+        return agent.unroll(actions, env_outputs, agent.initial_state(2), bootstrap=True).features
 
     operations = run.get_concrete_function().graph.get_operations()
     return [op.outputs[0].dtype.name for op in operations if op.type == "Conv2D"]
@@ -70,9 +70,9 @@ def test_a_run_has_parts_for_all_cores_of_a_processor_and_the_precision_that_was
     monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
     monkeypatch.setattr(factory.cores, "num_cores", lambda: cores)
     config, layers = make_config(precision=precision), 2
-    assert convolutions(config, 21, True) == [precision] * layers * (num_parts + 1)
+    assert convolutions(config, 21) == [precision] * layers * (num_parts + 1)
     # No more than a part for each step, and one for the last.
-    assert convolutions(config, 3, True) == [precision] * layers * (min(2, num_parts) + 1)
+    assert convolutions(config, 3) == [precision] * layers * (min(2, num_parts) + 1)
 
 
 @pytest.mark.parametrize(

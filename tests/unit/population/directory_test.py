@@ -104,9 +104,9 @@ class _DeathError(BaseException):
     """Ends the process, as far as the files that it leaves go."""
 
 
-def _save(member: MemberDirectory, comparison: int, content: str, number: int = 1) -> Published:
-    """Makes up a checkpoint of this number, and the record to publish it with."""
-    checkpoint = member.checkpoints / f"ckpt-{number}"
+def _save(member: MemberDirectory, comparison: int, content: str) -> Published:
+    """Makes up a checkpoint, and the record to publish it with."""
+    checkpoint = member.checkpoints / "ckpt-1"
     checkpoint.parent.mkdir(exist_ok=True)
     for ending in _ENDINGS:
         Path(f"{checkpoint}.{ending}").write_text(f"{ending} {content}")

@@ -62,9 +62,9 @@ def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
     assert (tmp_path / "episodes.jsonl").read_bytes() == content
 
 
-def _info(steps: int, batch_size: int) -> StepOutputInfo:
+def _info(batch_size: int) -> StepOutputInfo:
     """The progress of episodes in a batch in which no game ends."""
-    shape = (steps, batch_size)
+    shape = (3, batch_size)
     return StepOutputInfo(np.zeros(shape), np.ones(shape, int), np.zeros(shape, bool))
 
 
@@ -79,7 +79,7 @@ def test_the_start_is_shown_until_the_first_batch(
     for text in ("17 of 30 environments ready", "compiling the update"):
         log.show_start(text)
         assert terminal.getvalue().rpartition("\r")[2].startswith(text)
-    log.record_batch(40, np.array([0, 1]), _info(3, 2))
+    log.record_batch(40, np.array([0, 1]), _info(2))
     log.close()
     last = terminal.getvalue().rpartition("\r")[2]
     assert "compiling" not in last
@@ -109,7 +109,7 @@ def _curves(directory: Path) -> dict[str, list[int]]:
 
 def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path: Path) -> None:
     def record(log: RunLog, frames: int) -> None:
-        log.record_batch(frames, np.array([0, 1]), _info(3, 2))
+        log.record_batch(frames, np.array([0, 1]), _info(2))
         log.record_metrics(frames, {"total_loss": 1.0}, {})
 
     killed = _log(tmp_path)
@@ -142,7 +142,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
         log = _log(tmp_path)
         log.open(lives[0] - 50, show_progress=False)
         for frames in lives:
-            log.record_batch(frames, np.array([0, 1]), _info(3, 2))
+            log.record_batch(frames, np.array([0, 1]), _info(2))
             log.record_metrics(frames, {"total_loss": 1.0}, {})
         log.close()
         (written,) = tmp_path.glob("events.out.tfevents.1?????????.*")
@@ -160,7 +160,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
     log = _log(tmp_path, "catch_0.1,catch_1,catch_10")
     log.open(0, show_progress=False)
-    info, measured = _info(3, 4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
+    info, measured = _info(4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
     log.record_batch(8, np.array([0, 0, 2, 2]), info)
     log.record_batch(16, np.array([0, 0, 0, 0]), info)
     log.record_metrics(16, dict.fromkeys(measured, 1.0), {"shift": {"catch_1": math.nan}})

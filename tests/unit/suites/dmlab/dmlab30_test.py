@@ -34,8 +34,8 @@ def _options(**changes: object) -> suites.EnvironmentOptions:
     return suites.EnvironmentOptions(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def _level(directory: Path, level: str = "lt_chasm", seed: int = 1, **options: object):
-    return dmlab30.DmLabLevel(level, seed, _options(**options), 0, directory)
+def _level(directory: Path, level: str = "lt_chasm", **options: object):
+    return dmlab30.DmLabLevel(level, 1, _options(**options), 0, directory)
 
 
 def _config(level_name: str = "dmlab30", **given: object) -> Config:
