@@ -61,10 +61,7 @@ class SlurmCluster:
     def __init__(self, directory: Path, num_nodes: int):
         self.directory = directory
         self.nodes = [f"node{index}" for index in range(num_nodes)]
-        self.environment = os.environ | {
-            "PATH": _PATH,
-            "SLURM_CONF": str(directory / "slurm.conf"),
-        }
+        self.environment = os.environ | {"PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = _free_ports(1 + num_nodes)
         host = socket.gethostname().partition(".")[0]

@@ -11,14 +11,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_side, keys, learner_side
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.training import trainer
-from tests.fakes.programs import (
-    DEADLINE_SECONDS,
-    Programs,
-    children,
-    is_alive,
-    metrics,
-    wait_until,
-)
+from tests.fakes.programs import DEADLINE_SECONDS, Programs, children, is_alive, metrics, wait_until
 
 
 def test_an_actor_job_plays_for_a_learner_until_that_has_finished(

@@ -109,9 +109,8 @@ def test_the_papers_experiments_have_its_hyperparameters(
 
 
 def test_experiments_differ_in_what_they_compare_alone() -> None:
-    pairs: list[tuple[str, str, dict[str, Any]]] = [
-        ("catch5-clipped-popart", "catch5-raw-popart", {"reward_clipping": "abs_one"}),
-    ]
+    clipped: dict[str, Any] = {"reward_clipping": "abs_one"}
+    pairs = [("catch5-clipped-popart", "catch5-raw-popart", clipped)]
     for game in ("demon_attack", "krull"):
         earlier = {"init_from": "agents/atari4"}
         pairs.append((f"{game}-from-atari4-popart", f"{game}-new-popart", earlier))

@@ -22,11 +22,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import record, suite
-from scalable_agent_popart.suites.gymnasium_suite import (
-    check_environment,
-    map_actions,
-    pad_images,
-)
+from scalable_agent_popart.suites.gymnasium_suite import check_environment, map_actions, pad_images
 
 _OWN_SUITE = """
 import dataclasses
@@ -228,10 +224,7 @@ _FORTY = gymnasium.spaces.Box(-np.arange(40.0, dtype=np.float32), np.float32(40.
         ({"reward": np.inf}, "at step 7 a reward must be a finite float32, and is inf"),
         ({"raises_at": 5}, r"failed at step 5 \(SystemExit: done\)"),
         ({"shape": "wrong"}, "cannot be made"),
-        (
-            {"actions": _FORTY},
-            r"action_space must be .* \(40,\), float32",
-        ),
+        ({"actions": _FORTY}, r"action_space must be .* \(40,\), float32"),
         ({"actions": lambda agent: 2}, "is not Gymnasium's: it has .*function"),
     ],
 )
