@@ -15,6 +15,7 @@ from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 
 _ENDINGS = ("json", "csv")
+_TRAIN, _TEST = (f"rooms_collect_good_objects_{version}" for version in ("train", "test"))
 
 
 def _summary(returns: dict[str, list[float]], level_name: str = "", **given: Any) -> dict[str, Any]:
@@ -49,19 +50,15 @@ def test_human_starts_have_reference_scores_of_their_own() -> None:
 
 
 def test_dmlab_has_both_columns() -> None:
-    train, test, watermaze = (
-        "rooms_collect_good_objects_train",
-        "rooms_collect_good_objects_test",
-        "rooms_watermaze",
-    )
-    returns = {test: [1.0, 3.0], watermaze: [10.0, 20.0], train: [5.0, 5.0]}
-    summary = _summary(returns, level_name=f"{train},{watermaze}")
-    assert list(summary["tasks"]) == [test, watermaze]
-    assert list(summary["train"]["tasks"]) == [train]
+    watermaze = "rooms_watermaze"
+    returns = {_TEST: [1.0, 3.0], watermaze: [10.0, 20.0], _TRAIN: [5.0, 5.0]}
+    summary = _summary(returns, level_name=f"{_TRAIN},{watermaze}")
+    assert list(summary["tasks"]) == [_TEST, watermaze]
+    assert list(summary["train"]["tasks"]) == [_TRAIN]
     references = suites.resolve("dmlab30").references("noop")
-    assert references[test] == references[train]
+    assert references[_TEST] == references[_TRAIN]
     shared = summary["tasks"][watermaze]["normalised"]
-    for column, level in ((summary, test), (summary["train"], train)):
+    for column, level in ((summary, _TEST), (summary["train"], _TRAIN)):
         own = column["tasks"][level]["normalised"]
         assert column["aggregate"]["mean"] == pytest.approx((own + shared) / 2)
 
@@ -88,10 +85,9 @@ def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixtur
     assert longest == "pong 2 -2.998e+04 [-2.998e+04, -2.997e+04]"
     assert raw == ["pong 2 0 [-20, 20]", "boxing 1 14", "mean return 87.2", "median return 87.2"]
     assert summary["tasks"]["boxing"]["mean_return_interval"] is None
-    train, test = "rooms_collect_good_objects_train", "rooms_collect_good_objects_test"
-    summary = _summary({test: [1.0, 3.0], train: [5.0, 5.0]}, level_name=train)
+    summary = _summary({_TEST: [1.0, 3.0], _TRAIN: [5.0, 5.0]}, level_name=_TRAIN)
     *levels, mean, _, _ = lines(summary, suites.resolve("dmlab30"))
-    assert levels == [f"{test} 2 2 [1, 3] 19.4%", f"{train} 2 5 [5, 5] 49.6%"]
+    assert levels == [f"{_TEST} 2 2 [1, 3] 19.4%", f"{_TRAIN} 2 5 [5, 5] 49.6%"]
     each = "49.6% [49.6, 49.6] on train levels, 19.4% [9.3, 29.5] on test levels"
     assert mean == f"mean human-normalised score {each}"
 
@@ -133,11 +129,10 @@ def test_two_tests_that_end_together_keep_their_own_returns(
 
 
 def test_returns_are_written_one_by_one(tmp_path: Path) -> None:
-    train, test = "rooms_collect_good_objects_train", "rooms_collect_good_objects_test"
-    summary = _summary({test: [1.5], train: [2.0, -0.25]}, level_name=train)
+    summary = _summary({_TEST: [1.5], _TRAIN: [2.0, -0.25]}, level_name=_TRAIN)
     RunDirectory(str(tmp_path)).write_evaluation(summary)
     with open(tmp_path / "evaluation.csv", newline="") as file:
         head, *rows = csv.reader(file)
     assert head == ["starts", "frames", "level", "episode", "episode_return"]
-    expected = [(test, "1", "1.5"), (train, "1", "2.0"), (train, "2", "-0.25")]
+    expected = [(_TEST, "1", "1.5"), (_TRAIN, "1", "2.0"), (_TRAIN, "2", "-0.25")]
     assert rows == [["noop", "1234", *row] for row in expected]
