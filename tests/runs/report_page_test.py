@@ -13,14 +13,8 @@ from scalable_agent_popart.report.page import write_report
 from tests.fakes.synthetic_runs import make_population, make_run
 
 _BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-_OPTIONS = (
-    "headless",
-    "no-sandbox",
-    "disable-gpu",
-    "no-first-run",
-    "disable-background-networking",
-)
-_OPTIONS += ("disable-component-update", "disable-sync", "dump-dom")
+_OPTIONS = ("headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-sync", "dump-dom")
+_OPTIONS += ("disable-background-networking", "disable-component-update")
 # Opens every fold, and puts what is shown into the page's title.
 _SCRIPT = """<script>onload = () => {
   const all = selector => [...document.querySelectorAll(selector)];

@@ -60,14 +60,8 @@ def test_page_of_all_settings_is_current() -> None:
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
     both |= {"action_set", "padding"}
-    learners = {
-        "popart_start",
-        "use_popart",
-        "multi_head",
-        "pixel_control",
-        "population_size",
-        "reward_clipping",
-    }
+    learners = {"use_popart", "popart_start", "multi_head", "pixel_control"}
+    learners |= {"population_size", "reward_clipping"}
     assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
 
