@@ -50,7 +50,7 @@ def with_ends(value: float, low: float, high: float, style: str) -> str:
 def short(count: float) -> str:
     """Writes a count with three digits at most."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= unit:
+        if count >= 0.9995 * unit:  # A little less is rounded to it.
             return f"{count / unit:.3g}{letter}"
     return f"{count:.0f}"
 
