@@ -22,8 +22,9 @@ def returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
 
     def read(run: Run) -> pd.DataFrame:
         recent = _curves(comparison, run, tasks)
-        table = recent.melt(var_name="task", value_name="return", ignore_index=False)
-        return table.dropna().reset_index()
+        # The values' name must be no task's, so it is a number at first.
+        table = recent.melt(var_name="task", value_name=0, ignore_index=False)
+        return table.dropna().reset_index().rename(columns={0: "return"})
 
     return _of_runs(comparison.runs, ["task", "frames", "return"], read)
 
