@@ -224,7 +224,7 @@ def scales(table: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         axes.set_title(_plain(agent), fontsize=9)
         axes.grid(alpha=0.3)
-        last = ends[agent].groupby("task").agg(["mean", "std", "count"])
+        last = ends[agent].dropna().groupby("task").agg(["mean", "std", "count"])
         low, high = scores.students_t(last["mean"], last["std"], last["count"])
         last = last.assign(value=last["mean"], low=low, high=high)
         last = last.sort_values("mean", ascending=False)

@@ -61,6 +61,13 @@ def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
     assert heights == {_IMPALA: pytest.approx([20, 10, 70]), _POPART: pytest.approx([50, 30, 20])}
 
 
+def test_a_scale_that_was_never_a_number_is_not_named() -> None:
+    scales = {"pong": 2.0, "boxing": np.nan}
+    table = pd.DataFrame(scales.items(), columns=["task", "scale"])
+    (axes,) = figures.scales(table.assign(agent=_POPART, run="run", frames=1000)).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["pong: 2"]
+
+
 def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = tables.returns(compared, ["pong", "boxing"])
     panels = figures.returns(table, _STYLES).axes
