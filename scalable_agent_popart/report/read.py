@@ -157,8 +157,8 @@ def read_run(path: str) -> Run:
     for number in dict.fromkeys(segment.member for segment in segments):
         own = population.directory.member(number) if population else directory
         episodes = _read_episodes(own.episodes, config.suite.tasks, problems)
-        logs[number] = {"episodes": episodes, **_read_metrics(own.metrics, config, problems)}
-        tests[number] = _read_evaluations(own, config.precision, problems)
+        logs[number] = {"episodes": episodes, **_read_metrics(own.metrics, record, problems)}
+        tests[number] = _read_evaluations(own, record, problems)
         if population:
             tests[number] = _of_known_weights(population, number, tests[number], problems)
     evaluations = tuple(
@@ -301,14 +301,14 @@ def _read_episodes(
     return table.sort_values("frames", kind="stable", ignore_index=True)
 
 
-def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, pd.DataFrame]:
+def _read_metrics(path: Path, made: Record, problems: list[str]) -> dict[str, pd.DataFrame]:
     """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
 
     Norms are NaN of a task without a rollout in the batch, and shares are of the rollouts since the
     line before. Time (seconds since 1970), memory and entropy (mean, in nats) are NaN where they
     were not recorded, as is whatever was not a finite number.
     """
-    tasks = config.suite.tasks
+    tasks = made.config.suite.tasks
 
     def rows(record: Any) -> dict[str, list[tuple]]:
         """Returns the rows of each table."""
@@ -316,7 +316,7 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
         found: dict[str, list[tuple]] = {}
         if shares := record.get("batch_share"):
             found["batches"] = [(frames, task, _known(shares[task])) for task in tasks]
-        if config.use_popart:
+        if made.config.use_popart:
             largest = record.get("largest_target", {})  # Older records have none.
             by_task = record["shift"], record["scale"], {**dict.fromkeys(tasks), **largest}
             found["statistics"] = [
@@ -331,8 +331,8 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
         if "frames_per_second" in record:
             entropy = np.nan
             if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
-                steps = config.unroll_length * config.batch_size
-                entropy = -_known(record["entropy_loss"]) / cost / steps
+                steps = made.flag("unroll_length", frames) * made.flag("batch_size", frames)
+                entropy = -_known(record["entropy_loss"]) / cost / (steps or np.nan)
             known = (_known(record.get(n)) for n in ("time", "frames_per_second", "memory_mib"))
             found["progress"] = [(frames, *known, entropy)]
         return found
@@ -347,10 +347,10 @@ def _read_metrics(path: Path, config: Config, problems: list[str]) -> dict[str, 
 
 
 def _read_evaluations(
-    directory: RunDirectory, precision: str, problems: list[str]
+    directory: RunDirectory, made: Record, problems: list[str]
 ) -> tuple[Evaluation, ...]:
     """Reads results of `--mode=test`, and names those in another than the run's precision."""
-    found, tested = [], set()
+    found, others = [], set()
     for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
         try:
             _refuse_pipe(path)
@@ -364,7 +364,9 @@ def _read_evaluations(
                 raise ValueError("levels without returns")
             starts, frames = str(record["starts"]), to_count(record["frames"])
             found.append(Evaluation(starts, frames, returns))
-            tested.add((frames, str(record.get("precision", precision))))  # Older ones have none.
+            precision = str(made.flag("precision", frames))
+            if (own := str(record.get("precision", precision))) != precision:  # Older have none.
+                others.add((frames, own, precision))
         except FileNotFoundError:
             continue  # Not every run is tested.
         except (OSError, *DAMAGE) as error:
@@ -372,8 +374,7 @@ def _read_evaluations(
     problems += [
         f"{directory.path}: its test at {frames:,} frames acted in {own}, and it was trained in "
         f"{precision}"
-        for frames, own in sorted(tested)
-        if precision != own
+        for frames, own, precision in sorted(others)
     ]
     return tuple(found)
 

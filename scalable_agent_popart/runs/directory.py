@@ -46,6 +46,13 @@ class Record:
     device: str = ""  # in words; empty if it is not known
     git_revision: str | None = None
 
+    def flag(self, name: str, frames: int) -> Any:
+        """Returns the value that a flag had when the run came to so many frames."""
+        for change in self.history:
+            if frames <= change.frames and name in change.changed:
+                return change.changed[name][0]
+        return getattr(self.config, name)
+
 
 class RunDirectory:
     """Paths and configuration of one run."""

@@ -68,6 +68,21 @@ def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> 
     assert np.isnan(run.logs["progress"]["frames_per_second"].iloc[-1])
 
 
+def test_what_a_run_recorded_counts_with_the_flags_of_then(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch_1", batch_size=32)
+    before = read_run(str(tmp_path / "run"))
+    changed = before.config.with_flags({"batch_size": 64, "precision": "bfloat16"})
+    directory.record(changed, frames=20_000)
+    test = changed.for_test({"mode": "test", "precision": "float32"})
+    write_test(directory, test, 20_000, 50.0, 5)
+    run = read_run(str(tmp_path / "run"))
+    entropies = run.logs["progress"].set_index("frames")["entropy"]
+    assert entropies.loc[:20_000].tolist() == pytest.approx([0.5] * 25)
+    assert entropies.loc[20_001:].tolist() == pytest.approx([0.25] * 25)
+    (problem,) = run.problems
+    assert problem.endswith("40,000 frames acted in float32, and it was trained in bfloat16")
+
+
 def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     with open(directory.episodes, "a") as file:
