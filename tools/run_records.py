@@ -157,7 +157,9 @@ def _record_without_places(path: Path) -> bytes:
     for change in record.get("history", ()):
         pairs = change["changed"].items()
         before, after = (_without_places({n: pair[i] for n, pair in pairs}) for i in (0, 1))
-        change["changed"] = {name: (before[name], after[name]) for name in before.keys() & after}
+        # A place that was empty, or is from then on, has no stand-in there.
+        names = {**before, **after}
+        change["changed"] = {name: (before.get(name, ""), after.get(name, "")) for name in names}
     return (json.dumps(record, indent=2) + "\n").encode()
 
 

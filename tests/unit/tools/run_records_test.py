@@ -46,6 +46,21 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_pat
         assert read.remarks() == before.remarks()
 
 
+def test_packed_logs_keep_that_a_run_was_resumed_without_the_run_that_it_began_from(
+    tmp_path: Path,
+) -> None:
+    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path / "run")})
+    (tmp_path / "run").mkdir()
+    RunDirectory(config.logdir).record(config.with_flags({"init_from": "machine"}))
+    RunDirectory(config.logdir).record(config, frames=10)
+    run_records.pack_logs([tmp_path / "run"], tmp_path / "logs.tar.xz")
+    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
+        archive.extractall(tmp_path / "other", filter="data")
+    record = RunDirectory(tmp_path / "other/run").read_record()
+    assert record is not None
+    assert [change.changed for change in record.history] == [{"init_from": ("run", "")}]
+
+
 def test_packed_logs_have_the_metrics_that_a_report_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
