@@ -3,9 +3,11 @@
 import io
 import json
 import lzma
+import os
 import platform
 import statistics
 import tarfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,7 +198,10 @@ def _without_places(flags: dict[str, Any]) -> dict[str, Any]:
     """
     kept = {n: own for n, own in flags.items() if n not in _PLACES or f"{own}".startswith(_AGENTS)}
     given = (n for n in _STAND_INS if n not in kept and flags.get(n, "") not in _NO_PLACE)
-    return {**kept, **{name: _STAND_INS[name] for name in given}}
+    stand_ins = {name: _STAND_INS[name] for name in given}
+    if "init_from" in stand_ins:  # Runs from different ones are not of one agent.
+        stand_ins["init_from"] += f"-{zlib.crc32(os.fsencode(flags['init_from'])):08x}"
+    return {**kept, **stand_ins}
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:

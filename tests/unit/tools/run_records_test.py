@@ -58,7 +58,8 @@ def test_packed_logs_keep_that_a_run_was_resumed_without_the_run_that_it_began_f
         archive.extractall(tmp_path / "other", filter="data")
     record = RunDirectory(tmp_path / "other/run").read_record()
     assert record is not None
-    assert [change.changed for change in record.history] == [{"init_from": ("run", "")}]
+    stand_in = run_records._without_places({"init_from": "machine"})["init_from"]
+    assert [change.changed for change in record.history] == [{"init_from": (stand_in, "")}]
 
 
 def test_packed_logs_have_the_metrics_that_a_report_reads(
@@ -101,5 +102,7 @@ def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions(
     kept = run_records._without_places(dict.fromkeys(text, "given"))
     chosen = {name for name in text if SETTINGS[name].choices}
     assert {name for name in kept if kept[name] == "given"} == chosen | {"level_name", "action_set"}
+    runs = [run_records._without_places({"init_from": f"given/{i}"}) for i in (1, 2, 1)]
+    assert runs[0] == runs[2] != runs[1], "agents from other runs stay other agents"
     own = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
     assert run_records._without_places(own) == own
