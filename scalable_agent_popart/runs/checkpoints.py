@@ -87,7 +87,8 @@ def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
             raise UserError(f"there is no checkpoint in {directory}; train first")
         return
     paths = [str(path.with_suffix("")) for path in directory.glob("ckpt-*.index")]
-    kept = {_frames_of(path): path for path in paths}
+    # A comparison in a population leaves two at the same frames, of which the newer counts.
+    kept = {_frames_of(path): path for path in sorted(paths, key=lambda path: (len(path), path))}
     if frames not in kept:
         known = ", ".join(f"{own:,}" for own in sorted(own for own in kept if own is not None))
         told = f"there is no checkpoint at {frames:,} frames in {directory}"

@@ -12,7 +12,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
+from scalable_agent_popart.runs.checkpoints import Checkpoints, restore_at, saved_frames
 
 
 def make_learner(**given: object) -> Learner:
@@ -64,6 +64,20 @@ def test_the_newest_few_are_kept(tmp_path: Path, learner: Learner) -> None:
     spoil(learner)
     assert Checkpoints(tmp_path, learner=learner).restore()
     assert int(learner.frames) == 4
+
+
+def test_of_two_at_the_same_frames_the_newer_is_restored(
+    tmp_path: Path, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    for updates in range(10):
+        learner.frames.assign(7)
+        learner.num_updates.assign(updates)
+        checkpoints.save()
+    names = ["ckpt-10.index", "ckpt-9.index"]  # Folders list their files in any order.
+    monkeypatch.setattr(Path, "glob", lambda *_: [tmp_path / name for name in names])
+    restore_at(tmp_path, 7, learner=learner)
+    assert int(learner.num_updates) == 9
 
 
 def test_an_interrupted_write_leaves_the_one_before_it_in_force(
