@@ -398,9 +398,9 @@ def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> Step
 def _new_directory(output: str) -> Iterator[Path]:
     """Lends a path to write to, which becomes `output` once it is whole."""
     path = Path(output).expanduser()
-    if path.exists():
-        raise UserError(f"{output} exists: give another --output")
     try:
+        if path.exists():
+            raise UserError(f"{output} exists: give another --output")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             yield (partial := Path(folder, path.name))

@@ -206,6 +206,8 @@ def test_a_saved_agent_is_loaded_tested_and_not_resumed(
     agent, saved = scalable_agent_popart.load(trained), str(tmp_path / "saved")
     agent.save("~/saved")
     assert not list(tmp_path.glob("saved.*"))
+    with pytest.raises(UserError, match="cannot be written"):
+        agent.save(str(tmp_path / ("x" * 300)))  # A denied access ends alike.
     own = scalable_agent_popart.load("~/saved")
     observation, _ = own.make_environment("catch_1").reset()
     np.testing.assert_array_equal(own.policy(observation), agent.policy(observation))
