@@ -199,7 +199,10 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         if config.job_name == "learner" or "logdir" in given:
             kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
             previous = kind(config.logdir).read_config()
-            if previous is not None:
+            # A single run has learned nothing, and keeps nothing, before its first checkpoint.
+            alone = kind is RunDirectory and config.job_name == "learner"
+            begins = alone and not RunDirectory(config.logdir).has_checkpoint
+            if previous is not None and not begins:
                 config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
     if config.actor_jobs or not (config.learner_address and config.job_name == "learner"):

@@ -186,6 +186,16 @@ def test_directory_of_another_suite_or_of_a_damaged_run_is_left_alone(
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (record[: len(record) // 2], [path])
 
 
+def test_flags_of_a_run_are_kept_once_it_has_learned_something(tmp_path: Path) -> None:
+    given = {"level_name": "catch5", "use_popart": True, "logdir": str(tmp_path)}
+    directory = RunDirectory(tmp_path)
+    directory.record(Config.from_flags({**given, "popart_step_size": 0.01}))
+    assert experiment._make_config(given).popart_step_size == 3e-4
+    directory.checkpoints.mkdir()
+    (directory.checkpoints / "ckpt-1.index").touch()
+    assert experiment._make_config(given).popart_step_size == 0.01
+
+
 def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
