@@ -23,6 +23,7 @@ from scalable_agent_popart.system import tensorflow_import
 _FLAGS = flags.FLAGS
 _COLUMNS = ("game", "episodes", "mean", "standard_error")
 _MAX_ENVIRONMENTS = 6  # More at once would play many episodes that do not count.
+_MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an episode.
 
 
 def define_flags() -> None:
@@ -37,6 +38,7 @@ def play(config: Config, task: int, num_episodes: int) -> list[float]:
     """Returns the raw returns of a task's episodes under uniformly random actions.
 
     Each environment has its share of the episodes, because the first to end are the short ones.
+    Raises EnvironmentLostError if an environment is lost too often within an episode.
     """
     tensorflow_import.import_quietly()
     from scalable_agent_popart import factory  # noqa: PLC0415
@@ -49,6 +51,7 @@ def play(config: Config, task: int, num_episodes: int) -> list[float]:
         config, config.suite, [task] * len(remaining), seed, training=False
     )
     returns: list[float] = []
+    restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
     try:
         pool.start()
         while remaining.any():
@@ -56,6 +59,10 @@ def play(config: Config, task: int, num_episodes: int) -> list[float]:
             ended = output.info.episode_end & (remaining[ids] > 0)
             returns += output.info.episode_return[ended].tolist()
             remaining[ids[ended]] -= 1
+            restarts[ids[ended]] = pool.restarts[ids[ended]]
+            if np.any((pool.restarts - restarts)[remaining > 0] > _MAX_RESTARTS):
+                name, often = config.suite.tasks[task], f"more than {_MAX_RESTARTS} times"
+                raise EnvironmentLostError(f"{name} was lost {often} before it ended an episode")
             pool.send(ids, actions.integers(config.num_actions, size=len(ids), dtype=np.int32))
     finally:
         pool.close()
