@@ -59,7 +59,10 @@ flags.DEFINE_float(
     lower_bound=0.01,
 )
 flags.DEFINE_integer(
-    "test_num_episodes", None, "Episodes tested of each level. Default: set by the suite."
+    "test_num_episodes",
+    None,
+    "Episodes tested of each level. Default: set by the suite.",
+    lower_bound=1,
 )
 flags.DEFINE_list("search_frames", [], "Frames of each round of a search for hyperparameters.")
 flags.DEFINE_integer("search_settings", 16, "Settings of each agent to search.", lower_bound=2)

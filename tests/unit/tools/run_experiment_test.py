@@ -124,6 +124,12 @@ def test_a_test_that_was_stopped_or_had_fewer_episodes_is_repeated(experiment: E
     assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
 
 
+def test_a_test_of_no_episodes_is_refused_before_anything_trains(experiment: Experiment) -> None:
+    told = experiment.run("--test_num_episodes=0", experiment.flag_file("first"), code=1)
+    assert "flag --test_num_episodes=0" in told
+    assert not (experiment.folder / "runs").exists()
+
+
 def test_runs_with_commas_in_their_paths_are_reported_on(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path / "one, two")
     experiment.run(*map(experiment.flag_file, ("first", 'a "third"')))
