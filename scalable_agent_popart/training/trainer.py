@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from environments import EnvironmentLostError
 from scalable_agent_popart import factory, suites
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import DivergenceError, UserError
+from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
@@ -184,7 +183,7 @@ def _learn(
             batch = actors.next_batch()
         except DivergenceError:  # A policy has noticed.
             raise
-        except (EnvironmentLostError, UserError) as error:
+        except Exception as error:  # The learner itself is as it was.
             failure = error
             break
         if batch is None:

@@ -1,6 +1,7 @@
 """Whole runs of `experiment.main` with tiny settings, in every mode and for every agent."""
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 import experiment
+from environments import StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -284,6 +286,22 @@ def test_all_is_saved_while_signals_are_held_back_and_before_actors_are_closed(
     assert len(handlers) >= 2
     assert before not in handlers
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_was_learned_is_saved_if_actors_fail_in_an_unforeseen_way(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, receive = itertools.count(), catch.CatchEnvironments.receive
+
+    def breaks(self: catch.CatchEnvironments) -> StepOutput:
+        if next(steps) == 100:
+            raise ZeroDivisionError
+        return receive(self)
+
+    monkeypatch.setattr(catch.CatchEnvironments, "receive", breaks)
+    with pytest.raises(ZeroDivisionError):
+        resume(logdir, 10**6, checkpoint_seconds=1e9, log_seconds=1e9)
+    assert saved(logdir) == metrics(logdir)[-1]["frames"] > 440  # One batch was saved at once.
 
 
 def test_divergence_and_a_full_disk_end_the_run_with_one_line(
