@@ -1,7 +1,7 @@
 """Short videos of a policy at play, one per task."""
 
 import contextlib
-import os
+import uuid
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -117,9 +117,9 @@ class _Video:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.screen, self.num_frames = screen, 0
         self._path = path
-        # Each of several tests has its own file. FFmpeg would take what precedes a colon in a
-        # relative path for a protocol.
-        self._temporary = self._path.with_suffix(f".{os.getpid()}.tmp").absolute()
+        # Each of several tests has its own file, though processes of two containers may share a
+        # number. FFmpeg would take what precedes a colon in a relative path for a protocol.
+        self._temporary = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp").absolute()
         self._container = av.open(str(self._temporary), "w", format="mp4")
         self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
         self._stream.pix_fmt = "yuv420p"

@@ -14,6 +14,7 @@ import os
 import platform
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,7 +258,8 @@ def flock(file: IO[str], operation: int) -> None:
 def write_atomically(path: Path, content: Any) -> None:
     """Writes text, or a record as JSON, so that readers see all of it or still the old file."""
     text = content if isinstance(content, str) else json_lines.to_json(content, indent=2) + "\n"
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # Each of several writers has its own.
+    # Each of several writers has its own, though processes of two containers may share a number.
+    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as file:
             file.write(text)

@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ import experiment
 from environments import StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.evaluation import videos
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
@@ -326,7 +326,8 @@ def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(
         return "no space left" in line and "mean normalised score" in capsys.readouterr().out
 
     (logdir / "videos").mkdir()
-    (logdir / "videos" / f"catch_1.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(videos.uuid, "uuid4", mock.Mock(return_value=mock.Mock(hex="own")))
+    (logdir / "videos" / "catch_1.own.tmp").symlink_to("/dev/full")
     assert fails_after_the_table()
     evaluation = json.loads((logdir / "evaluation.json").read_text())
     assert evaluation["tasks"]["catch_1"]["episodes"] == 2

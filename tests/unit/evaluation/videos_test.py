@@ -1,7 +1,6 @@
 """Videos of made-up environments: the frames as they are encoded, and as the files hold them."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -151,10 +150,7 @@ def _film_two(directory: Path, error: BaseException | None = None) -> None:
             raise error
 
 
-def test_two_tests_may_film_the_same_task_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(videos.os, "getpid", iter((1, 2)).__next__)
+def test_two_tests_may_film_the_same_task_at_once(tmp_path: Path) -> None:
     with VideoRecorder(tmp_path, {0: "pong"}) as longer:
         longer.watch(_step([0], _images(1)))
         with VideoRecorder(tmp_path, {0: "pong"}) as shorter:
@@ -169,7 +165,8 @@ def test_only_what_is_complete_is_left_if_anything_fails(
 ) -> None:
     full = tmp_path / "full"
     full.mkdir()
-    (full / f"breakout.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(videos.uuid, "uuid4", mock.Mock(return_value=mock.Mock(hex="own")))
+    (full / "breakout.own.tmp").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):
         _film_two(full)
     assert [path.name for path in full.iterdir()] == ["pong.mp4"]  # The test has gone on.

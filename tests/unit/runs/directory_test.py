@@ -113,6 +113,21 @@ def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_processes_of_one_number_in_two_containers_may_write_a_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+
+    def meanwhile(descriptor: int) -> None:
+        monkeypatch.undo()
+        run_directory.write_atomically(path, {"other": 1})
+
+    monkeypatch.setattr(run_directory.os, "fsync", meanwhile)
+    run_directory.write_atomically(path, {"own": 2})
+    assert json.loads(path.read_text()) == {"own": 2}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     directory: RunDirectory,
 ) -> None:
