@@ -2,6 +2,7 @@
 
 import abc
 import threading
+import time
 from collections.abc import Callable
 
 from scalable_agent_popart.errors import PassingError
@@ -36,8 +37,9 @@ class Threads(abc.ABC):
 
     def close(self) -> None:
         self.stop()
+        deadline = time.monotonic() + _JOIN_SECONDS  # The same for all, which may all hang.
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive() and self._error is None:
                 told = f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"
                 self._error = PassingError(f"{told}; perhaps a step of an environment hangs")
