@@ -34,7 +34,8 @@ def check(config: Config) -> Config:
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
     if other is None or checkpoints.saved_frames(directory.checkpoints) is None:
-        raise UserError(f"--init_from={config.init_from} holds no run with a checkpoint")
+        told = "holds no run with a checkpoint, or its newest one cannot be read"
+        raise UserError(f"--init_from={config.init_from} {told}")
     differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
     for name in ("num_channels", "stacks_frames", "has_instructions"):
         differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
