@@ -55,6 +55,8 @@ def exit_code(error: BaseException | None) -> int:
     fixed meanwhile.
     """
     cause = getattr(error, "__cause__", None)
+    if type(error) is UserError and isinstance(cause, UserError):
+        return exit_code(cause)  # It is repeated in more words.
     passing = isinstance(cause, OSError) and cause.errno in PASSING
     fails_again = isinstance(error, UserError | InvalidStepError)
     passing |= isinstance(error, PassingError)

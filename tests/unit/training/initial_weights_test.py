@@ -1,10 +1,12 @@
 """A new run starts with what its agent and another run's have in common."""
 
 import dataclasses
+import errno
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ import tensorflow as tf
 import scalable_agent_popart
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.training.initial_weights import take_over
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.training.initial_weights import check, take_over
 from tests.fakes.main_program import run
 
 _SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10, "network": "shallow"}
@@ -133,6 +135,16 @@ def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) 
     (tmp_path / "population.json").write_text("{}")
     with pytest.raises(UserError, match=r"--init_from: .* holds a population"):
         take_over(config, learner)
+
+
+def test_a_file_system_that_is_away_may_be_back_later(
+    earlier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.from_flags({"level_name": "catch_1", "init_from": earlier})
+    monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(errno.EIO, "away")))
+    with pytest.raises(UserError, match=r"^--init_from: .* cannot be read \(away\)") as error:
+        check(config)
+    assert exit_code(error.value) != FAILS_AGAIN
 
 
 def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
