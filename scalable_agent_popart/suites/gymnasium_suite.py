@@ -213,7 +213,7 @@ def make_suite(
     ) -> environments.EnvironmentPool:
         own = zip(names, seeds, strict=True)
         makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
-        image = environments.ArraySpec(image_shape, np.uint8)
+        image = environments.ArraySpec((height, width, num_channels), np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
         return environments.Lockstep(

@@ -45,7 +45,7 @@ class Counter(gymnasium.Env):
         return np.full((12, 8, 3), self.count, np.uint8)
 
 def make(name="own", tasks=("left", "right"), **given):
-    shape, num_actions = (12, 8, 3), given.pop("num_actions", 2)
+    shape, num_actions = given.pop("shape", (12, 8, 3)), given.pop("num_actions", 2)
     return make_suite(name, dict.fromkeys(tasks, Counter), shape, num_actions, 1000, **given)
 
 def both(scores):
@@ -271,7 +271,7 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
 def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     write_module: Callable[[str], str], processes: bool
 ) -> None:
-    module = write_module(f"SUITE = make(processes={processes})")
+    module = write_module(f"SUITE = make(processes={processes}, shape=[12, 8, 3])")
     suite = suites.resolve(f"{module}:right")
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(True)
     pool = suite.make_environments([0, 0], [1, 2], options)
