@@ -259,9 +259,12 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
     # All jobs of a run may have the same flags: an evaluator the learner's, and the reverse.
     in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
     modes = settings.RUNS if evaluates else (mode, "test") if in_many else (mode,)
-    own = given if trained is None else {**trained.flags, **given}
     is_known = trained is not None or not (evaluates or mode == "test")
     refuse_pattern(given.get("logdir", ""))
+    others: Mapping[str, Any] = {} if trained is None else trained.flags
+    if trained is None and is_known and given.get("level_name"):
+        others = suites.resolve(given["level_name"]).defaults  # Those may have PopArt.
+    own = {**others, **given}
     if given.get("multi_head") and own.get("use_popart"):
         raise UserError(
             "--multi_head means nothing with --use_popart, which has one value head per level; "

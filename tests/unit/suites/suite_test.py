@@ -124,6 +124,17 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
     assert (config.suite.normalised, config.suite.unit) == (False, "")
 
 
+def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -> None:
+    module = write_module("SUITE = make(defaults={'use_popart': True})")
+    own = {"level_name": f"{module}:own"}
+    assert Config.from_flags({**own, "popart_step_size": 0.1}).use_popart
+    assert not Config.from_flags({**own, "multi_head": True, "use_popart": False}).use_popart
+    with pytest.raises(UserError, match="--multi_head means nothing with --use_popart"):
+        Config.from_flags({**own, "multi_head": True})
+    with pytest.raises(UserError, match="--popart_step_size means nothing without"):
+        Config.from_flags({**own, "popart_step_size": 0.1, "use_popart": False})
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
