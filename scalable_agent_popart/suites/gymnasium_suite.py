@@ -197,7 +197,8 @@ def make_suite(
     Args:
       name: see `Suite`, also for `total_frames`, `defaults` and other fields.
       tasks: name of each task to a function that makes its environment. Observations must be a
-        `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks.
+        `Box` of uint8 in [0, 255], actions `Discrete`, the same in all tasks. Those that are
+        versions in `test_versions` are only tested.
       image_shape: height, width and channels of the observations.
       num_actions: their number in every task.
       processes: gives each environment a process of its own, which pays if steps are slow and
@@ -207,6 +208,9 @@ def make_suite(
     if len(image_shape) != 3:
         raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
     height, width, num_channels = image_shape
+    held_out = {*fields.get("test_versions", {}).values()}
+    if missing := held_out - tasks.keys():
+        raise ValueError(f"test_versions has {', '.join(sorted(missing))}, which tasks lacks")
 
     def make_environments(
         names: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], _: EnvironmentOptions
@@ -227,7 +231,7 @@ def make_suite(
     burn_in, given = max(1, total_frames // 20), defaults or {}
     return Suite(
         name=name,
-        tasks=tuple(tasks),
+        tasks=tuple(task for task in tasks if task not in held_out),
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,

@@ -278,6 +278,20 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
         map_actions(game, (0, 3))
 
 
+def test_gymnasium_tasks_may_have_versions_that_are_only_tested(
+    write_module: Callable[[str], str],
+) -> None:
+    source = "SUITE = make(tasks=['left', 'left_test'], test_versions={'left': 'left_test'})"
+    suite = suites.resolve(f"{write_module(source)}:own")
+    assert suite.tasks == ("left",)
+    options = Config.from_flags({"level_name": suite.level_name}).environment_options(False)
+    pool = suite.select(["left_test", "left"]).make_environments([0, 1], [1, 2], options)
+    assert len(pool.task_ids) == 2
+    module = write_module(source.replace(", 'left_test']", "]"))
+    with pytest.raises(UserError, match="test_versions has left_test, which tasks lacks"):
+        suites.resolve(f"{module}:own")
+
+
 @pytest.mark.parametrize("processes", [False, True])
 def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     write_module: Callable[[str], str], processes: bool
