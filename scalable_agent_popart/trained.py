@@ -215,11 +215,11 @@ class TrainedAgent:
         """Writes a SavedModel, which acts where only TensorFlow is installed.
 
         Its signature `initial_state` takes `batch_size` and returns `state_0` and so on, none if
-        the agent has no state. The signature `act` takes `seed` int32 `[2]`, and of each of N
-        environments `observation` (and `instruction`), `reward`, `done`, `last_action` and the
-        states. It returns `action`, `probabilities` and the next states. `agent.json` has the
-        names of tasks, and the shapes. `output` must not exist. Raises UserError if it cannot be
-        written.
+        the agent has no state, and `batch_size` again, which `act` does not take. The signature
+        `act` takes `seed` int32 `[2]`, and of each of N environments `observation` (and
+        `instruction`), `reward`, `done`, `last_action` and the states. It returns `action`,
+        `probabilities` and the next states. `agent.json` has the names of tasks, and the shapes.
+        `output` must not exist. Raises UserError if it cannot be written.
         """
         specs = tree.flatten(self.observation_spec)
         leaves = ["observation", "instruction"][: len(specs)]
