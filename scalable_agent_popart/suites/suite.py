@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,7 +141,9 @@ class Suite:
     def check(self, options: EnvironmentOptions) -> None:
         """Raises UserError if the tasks cannot be played."""
         for module, install in self.requires.items():
-            if importlib.util.find_spec(module) is None:
+            # Looking for a module in a package that is missing raises.
+            packages = itertools.accumulate(module.split("."), "{}.{}".format)
+            if not all(map(importlib.util.find_spec, packages)):
                 raise UserError(f"{self.name} needs the module {module}: {install}")
         self.check_tasks(self.tasks, options)
 

@@ -172,6 +172,7 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
             "environment of left .*signal 6",
         ),
         ("Counter = lambda: 0\nSUITE = make(processes=True)", "left cannot be made .*pickle"),
+        ("SUITE = make(requires={'gone.sub': 'get it'})", "needs the module gone.sub: get it"),
     ],
 )
 def test_modules_without_a_usable_suite_are_refused_with_the_cause(
