@@ -66,6 +66,7 @@ class Rows:
 def play() -> None:
     """Makes an environment in a child and steps it until the parent is gone."""
     directory = Path(os.environ["TMPDIR"])  # This works even before the parent's first message.
+    output = sys.stderr  # Environments may put another in its place.
     with Hold(directory.parent) as hold:
         connection, (make, attempt, row, answers, shared) = supervisor.begin()
         for file in (answers, shared[0]):
@@ -78,8 +79,8 @@ def play() -> None:
             reward, done, rows = 0.0, True, Rows(*shared)
             while True:
                 rows.write(row, reward, done, observation)
-                if done and os.fstat(sys.stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
-                    os.ftruncate(sys.stderr.fileno(), 0)
+                if done and os.fstat(output.fileno()).st_size > _MAX_OUTPUT_BYTES:
+                    os.ftruncate(output.fileno(), 0)
                 try:
                     os.write(answers, np.array(row, ANSWER).tobytes())
                     if not connection.recv(1):
@@ -91,9 +92,9 @@ def play() -> None:
             # The child ends with its last words and does not close the engine, which has failed.
             if isinstance(error, InvalidStepError):
                 exit_code = INVALID
-                print(error, file=sys.stderr)
+                print(error, file=output)
             else:
-                traceback.print_exc()
+                traceback.print_exc(file=output)
             hold.release()
             os._exit(exit_code)
         environment.close()

@@ -1,6 +1,8 @@
 """Environments for processes of their own, which work, wait, fail and die for tests."""
 
+import io
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -70,17 +72,19 @@ class Dying(Counting):
 
 
 class Refusing(Counting):
-    """Fails to begin."""
+    """Fails to begin, after it has silenced itself."""
 
     def reset(self) -> Any:
+        sys.stderr = io.StringIO()
         raise RuntimeError("no such level")
 
 
 class Undeclared(Counting):
-    """Shows a picture of another type from some step on."""
+    """Silences itself, and shows a picture of another type from some step on."""
 
     def __init__(self, after: int, attempt: int, directory: Path):
         super().__init__(attempt, directory)
+        sys.stderr = io.StringIO()
         self._after = after
 
     def _observe(self, action: int) -> Any:
