@@ -146,7 +146,7 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
     with tempfile.TemporaryFile(buffering=0) as output, supervisor.Group() as group:
         output.write(f"{next(iter(tasks))}\n".encode())
         child = group.start(
-            [sys.executable, "-c", command],
+            [sys.executable, "-P", "-c", command],
             payload=(tasks, expected),
             output=output,
             environment=supervisor.python_environment(),

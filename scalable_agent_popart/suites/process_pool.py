@@ -157,7 +157,7 @@ class ProcessPool:
         directory.mkdir()
         with open(directory / "output", "ab") as output:
             self._children[i] = Child(
-                [sys.executable, "-u", "-c", _COMMAND],
+                [sys.executable, "-P", "-u", "-c", _COMMAND],
                 (self._make[i], attempt, i, self._answer, self._shared),
                 files=(self._answer, self._memory),
                 output=output,

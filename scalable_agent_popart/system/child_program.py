@@ -28,7 +28,7 @@ class Program:
     def __init__(self, work: Work, payload: Any, first_pause: float = 0.0, **environment: str):
         """Starts the process, with these variables added to this one's environment."""
         self._restarts = Restarts(_MAX_RESTARTS_IN_A_ROW, first_pause)
-        command, full = [sys.executable, "-c", _COMMAND], supervisor.python_environment()
+        command, full = [sys.executable, "-P", "-c", _COMMAND], supervisor.python_environment()
         full |= environment
         self._start = functools.partial(Child, command, (work, payload), environment=full)
         self._due = math.inf  # The time to start the process again.

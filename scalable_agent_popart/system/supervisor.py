@@ -187,7 +187,7 @@ class Group:
     """
 
     def __enter__(self) -> "Group":
-        self._guard = Child([sys.executable, "-S", "-c", _GUARD])
+        self._guard = Child([sys.executable, "-P", "-S", "-c", _GUARD])
         self._guard.connection.recv(1)  # It outlives SIGTERM from now on.
         return self
 
@@ -216,7 +216,10 @@ class Restarts:
 
 
 def python_environment() -> dict[str, str]:
-    """Returns environment variables with which Python finds the modules of this process."""
+    """Returns environment variables with which `python -P` finds the modules of this process.
+
+    Without `-P` it would prefer those of the current folder, such as another checkout's.
+    """
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 

@@ -153,7 +153,8 @@ def complaint(level: str) -> str | None:
     if _SPLIT_BY_SHELLS.search(place):
         return f"it compiles maps by a shell, which cannot read {place!r}; install it elsewhere"
     with tempfile.TemporaryDirectory() as folder:
-        command, own = [sys.executable, "-c", _LOAD, level, folder], child_environment(Path(folder))
+        command = [sys.executable, "-P", "-c", _LOAD, level, folder]
+        own = child_environment(Path(folder))
         loaded = subprocess.run(
             command, env=own, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, errors="replace"
         )

@@ -202,6 +202,14 @@ def test_a_child_checks_many_tasks_that_leave_threads_behind(
     Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
+def test_a_child_that_checks_is_of_this_checkout_wherever_it_is_started(
+    write_module: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "scalable_agent_popart.py").write_text("raise SystemExit(3)")
+    module = write_module("SUITE = make(processes=True)")
+    Config.from_flags({"level_name": f"{module}:own"}).check_playable()
+
+
 class Game(gymnasium.Env):
     """Shows an image of given spaces, and ends its episodes every third step."""
 

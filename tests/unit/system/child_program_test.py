@@ -1,5 +1,7 @@
 """A program in a child process: how often it is started again."""
 
+from pathlib import Path
+
 import pytest
 
 from scalable_agent_popart.errors import UserError
@@ -22,3 +24,12 @@ def test_deaths_count_in_a_row_unless_the_program_was_healthy_and_lived_long(
         monkeypatch.setattr(child_program, "_HEALTHY_SECONDS", 0.0 if lived_long else 1e6)
         with pytest.raises(UserError, match=r"^it ended \d times in a row: .* for --actor_jobs"):
             program.restart("it ended", "--actor_jobs", healthy)
+
+
+def test_the_program_is_of_this_checkout_wherever_it_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "scalable_agent_popart.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(child_program, "_COMMAND", "import scalable_agent_popart")
+    monkeypatch.chdir(tmp_path)
+    assert Program(print, None).child.wait() == 0
