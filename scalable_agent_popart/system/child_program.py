@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scalable_agent_popart.errors import UserError, exit_code, explain
-from scalable_agent_popart.system import supervisor, tensorflow_import
+from scalable_agent_popart.system import supervisor, tensorflow_import, terminal
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 # It takes the payload, and yields numbers of signals that asked it to stop, or None. Its module
@@ -59,6 +59,7 @@ class Program:
 
 def run() -> None:
     """Does the work of a `Program` in its process; passes a user's error on to the parent."""
+    terminal.outlive_terminal()
     connection, (work, payload) = supervisor.begin()
 
     def end_with_parent() -> None:

@@ -1,5 +1,8 @@
 """A program in a child process: how often it is started again."""
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +36,22 @@ def test_the_program_is_of_this_checkout_wherever_it_is_started(
     monkeypatch.setattr(child_program, "_COMMAND", "import scalable_agent_popart")
     monkeypatch.chdir(tmp_path)
     assert Program(print, None).child.wait() == 0
+
+
+def _print(number: int) -> Iterator[int]:
+    print("nobody reads this", file=sys.stderr)
+    yield number
+
+
+def test_the_program_outlives_the_reader_of_what_it_prints() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stderr = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        program = Program(_print, 9, TF_CPP_MIN_LOG_LEVEL="0")  # It does not load TensorFlow.
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(writer)
+    assert program.child.wait() == 128 + 9
