@@ -104,7 +104,10 @@ def load(checkpoint: str, **objects: Any) -> None:
 def saved_frames(directory: Path) -> int | None:
     """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
     state = _read_state(directory)
-    return _frames_of(state.model_checkpoint_path) if state else None
+    for path in reversed(state.all_model_checkpoint_paths) if state else ():
+        if os.path.exists(f"{path}.index"):
+            return _frames_of(path)
+    return None
 
 
 def _frames_of(checkpoint: str) -> int | None:

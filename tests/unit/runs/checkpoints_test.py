@@ -66,6 +66,19 @@ def test_the_newest_few_are_kept(tmp_path: Path, learner: Learner) -> None:
     assert int(learner.frames) == 4
 
 
+def test_a_run_whose_newest_was_deleted_has_the_frames_that_it_resumes_from(
+    tmp_path: Path, learner: Learner
+) -> None:
+    checkpoints = Checkpoints(tmp_path, learner=learner)
+    for frames in (7, 8):
+        learner.frames.assign(frames)
+        checkpoints.save()
+    for path in tmp_path.glob("ckpt-2.*"):  # Restoring it advises this if it is damaged.
+        path.unlink()
+    assert checkpoints.restore()
+    assert saved_frames(tmp_path) == int(learner.frames) == 7
+
+
 def test_of_two_at_the_same_frames_the_newer_is_restored(
     tmp_path: Path, learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
