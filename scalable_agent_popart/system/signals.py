@@ -12,7 +12,7 @@ class StopOnSignal:
     """
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None  # The one received.
+        self.signal_number: int | None = None  # The first received.
 
     def __enter__(self) -> "StopOnSignal":
         hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
@@ -25,5 +25,5 @@ class StopOnSignal:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        self.signal_number = number
+        self.signal_number = self.signal_number or number
         signal.signal(signal.SIGINT, self._previous[signal.SIGINT])

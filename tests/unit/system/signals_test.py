@@ -18,7 +18,9 @@ def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(
     try:
         with StopOnSignal() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.signal_number == stopped_by
+            assert stop.signal_number == stopped_by
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal_number == (stopped_by or signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) == before
     finally:
         signal.signal(signal.SIGHUP, own)
