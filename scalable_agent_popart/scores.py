@@ -63,7 +63,7 @@ def normalise(score: Score, reference: ReferenceScore) -> Score:
 def aggregate(normalised: Any) -> Aggregate:
     """Computes the mean, the median and the mean capped at 100 of normalised scores `[tasks]`.
 
-    Scores `[tasks, ...]` have aggregates `[...]`. A ValueError if there are none.
+    Scores `[tasks, ...]` have aggregates `[...]`. Raises ValueError if there are none.
     """
     if not len(normalised):
         raise ValueError("no scores to aggregate")

@@ -127,9 +127,10 @@ class Run:
         return max(reached, default=0)
 
     def budgeted(self, frames: int) -> int:
-        """Returns the part of a run's budget that was used when its weights had learned so much.
+        """Returns how far a run was in its budget when its weights had learned from `frames`.
 
-        Both count environment frames, and differ for members of a population who have copied.
+        Both are environment frames. They differ for members of a population, which copy weights
+        and not the count of frames.
         """
         segments = self.population.segments if self.population else ()
         offsets = [own.offset for own in segments if own.first + own.offset < frames]
