@@ -208,8 +208,9 @@ def make_suite(
     if len(image_shape) != 3:
         raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
     height, width, num_channels = image_shape
-    held_out = {*fields.get("test_versions", {}).values()}
-    if missing := held_out - tasks.keys():
+    versions = fields.get("test_versions", {})
+    held_out = {*versions.values()}
+    if missing := {*versions, *held_out} - tasks.keys():
         raise ValueError(f"test_versions has {', '.join(sorted(missing))}, which tasks lacks")
 
     def make_environments(

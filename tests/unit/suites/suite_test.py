@@ -296,9 +296,13 @@ def test_gymnasium_tasks_may_have_versions_that_are_only_tested(
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(False)
     pool = suite.select(["left_test", "left"]).make_environments([0, 1], [1, 2], options)
     assert len(pool.task_ids) == 2
-    module = write_module(source.replace(", 'left_test']", "]"))
-    with pytest.raises(UserError, match="test_versions has left_test, which tasks lacks"):
-        suites.resolve(f"{module}:own")
+    for wrong, missing in (
+        (source.replace(", 'left_test']", "]"), "left_test"),
+        (source.replace("'left':", "'lefty':"), "lefty"),
+    ):
+        module = write_module(wrong)
+        with pytest.raises(UserError, match=f"test_versions has {missing}, which tasks lacks"):
+            suites.resolve(f"{module}:own")
 
 
 @pytest.mark.parametrize("processes", [False, True])
