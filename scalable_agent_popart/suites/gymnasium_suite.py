@@ -227,7 +227,9 @@ def make_suite(
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         checks = _check_in_child if processes else _check_all
-        checks({task: tasks[task] for task in names}, ((height, width, num_channels), num_actions))
+        # After training it would be too late to find out that it cannot be tested.
+        levels = [level for task in names for level in (task, versions.get(task, task))]
+        checks({own: tasks[own] for own in levels}, ((height, width, num_channels), num_actions))
 
     burn_in, given = max(1, total_frames // 20), defaults or {}
     return Suite(

@@ -296,6 +296,13 @@ def test_gymnasium_tasks_may_have_versions_that_are_only_tested(
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(False)
     pool = suite.select(["left_test", "left"]).make_environments([0, 1], [1, 2], options)
     assert len(pool.task_ids) == 2
+    module = write_module(
+        "class Other(Counter):\n    action_space = gymnasium.spaces.Discrete(3)\n"
+        "SUITE = make_suite('own', {'left': Counter, 'left_test': Other}, (12, 8, 3), 2, 1000,"
+        " test_versions={'left': 'left_test'})"
+    )
+    with pytest.raises(UserError, match=r"left_test has .* 3 actions, but its suite is for"):
+        Config.from_flags({"level_name": f"{module}:left"}).check_playable()
     for wrong, missing in (
         (source.replace(", 'left_test']", "]"), "left_test"),
         (source.replace("'left':", "'lefty':"), "lefty"),
