@@ -1,5 +1,6 @@
 """Suites of Gymnasium environments whose observations are images (see `docs/own_suite.md`)."""
 
+import copy
 import functools
 import os
 import pickle
@@ -92,7 +93,11 @@ def map_actions(environment: gymnasium.Env, own: Sequence[Any]) -> gymnasium.Env
     if not all(environment.action_space.contains(action) for action in own):
         raise ValueError(f"not all of {own} are actions of {environment.action_space}")
     mapped = spaces.Discrete(len(own))
-    return gymnasium.wrappers.TransformAction(environment, own.__getitem__, mapped)
+
+    def take(action: int) -> Any:
+        return copy.deepcopy(own[action])  # Some environments clip or scale it in place.
+
+    return gymnasium.wrappers.TransformAction(environment, take, mapped)
 
 
 def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, int, int], int]:

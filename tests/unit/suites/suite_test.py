@@ -281,6 +281,11 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     buttons = Game(actions=gymnasium.spaces.MultiBinary(3))
     map_actions(buttons, list(np.eye(3, dtype=np.int8))).step(1)
     np.testing.assert_array_equal(buttons.taken, [[0, 1, 0]])
+    own = [np.array([0.5], np.float32)]
+    wheel = Game(actions=gymnasium.spaces.Box(-1, 1, (1,)))
+    map_actions(wheel, own).step(0)
+    wheel.taken[0] *= 2  # As an environment may scale it.
+    assert own[0] == 0.5, "the next step takes the same action"
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
     with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
