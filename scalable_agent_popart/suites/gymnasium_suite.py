@@ -74,7 +74,11 @@ def check_environment(
 
 def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium.Env:
     """Puts the images of an environment in the middle of larger black ones."""
-    own_height, own_width, channels = environment.observation_space.shape or (0, 0, 0)
+    shape = environment.observation_space.shape or ()
+    if len(shape) != 3:
+        told = f"pad_images needs (height, width, channels), not {environment.observation_space}"
+        raise ValueError(told)
+    own_height, own_width, channels = shape
     below, right = height - own_height, width - own_width
     if min(below, right) < 0:
         raise ValueError(f"images of {own_height}x{own_width} do not fit into {height}x{width}")

@@ -288,6 +288,10 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     assert own[0] == 0.5, "the next step takes the same action"
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
+    for space in (gymnasium.spaces.Dict(image=game.observation_space), gymnasium.spaces.Box(0, 1)):
+        game.observation_space = space
+        with pytest.raises(ValueError, match=r"needs \(height, width, channels\), not (Dict|Box)"):
+            pad_images(game, 5, 6)
     with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
         map_actions(game, (0, 3))
 
