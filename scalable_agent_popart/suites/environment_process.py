@@ -92,6 +92,9 @@ def play() -> None:
             # The child ends with its last words and does not close the engine, which has failed.
             if isinstance(error, InvalidStepError):
                 exit_code = INVALID
+                # Exceptions that were handled and printed before would be taken for the cause.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(output.fileno(), 0)
                 print(error, file=output)
             else:
                 traceback.print_exc(file=output)

@@ -80,10 +80,11 @@ class Refusing(Counting):
 
 
 class Undeclared(Counting):
-    """Silences itself, and shows a picture of another type from some step on."""
+    """Tells of an error, silences itself, and shows a picture of another type from some step on."""
 
     def __init__(self, after: int, attempt: int, directory: Path):
         super().__init__(attempt, directory)
+        print("ConnectionError: trying again\n" + 9 * "entering common.shader\n")
         sys.stderr = io.StringIO()
         self._after = after
 
