@@ -43,6 +43,8 @@ class Observation(NamedTuple):
 
 _MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
+_STEP_TYPES = {"reward": "float32", "done": "bool", "episode_return": "float64"}
+_STEP_TYPES |= {"episode_step": "int32", "episode_end": "bool"}
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 
@@ -293,8 +295,9 @@ class Lockstep:
 class CheckedPool:
     """A pool that compares what another one returns with what was declared of it.
 
-    It raises InvalidStepError if that does not fit. It raises EnvironmentLostError if an
-    environment calls `sys.exit`, which would otherwise end the program as if that were finished.
+    It raises InvalidStepError if that does not fit, or is no `StepOutput` of the types given there.
+    It raises EnvironmentLostError if an environment calls `sys.exit`, which would otherwise end the
+    program as if that were finished.
     """
 
     def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
@@ -311,8 +314,13 @@ class CheckedPool:
     def receive(self, seconds: float) -> Ready:
         with without_exit(self._names):
             ready = self._pool.receive(seconds)
-        reward, info, _, observation = ready.output
+        reward, info, done, observation = ready.output
         fault = self._check.fault(reward, observation, len(ready.ids))
+        # The compiled policy takes no other types, and its error would name no environment.
+        for name, array in {"reward": reward, "done": done, **info._asdict()}.items():
+            dtype = getattr(array, "dtype", None)
+            if dtype != _STEP_TYPES[name]:
+                fault = fault or f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"
         if not fault and not np.isfinite(info.episode_return).all():
             fault = "an episode's return is not a finite number"
         if fault:

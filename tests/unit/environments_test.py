@@ -167,6 +167,16 @@ def test_pools_are_held_to_what_was_declared_and_cannot_end_the_program() -> Non
     checked.send(np.arange(2), np.zeros(2, np.int32))
     with pytest.raises(environments.InvalidStepError, match=r"^left, right: a reward must be a nu"):
         checked.receive(0.0)
+    for name, wrong_type in (
+        ("reward", output._replace(reward=output.reward.astype(np.float64))),
+        ("done", output._replace(done=output.done.astype(np.uint8))),
+        ("episode_step", output._replace(info=output.info._replace(episode_step=np.arange(2)))),
+    ):
+        pool.members[0].receive = lambda wrong_type=wrong_type: wrong_type
+        checked = environments.CheckedPool(pool, ["left", "right"], ArraySpec((), np.int32))
+        checked.send(np.arange(2), np.zeros(2, np.int32))
+        with pytest.raises(environments.InvalidStepError, match=f"right: {name} must be of type"):
+            checked.receive(0.0)
     pool.members[0].send = sys.exit
     with pytest.raises(
         environments.EnvironmentLostError, match=r"^left, right called sys.exit .*py"
