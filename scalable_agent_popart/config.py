@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
@@ -104,7 +105,11 @@ class Config(Settings):
 
     def check_playable(self) -> None:
         """Raises UserError if this machine cannot play the tasks as they are configured."""
+        logdir = os.path.abspath(self.logdir)
         self.suite.check(self.environment_options(training=self.mode != "test"))
+        if os.path.abspath(self.logdir) != logdir:  # The run would be written elsewhere.
+            told = f"the environments of {self.suite.name} change the current directory"
+            raise UserError(f"{told}: give --logdir={logdir}")
 
     @property
     def num_actions(self) -> int:

@@ -124,6 +124,16 @@ def test_a_module_gives_a_suite_whose_name_resolves_again(
     assert (config.suite.normalised, config.suite.unit) == (False, "")
 
 
+def test_environments_that_change_the_current_directory_move_no_run(
+    write_module: Callable[[str], str], tmp_path: Path
+) -> None:
+    module = write_module("Counter.__init__ = lambda self: os.chdir('/')\nSUITE = make()")
+    flags = {"level_name": f"{module}:own", "logdir": "run"}
+    with pytest.raises(UserError, match=f"change the current .*: give --logdir={tmp_path}/run$"):
+        Config.from_flags(flags).check_playable()
+    Config.from_flags({**flags, "logdir": f"{tmp_path}/run"}).check_playable()
+
+
 def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -> None:
     module = write_module("SUITE = make(defaults={'use_popart': True})")
     own = {"level_name": f"{module}:own"}
