@@ -3,7 +3,7 @@
 All agents have the same settings, sampled from the suite's own search space, which has the ranges
 of the paper's populations. In each round the remaining settings train further, each from its own
 checkpoint, and the better half stays. Settings are ranked by the paper's fitness, the mean capped
-human-normalised score.
+human-normalised score, or the mean return in a suite without scores to normalise by.
 """
 
 import collections
@@ -90,7 +90,8 @@ def rank(
         if (own := returns.get(number)) is not None:
             counted = {task: own.get(task, [references[task].random]) for task in tasks}
             aggregate = scores.aggregate_returns(counted, references)
-            fitness = aggregate.mean_capped if aggregate else fitness
+            if aggregate:  # Raw returns are not in percent, so nothing caps them.
+                fitness = aggregate.mean_capped if suite.normalised else aggregate.mean
         row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.3f}"}
         row |= {"tasks": len(tasks), "setting": number, "seed": FIRST_SEED + number}
         rows.append(row | {name: f"{value:.6g}" for name, value in settings[number].items()})

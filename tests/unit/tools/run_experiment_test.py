@@ -330,3 +330,20 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
     paths[0].joinpath("metrics.jsonl").write_text('{"frames": 50}\n')
     rows = search.rank("agent", "boxing,pong", 100, settings, paths)
     assert [(row["setting"], row["rank"]) for row in rows] == [(1, 1), (2, 2), (0, 3)]
+
+
+def test_returns_of_a_suite_without_scores_are_ranked_without_a_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    search = importlib.import_module("search")
+    paths = {}
+    for number, value in enumerate((200, 1000)):
+        paths[number] = tmp_path / str(number)
+        paths[number].mkdir()
+        (paths[number] / "metrics.jsonl").write_text('{"frames": 100}\n')
+        line = {"task": "dense", "episode_return": value, "frames": 90}
+        (paths[number] / "episodes.jsonl").write_text(json.dumps(line) + "\n")
+    level = "tests.fakes.rare_rewards:dense"
+    rows = search.rank("agent", level, 100, 2 * [{"epsilon": 0.1}], paths)
+    assert [(row["setting"], float(row["fitness"])) for row in rows] == [(1, 1000), (0, 200)]
