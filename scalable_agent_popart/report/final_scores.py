@@ -92,7 +92,7 @@ class FinalScores:
     def __init__(self, comparison: Comparison, column: Column):
         self.column = column
         self._suite = suite = comparison.suite
-        self._levels = list(column.levels.values())
+        self._levels = list(dict.fromkeys(column.levels.values()))  # Tasks may share one.
         self._references = suite.references(column.starts)
         complete = set(suite.tasks) >= suite.reference_scores.keys()
         self.papers = papers_table_1(suite.name, column.name) if complete else {}

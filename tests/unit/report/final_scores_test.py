@@ -154,6 +154,15 @@ def test_the_newest_test_of_all_tasks_counts_then_the_longest(tmp_path: Path) ->
     assert values == [5, 5]
 
 
+def test_a_level_that_tests_several_tasks_counts_once(tmp_path: Path) -> None:
+    _write(make_run(tmp_path / "run", **_TWO), {"hidden": [3.0, 5.0]}, 80_000)
+    levels = dict.fromkeys(("catch_1", "catch_10"), "hidden")
+    column = final_scores.Column("test", "test levels", levels)
+    found = FinalScores(compare_runs(tmp_path / "run"), column)
+    assert found.left_out == []
+    assert _value(found.by_run(), "return", "hidden")["value"] == 4
+
+
 def test_a_population_counts_by_its_budget_not_by_what_its_best_weights_saw(tmp_path: Path) -> None:
     for seed, copied in ((5, 1200), (10, 100)):
         lineages = {0: [START], 1: [START, make_event(1, 900, (0, copied))]}
