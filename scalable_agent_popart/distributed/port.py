@@ -240,9 +240,11 @@ class LearnerPort:
         """
         head = read_put_head(data)
         with self._lock:
-            last = self._sessions.pop(session, head.number)
+            last = self._sessions.get(session)
             again = not isinstance(last, int) or head.number <= last
-            self._sessions[session] = last if again else head.number  # Now the newest.
+            if not again:  # Other threads of the job may ask meanwhile, so it is never removed.
+                self._sessions[session] = head.number
+                self._sessions.move_to_end(session)
         if again:
             raise ValueError(f"sent request {head.number} again")
         return head.count, self._reader.read(data, head.count)

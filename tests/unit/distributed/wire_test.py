@@ -561,6 +561,26 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
     assert "request 1 again" in caplog.text
 
 
+def test_other_threads_of_a_job_may_ask_while_a_request_is_counted(
+    run: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.open().publish(shown(0))
+    with run.channel() as channel:
+        stub, request = LearnerStub(channel), put()
+        request.session = own = session(channel)
+
+        class Head:
+            count = 1
+
+            @property
+            def number(self) -> int:
+                assert stub.Status(StatusRequest(session=own), timeout=20).free == 8
+                return 1
+
+        monkeypatch.setattr(port_module, "read_put_head", lambda data: Head())
+        assert stub.Put(request.SerializeToString(), timeout=20).taken == 1
+
+
 def test_the_generated_modules_are_those_of_the_proto(tmp_path: Path) -> None:
     folder = "scalable_agent_popart/distributed"
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi")]
