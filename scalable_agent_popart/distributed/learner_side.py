@@ -32,7 +32,7 @@ class RemoteParts(Parts):
     def prepare(self, config: Config) -> None:
         """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
         folder = keys.directory_of(config)
-        if not folder.exists():
+        if not any(folder.glob("*")):  # A user may have made the folder already.
             try:
                 keys.make(folder)
             except UserError:

@@ -11,12 +11,14 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
 from scalable_agent_popart.distributed.handshake import differences, handshake
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply, WeightsReply
 from scalable_agent_popart.distributed.learner_side import RemoteParts
 from scalable_agent_popart.distributed.link import LearnerLink
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
 
@@ -74,6 +76,17 @@ def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
         np.testing.assert_array_equal(weights.tensors[0], first)
         assert len(weights.tensors) == len(variables)
     assert port.finished_after == 3
+
+
+def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path) -> None:
+    config = flags(learner_address="localhost:1", keys_dir=str(tmp_path))
+    RemoteParts().prepare(config)
+    own = keys.load(tmp_path, keys.LEARNER)
+    RemoteParts().prepare(config)
+    assert keys.load(tmp_path, keys.LEARNER) == own
+    (tmp_path / "learner.key").unlink()
+    with pytest.raises(UserError, match=r"learner\.key is missing"):
+        RemoteParts().prepare(config)
 
 
 class FakeLink:
