@@ -100,8 +100,8 @@ def main(argv: list[str]) -> None:
         job = _JOBS[config.mode, given.get("job_name", "learner")]
         if (number := job(config, given)) is not None:
             sys.exit(128 + number)
-    except KeyboardInterrupt:  # Only training handles it, by saving a checkpoint.
-        sys.exit(128 + signal.SIGINT)
+    except KeyboardInterrupt as stop:  # Only training handles it, by saving a checkpoint.
+        sys.exit(128 + (*stop.args, signal.SIGINT)[0])
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
             raise
@@ -281,12 +281,16 @@ def _test(config: Config, given: Mapping[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
-            # SystemExit lets processes of environments and unfinished films be removed.
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+            signal.signal(number, _interrupt)
     if follows:
         evaluate.follow(config)
     else:
         evaluate.Tester(config).test()
+
+
+def _interrupt(number: int, _: Any) -> None:
+    """Ends a test as Ctrl-C does, so that processes and unfinished films are removed."""
+    raise KeyboardInterrupt(number)  # A SystemExit would be taken for one of an environment.
 
 
 def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import scalable_agent_popart
-from environments import EnvironmentLostError, EpisodeCounter, Lockstep, Ready, StepOutput
+from environments import (
+    EnvironmentLostError,
+    EpisodeCounter,
+    Lockstep,
+    Ready,
+    StepOutput,
+    without_exit,
+)
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
@@ -148,6 +156,25 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
     assert newer["tasks"] == evaluate.Tester(config).test()["tasks"]
     assert len(traced) == 2, "once a tester"
     assert modes == [False] * 3
+
+
+def test_a_signal_ends_a_test_that_waits_for_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waits:
+        def __init__(self, config: Config):
+            pass
+
+        def test(self) -> None:
+            with without_exit(["catch_1"]):
+                signal.raise_signal(signal.SIGTERM)
+
+    given = {"level_name": "catch5", "logdir": str(tmp_path)}
+    RunDirectory(tmp_path).record(Config.from_flags(given))
+    monkeypatch.setattr(evaluate, "Tester", Waits)
+    with pytest.raises(SystemExit) as end:
+        main_program.run(mode="test", logdir=str(tmp_path))
+    assert end.value.code == 128 + signal.SIGTERM
 
 
 def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
