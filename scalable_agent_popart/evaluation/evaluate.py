@@ -52,6 +52,7 @@ def follow(config: Config) -> None:
             for name, value in points.items():
                 if value is not None:
                     tf.summary.scalar(name, value, frames)
+            tf.summary.flush()  # The next test may take hours, or be killed.
 
 
 class Tester:

@@ -180,7 +180,7 @@ def test_a_signal_ends_a_test_that_waits_for_an_environment(
 def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, tested, seen = [], [], []
+    made, tested, seen, shown = [], [], [], []
     saved = iter([None, 100, 100, None, 200])
 
     def saved_frames(directory: Path) -> int | None:
@@ -193,6 +193,8 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
 
         def test(self) -> dict[str, Any]:
             tested.append(seen[-1])
+            curves = EventAccumulator(str(tmp_path / "evaluator")).Reload()
+            shown.append(len(curves.Tags()["tensors"]))
             tasks = {"catch_1": {"mean_return": 0.5}, "catch_10": {"mean_return": math.inf}}
             scores = {"mean": 1.5, "median": None}
             head = {"frames": seen[-1], "starts": "noop"}
@@ -204,6 +206,7 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     evaluate.follow(Config.from_flags(given))
     assert (len(made), tested) == (1, [100, 200])
+    assert shown == [0, 3]  # TensorBoard has a test's scores before the next one is played.
     lines = read_log(tmp_path / "evaluations.jsonl")
     assert [line["frames"] for line in lines] == [100, 200]
     assert lines[0]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
