@@ -101,7 +101,7 @@ class RunLog:
             self._count_episode(*episode)
         for problem in problems:
             logging.warning("%s", problem)
-        _cut_events(self._path, frames)
+        _cut_events(self._path, frames or -1)  # An earlier start may have had other flags.
         self._tensorboard = tf.summary.create_file_writer(str(self._path))
         if not frames:  # TensorBoard compares runs by these, and takes the first it finds.
             config = self._config

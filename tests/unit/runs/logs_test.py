@@ -136,6 +136,16 @@ def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path
     assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
 
 
+def test_tensorboard_has_the_flags_of_the_start_that_learned(tmp_path: Path) -> None:
+    for tasks in ("catch_1", "catch_10"):
+        log = _log(tmp_path, tasks)
+        log.open(0, show_progress=False)
+        log.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    shown = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"catch_10" in shown
+
+
 def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: Path) -> None:
     paths = []
     for i, lives in enumerate(([100, 200, 300], [400, 500], [600])):
