@@ -16,7 +16,13 @@ import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import read_lines, spread, to_count, to_number
+from scalable_agent_popart.runs.json_lines import (
+    open_to_append,
+    read_lines,
+    spread,
+    to_count,
+    to_number,
+)
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name places of the machine: folders and addresses.
@@ -55,7 +61,7 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
         "git_revision": _config(path)["git_revision"],
         "machine": machine(),
     }
-    with open(path / "processes.jsonl", "a", encoding="utf-8") as file:
+    with open_to_append(path / "processes.jsonl") as file:
         file.write(json.dumps(process) + "\n")
 
 

@@ -22,7 +22,7 @@ from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
-from scalable_agent_popart.runs.json_lines import to_json
+from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
@@ -45,7 +45,7 @@ def follow(config: Config) -> None:
             frames, scores = summary["frames"], summary["aggregate"]
             means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
             record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
-            with open(directory.evaluations_log, "a", encoding="utf-8") as file:
+            with open_to_append(directory.evaluations_log) as file:
                 file.write(to_json({**record, "mean_return": means}) + "\n")
             points = {f"evaluation/{name}": score for name, score in scores.items()}
             points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}

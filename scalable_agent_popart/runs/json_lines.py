@@ -6,10 +6,12 @@ are counted and left out.
 
 import json
 import math
+import mmap
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -29,6 +31,19 @@ def to_json(record: Any, indent: int | None = None) -> str:
 def _of_a_library(value: Any) -> Any:
     """Returns a number of NumPy, such as suites from outside may have, or a mapping as Python's."""
     return value.item() if isinstance(value, np.generic) else dict(value)
+
+
+def open_to_append(path: Path, most: int = sys.maxsize) -> IO[str]:
+    """Cuts a log back to `most` bytes, and to whole lines, and opens it to write more."""
+    path.touch()
+    with open(path, "rb+") as file:
+        if end := min(most, size := file.seek(0, os.SEEK_END)):
+            # Some file systems share no map that can be written.
+            with mmap.mmap(file.fileno(), end, mmap.MAP_PRIVATE, mmap.PROT_READ) as content:
+                end = content.rfind(b"\n") + 1
+        if end < size:
+            file.truncate(end)
+    return open(path, "a", encoding="utf-8")
 
 
 def to_number(value: Any) -> float:

@@ -8,7 +8,6 @@ so that their frames never go backwards.
 import contextlib
 import functools
 import itertools
-import mmap
 import os
 import sys
 import time
@@ -51,14 +50,7 @@ class JsonLines:
 
     def open(self) -> None:
         """Cuts the file back to `length`, and to whole lines, and opens it to write more."""
-        self.path.touch()
-        with open(self.path, "rb+") as file:
-            if end := min(int(self.length), file.seek(0, os.SEEK_END)):
-                # Some file systems share no map that can be written.
-                with mmap.mmap(file.fileno(), end, mmap.MAP_PRIVATE, mmap.PROT_READ) as content:
-                    end = content.rfind(b"\n") + 1
-            file.truncate(end)
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - held until close.
+        self._file = json_lines.open_to_append(self.path, int(self.length))
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._file.write(json_lines.to_json(record) + "\n")

@@ -204,12 +204,14 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     monkeypatch.setattr(evaluate, "saved_frames", saved_frames)
     monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
+    # A disk was full in the middle of a line.
+    (tmp_path / "evaluations.jsonl").write_text('{"frames": 50}\n{"frames": 1')
     evaluate.follow(Config.from_flags(given))
     assert (len(made), tested) == (1, [100, 200])
     assert shown == [0, 3]  # TensorBoard has a test's scores before the next one is played.
     lines = read_log(tmp_path / "evaluations.jsonl")
-    assert [line["frames"] for line in lines] == [100, 200]
-    assert lines[0]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
+    assert [line["frames"] for line in lines] == [50, 100, 200]
+    assert lines[1]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
     curves = EventAccumulator(str(tmp_path / "evaluator")).Reload()
     returns = {"evaluation_return/catch_1", "evaluation_return/catch_10"}
     assert set(curves.Tags()["tensors"]) == {"evaluation/mean", *returns}

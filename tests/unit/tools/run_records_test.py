@@ -97,6 +97,15 @@ def test_damaged_lines_of_logs_are_left_out(tmp_path: Path) -> None:
     assert (found["seconds"], found["largest_memory_mib"]) == (2, 1)
 
 
+def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: Path) -> None:
+    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
+    RunDirectory(str(tmp_path)).record(config)
+    whole = json.dumps({"seconds": 2.0, "memory_kib": 1024})
+    (tmp_path / "processes.jsonl").write_text(f"{whole}\n{whole[:9]}")
+    run_records.record_process(tmp_path, 3.0, 2048)
+    assert run_records.describe(tmp_path)["seconds"] == 5
+
+
 def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions() -> None:
     text = {field.name for field in dataclasses.fields(Config) if field.type is str}
     kept = run_records._without_places(dict.fromkeys(text, "given"))
