@@ -189,10 +189,10 @@ class RunDirectory:
     def prepare_evaluation(self, films: bool) -> None:
         """Raises UserError if an evaluation, or its films, could not be written."""
         try:
-            self.evaluations.mkdir(exist_ok=True)
-            if films:
-                self.videos.mkdir(exist_ok=True)
-            tempfile.TemporaryFile(dir=self.path).close()
+            # Another user may have made the folders.
+            for folder in (self.path, self.evaluations, *[self.videos] * films):
+                folder.mkdir(exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise

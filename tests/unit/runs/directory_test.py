@@ -305,5 +305,9 @@ def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
         with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
             directory.prepare_evaluation(films=True)
         (directory.path / taken).unlink()
+        (directory.path / taken).symlink_to("/proc")  # Not even root can write there.
+        with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
+            directory.prepare_evaluation(films=True)
+        (directory.path / taken).unlink()
     directory.prepare_evaluation(films=False)
     assert not directory.videos.exists()
