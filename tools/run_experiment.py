@@ -43,6 +43,7 @@ import search
 from absl import app, flags
 
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.directory import write_atomically
 from scalable_agent_popart.system import terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
@@ -188,8 +189,7 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
     table = folder / "search.csv"  # It keeps the rounds that have been ranked.
-    known = table.is_file() and table.stat().st_size  # A full disk may leave it empty.
-    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
+    rows = pd.read_csv(table, dtype=str).to_dict("records") if table.is_file() else []
     ranked = collections.Counter((row["agent"], int(row["frames"])) for row in rows)
     if rows and (then := max(ranked.values())) != FLAGS.search_settings:
         told = f"{table} is of --search_settings={then}"
@@ -225,7 +225,7 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
             paths = {number: run.path for number, run in runs[agent].items()}
             rows += search.rank(agent.stem, names[agent], frames, settings[agent], paths)
             folder.mkdir(parents=True, exist_ok=True)
-            pd.DataFrame(rows).to_csv(table, index=False)
+            write_atomically(table, pd.DataFrame(rows).to_csv(index=False))
         for agent in agents:
             own = [
                 row for row in rows if (row["agent"], int(row["frames"])) == (agent.stem, frames)

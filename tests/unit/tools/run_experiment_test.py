@@ -240,8 +240,13 @@ def test_a_search_trains_the_better_half_further_and_writes_the_best(
         for name, more in (("first", ""), ("second", "\n--multi_head"))
     ]
     rounds = ["--search_settings=5", "--search_frames=200,400,600"]
+    (experiment.folder / "report").mkdir()
+    earlier = experiment.folder / "report" / "earlier"
+    earlier.write_text("agent,frames,setting\n")
+    os.link(earlier, earlier.with_name("search.csv"))
     for _ in range(2):  # The second time all is done.
         experiment.run(*rounds, *files)
+    assert earlier.read_text() == "agent,frames,setting\n"  # A table is replaced as a whole.
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     for name, own in table.groupby("agent"):
         rates = dict(zip(own.setting, own.learning_rate, strict=True))
