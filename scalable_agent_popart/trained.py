@@ -87,6 +87,7 @@ class TrainedAgent:
         config = directory.read_config()
         if config is None:
             raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
+        self._record = json.loads((directory.path / "config.json").read_text())
         hardware.share_gpus()
         factory.check_precision(config)
         # Another suite is refused before the checkpoint is read.
@@ -96,7 +97,7 @@ class TrainedAgent:
         self._saved = factory.make_saved_parts(config)
         checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
         self._agent, self._head = self._saved.agent, self._saved.head
-        self.frames, self._directory = int(self._saved.frames), directory
+        self.frames = int(self._saved.frames)
         self._step: Any = None  # The first step shows the inputs' shapes.
         look = self._agent.unroll_step
         self._look = tf.function(look, autograph=False, reduce_retracing=True)
@@ -205,11 +206,11 @@ class TrainedAgent:
         It has no optimiser and no logs, so the run cannot be resumed there. `output` must not
         exist. Raises UserError if it cannot be written.
         """
-        record = json.loads((self._directory.path / "config.json").read_text())
-        record["flags"]["logdir"] = str(Path(output).expanduser())
+        flags = {**self._record["flags"], "logdir": str(Path(output).expanduser())}
         with _new_directory(output) as partial:
             checkpoints.Checkpoints(partial / "checkpoints", learner=self._saved).save()
-            (partial / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+            text = json.dumps({**self._record, "flags": flags}, indent=2)
+            (partial / "config.json").write_text(text + "\n")
 
     def export(self, output: str) -> None:
         """Writes a SavedModel, which acts where only TensorFlow is installed.

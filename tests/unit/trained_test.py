@@ -203,7 +203,9 @@ def test_a_saved_agent_is_loaded_tested_and_not_resumed(
     trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    agent, saved = scalable_agent_popart.load(trained), str(tmp_path / "saved")
+    monkeypatch.chdir(trained)
+    agent, saved = scalable_agent_popart.load("."), str(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path)  # What it was loaded from may be out of reach by now.
     agent.save("~/saved")
     assert not list(tmp_path.glob("saved.*"))
     with pytest.raises(UserError, match="cannot be written"):
