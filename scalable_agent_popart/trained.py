@@ -14,6 +14,7 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,11 +73,19 @@ class TrainedAgent:
       observation_spec: nested `environments.ArraySpec`s of one observation.
     """
 
-    def __init__(self, logdir: str, frames: int | None = None, level_name: str | None = None):
+    def __init__(
+        self,
+        logdir: str,
+        frames: int | None = None,
+        level_name: str | None = None,
+        dataset_path: str | os.PathLike[str] | None = None,
+        level_cache_dir: str | os.PathLike[str] | None = None,
+    ):
         """Restores a run's newest checkpoint, or the one at so many `frames`.
 
         A suite from outside of the package is imported only if `level_name` names it, as in the
-        run's flags. Without it such an agent acts, but makes no environments.
+        run's flags. Without it such an agent acts, but makes no environments. The other two take
+        the place of the run's flags in environments, since another machine may have other folders.
 
         Raises UserError if the directory holds no run, or no such checkpoint that can be read, or
         if the run's tasks are not of the suite of `level_name`.
@@ -90,8 +99,11 @@ class TrainedAgent:
         self._record = json.loads((directory.path / "config.json").read_text())
         hardware.share_gpus()
         factory.check_precision(config)
+        given: dict[str, Any] = {"level_name": level_name or None}
+        given |= {"dataset_path": dataset_path, "level_cache_dir": level_cache_dir}
+        given = {name: os.path.expanduser(v) for name, v in given.items() if v is not None}
         # Another suite is refused before the checkpoint is read.
-        self._played = config.for_test({"level_name": level_name}) if level_name else None
+        self._played = config.for_test(given) if given else None
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)

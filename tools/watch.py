@@ -36,6 +36,8 @@ flags.DEFINE_string("level_name", None, "The task to play. Default: the first of
 flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the newest.")
 flags.DEFINE_integer("seed", 0, "Seed of the environment and of the sampled actions.")
 flags.DEFINE_bool("greedy", False, "Whether to take the most probable action.")
+flags.DEFINE_string("dataset_path", None, "Images of two DmLab levels. Default: the run's.")
+flags.DEFINE_string("level_cache_dir", None, "For compiled DmLab levels. Default: the run's.")
 flags.DEFINE_integer("port", 8988, "Port of the page on 127.0.0.1, without a display.")
 flags.DEFINE_integer("steps", None, "Agent steps to play. Default: without end.", lower_bound=1)
 
@@ -84,7 +86,8 @@ def main(argv: list[str]) -> None:
     if "MPLBACKEND" not in os.environ and not _has_window():
         plt.switch_backend("webagg")
     try:
-        agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name)
+        places = FLAGS.dataset_path, FLAGS.level_cache_dir
+        agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
         named = suites.resolve(FLAGS.level_name).tasks if FLAGS.level_name else agent.tasks
         task, mode = named[0], "rgb_array"
         with contextlib.closing(agent.make_environment(task, FLAGS.seed, mode)) as environment:

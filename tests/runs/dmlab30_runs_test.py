@@ -1,5 +1,6 @@
 """Whole runs on DeepMind Lab's levels, each a process."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import scalable_agent_popart
 from scalable_agent_popart import scores, suites
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import process_pool
 from tests.conftest import Engine
 from tests.fakes.main_program import run
@@ -17,6 +20,7 @@ from tests.fakes.programs import left_in, metrics, read_log
 from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
+_SHOWS_IMAGES = "psychlab_continuous_recognition"
 
 StandIn = Callable[..., None]
 
@@ -73,7 +77,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
 def test_squares_in_place_of_images_are_named(
     stand_in: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    level, logdir = "psychlab_continuous_recognition", tmp_path / "run"
+    level, logdir = _SHOWS_IMAGES, tmp_path / "run"
     squares, images = "coloured squares in place of images", tmp_path / "images"
     settings = {**SMALL, "logdir": str(logdir), "level_name": level, "num_actors": 2}
     run(**settings, total_environment_frames=120)
@@ -93,6 +97,28 @@ def test_squares_in_place_of_images_are_named(
         (images / name).touch()
     with pytest.raises(SystemExit, match="--dataset_path was dummy and is"):
         run(**settings, dataset_path=str(images), total_environment_frames=240)
+
+
+def test_an_agent_is_played_on_a_machine_with_other_folders(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    level, cache, images = _SHOWS_IMAGES, tmp_path / "cache", tmp_path / "images"
+    images.mkdir()
+    for name in ("0001.png", "2400.png"):
+        (images / name).touch()
+    settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": level, "num_actors": 2}
+    settings |= {"dataset_path": str(images), "level_cache_dir": str(cache)}
+    run(**settings, total_environment_frames=120)
+    images.rename(moved := tmp_path / "moved")
+    cache.touch()
+    with pytest.raises(UserError, match=r"--dataset_path=.*images is no directory"):
+        scalable_agent_popart.load(tmp_path / "run").make_environment(level)
+    agent = scalable_agent_popart.load(tmp_path / "run", dataset_path=moved, level_cache_dir="")
+    with contextlib.closing(agent.make_environment(level)) as environment:
+        observation, _ = environment.reset()
+        environment.step(agent.act(observation))
+    with pytest.raises(UserError, match=r"--level_cache_dir=.*cache cannot be written to"):
+        scalable_agent_popart.load(tmp_path / "run", dataset_path=moved).make_environment(level)
 
 
 def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(
