@@ -1,5 +1,6 @@
 """The manifests that are written for Kubernetes, and descriptions of jobs that are refused."""
 
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Make:
         given = {"name": _NAME, "actor_jobs": "3", "image": "popart-impala:latest"} | options
         own = [f"--{name}={value}" for name, value in given.items()]
         manifests.main([*own, "--output_dir=~/out", "--", *experiment_flags])
-        text = (tmp_path / "out" / f"{given['name']}.kubernetes.yaml").read_text()
+        text = (tmp_path / "out" / f"{given['name']}.kubernetes.yaml").read_text("utf-8")
         objects = list(yaml.safe_load_all(text))
         prefix = f"{given['name']}-"
         return {(o["kind"], o["metadata"]["name"].removeprefix(prefix)): o for o in objects}
@@ -99,6 +100,14 @@ def test_processes_know_who_they_are_and_start_again(
         assert spec.get("completions") == (3 if role == "actor" else None)
         assert ("successPolicy" in spec) == (spec.get("completionMode") == "Indexed")
     assert _pod(objects, "learner")["terminationGracePeriodSeconds"] >= 120
+
+
+def test_objects_are_utf_8_whatever_the_locale(
+    make: _Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "latin-1")
+    flag = "--init_from=/runs/müller"
+    assert flag in _container(make(*_FLAGS, flag), "learner")["args"]
 
 
 @pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
