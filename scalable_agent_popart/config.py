@@ -285,7 +285,12 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
 
 def refuse_pattern(logdir: str) -> None:
-    """Raises UserError if TensorFlow would take a run's directory for a pattern of several."""
+    """Raises UserError if TensorFlow would take a run's directory for a pattern of several.
+
+    The same goes for an address such as gs://bucket/run, which would become a folder named gs:.
+    """
+    if "://" in logdir:
+        raise UserError(f"--logdir={logdir} is no directory of this machine; give one, or mount it")
     if found := sorted(_PATTERNS & set(logdir)):
         raise UserError(
             f"--logdir={logdir} has the character {found[0]}, by which TensorFlow would take it "
