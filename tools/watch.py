@@ -45,9 +45,11 @@ _STEPS_PER_SECOND = 15  # Four frames at 60 Hz.
 _DOTS_PER_INCH = 100
 
 
-def play(agent: "TrainedAgent", environment: "TaskEnvironment", task: str) -> Iterator[Image.Image]:
-    """Yields each step as films of tests show it, with the policy."""
-    suite, state = agent.config.suite, agent.begin(seed=FLAGS.seed)
+def play(
+    agent: "TrainedAgent", environment: "TaskEnvironment", suite: suites.Suite
+) -> Iterator[Image.Image]:
+    """Yields each step of a suite's first task as films of tests show it, with the policy."""
+    task, state = suite.tasks[0], agent.begin(seed=FLAGS.seed)
     screen = Screen(suite.test_version(task), suite.action_names())
     observation, _ = environment.reset()
     reward, ended, total = 0.0, False, 0.0
@@ -88,10 +90,11 @@ def main(argv: list[str]) -> None:
     try:
         places = FLAGS.dataset_path, FLAGS.level_cache_dir
         agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
-        named = suites.resolve(FLAGS.level_name).tasks if FLAGS.level_name else agent.tasks
-        task, mode = named[0], "rgb_array"
-        with contextlib.closing(agent.make_environment(task, FLAGS.seed, mode)) as environment:
-            show(play(agent, environment, task))
+        # The record of a suite of one's own has no names of actions.
+        suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
+        played = suite.tasks[0], FLAGS.seed, "rgb_array"
+        with contextlib.closing(agent.make_environment(*played)) as environment:
+            show(play(agent, environment, suite))
     except (EnvironmentLostError, errors.UserError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -15,22 +15,27 @@ _AGENT = str(ROOT / "agents/catch5")
 # The tool's flags would meet those of the main program in this process.
 _PROGRAM = """
 import sys
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 
 import scalable_agent_popart
+from scalable_agent_popart import suites
 from tools import watch
 
 watch.FLAGS(["watch.py", f"--logdir={sys.argv[1]}", "--steps=40"])
 agent = scalable_agent_popart.load(sys.argv[1])
 environment = agent.make_environment("catch_100", render_mode="rgb_array")
+names = ("left", "stay", "right")
+suite = replace(suites.resolve("catch_100"), action_names=lambda: names)
 Screen = watch.Screen
 with mock.patch.object(Screen, "draw", autospec=True, side_effect=Screen.draw) as draw:
-    shown = list(watch.play(agent, environment, "catch_100"))
+    shown = list(watch.play(agent, environment, suite))
 assert [frame.size for frame in shown] == [(320 + 8 + 256, 48 + 320)] * 40
 for call in draw.call_args_list:
-    _, picture, episode_return, ended = call.args
+    screen, picture, episode_return, ended = call.args
+    assert screen._action_names == names
     assert picture.shape == (10, 5, 3)
     assert np.isclose(call.kwargs["play"].probabilities.sum(), 1.0)
     assert abs(call.kwargs["play"].value) < 200
