@@ -208,9 +208,11 @@ class TrainedAgent:
         """
         self._task_id(task)
         config = self._played or self.config.for_test({})
-        suite = config.suite.select([config.suite.test_version(task)])
-        suite.check(config.environment_options(training=False))
-        return TaskEnvironment(config, suite, seed, render_mode)
+        version = config.suite.test_version(task)
+        # DmLab's check loads the first of them, and cannot load a level that is held out.
+        played = config.suite.select(dict.fromkeys([task, version]))
+        played.check(config.environment_options(training=False))
+        return TaskEnvironment(config, played.select([version]), seed, render_mode)
 
     def save(self, output: str) -> None:
         """Writes a run directory of this agent alone, to be loaded, tested and started from.

@@ -63,6 +63,11 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
             assert played["normalised"] == pytest.approx(score)
             capped.append(min(100.0, score))
         assert column["aggregate"]["mean_capped"] == pytest.approx(np.mean(capped))
+    agent = scalable_agent_popart.load(logdir)
+    for level in levels:  # Two of them have a version that is held out.
+        with contextlib.closing(agent.make_environment(level)) as environment:
+            environment.reset()
+            assert environment.step(0)[3] is False
     films = sorted((logdir / "videos").iterdir())
     assert [film.stem for film in films] == sorted([*levels, *suite.test_versions.values()])
     lengths = []
