@@ -18,6 +18,7 @@ from absl import app, flags
 from environments import EnvironmentLostError
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.json_lines import open_to_append
 from scalable_agent_popart.system import tensorflow_import
 
 _FLAGS = flags.FLAGS
@@ -71,10 +72,11 @@ def play(config: Config, task: int, num_episodes: int) -> list[float]:
 
 def measure(config: Config, num_episodes: int, output: Path) -> None:
     """Plays the tasks that the file lacks, and adds the row of each as soon as it is measured."""
-    known = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
-    if known and known[0] != ",".join(_COLUMNS):
+    text = output.read_text(encoding="utf-8") if output.exists() else ""
+    if text and text.splitlines()[0] != ",".join(_COLUMNS):
         raise UserError(f"{output} is no file of this tool; give another --output")
-    with open(output, "a", encoding="utf-8", newline="") as file:
+    with open_to_append(output) as file:  # A full disk may have cut off the last line.
+        known = text[: text.rfind("\n") + 1].splitlines()
         writer = csv.writer(file, lineterminator="\n")
         if not known:
             writer.writerow(_COLUMNS)

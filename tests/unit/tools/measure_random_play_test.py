@@ -17,7 +17,8 @@ from tools import measure_random_play
 def test_random_play_of_each_task_is_measured_once(tmp_path: Path) -> None:
     output, config = tmp_path / "random.csv", Config.from_flags({"level_name": "catch5"})
     first, *rest = config.suite.tasks
-    output.write_text(f"game,episodes,mean,standard_error\n{first},30,0.5,0.1\n")
+    cut_off = f"{first},30,0.5,0.1\n{rest[0]},3"
+    output.write_text(f"game,episodes,mean,standard_error\n{cut_off}")
     measure_random_play.measure(config, 8, output)
     rows = list(csv.DictReader(output.open()))
     assert [row["game"] for row in rows] == [first, *rest]
