@@ -111,7 +111,8 @@ class RunDirectory:
             if previous is None and path.exists():
                 told = f"{self.path} holds {path.name} but no config.json, so its origin is unknown"
                 raise UserError(f"{told}; give {ANOTHER_LOGDIR}")
-        nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        # A link that leads nowhere cannot be made a directory.
+        nearest = next(p for p in (self.path, *self.path.absolute().parents) if os.path.lexists(p))
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--logdir={self.path} cannot be written to; allow it or give another")
 

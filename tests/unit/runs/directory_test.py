@@ -252,7 +252,8 @@ def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: Run
     file = directory.path / "file"
     file.write_text("something else")
     file.chmod(0o777)
-    for place in (file, file / "run"):
+    (link := directory.path / "link").symlink_to("gone")
+    for place in (file, file / "run", link, link / "run"):
         with pytest.raises(UserError, match="--logdir"):
             RunDirectory(str(place)).check(_config())
     assert file.read_text() == "something else"
