@@ -33,6 +33,7 @@ def follow(config: Config) -> None:
     """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard."""
     directory, tester = RunDirectory(config.logdir), Tester(config)
     frames = -1
+    directory.prepare_evaluation(config.record_video)  # TensorBoard's writer explains nothing.
     with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
         while frames < config.total_environment_frames:
             saved = None

@@ -25,6 +25,7 @@ from environments import (
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
@@ -218,3 +219,13 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     for tag, value in (("evaluation/mean", 1.5), ("evaluation_return/catch_1", 0.5)):
         points = [(each.step, tf.make_ndarray(each.tensor_proto)) for each in curves.Tensors(tag)]
         assert points == [(100, value), (200, value)]
+
+
+def test_an_evaluator_that_could_not_write_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "Tester", lambda config: None)
+    (logdir := tmp_path / "run").symlink_to("/proc")  # Not even root can write there.
+    config = Config.from_flags({"level_name": "catch5", "logdir": str(logdir)})
+    with pytest.raises(UserError, match="cannot be written to"):
+        evaluate.follow(config)
