@@ -186,7 +186,7 @@ class PopulationDirectory:
         """Begins the population if no member has; raises as `check`."""
         self.check(config)  # A run's directory would have a lock, too.
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "w") as lock:
+        with open(self.path / "lock", "a") as lock:  # It may be a user's file.
             flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
             if self.check(config) is None:
                 write_atomically(self._settings, config.record)

@@ -131,7 +131,7 @@ class RunDirectory:
         """Locks the directory until the returned file is closed; raises InUseError or UserError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "lock", "w")  # noqa: SIM115
+            file = open(self.path / "lock", "a")  # noqa: SIM115 - it may be a user's.
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError as error:

@@ -13,6 +13,7 @@ import pytest
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
@@ -296,6 +297,13 @@ def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) 
         other.kill()
         other.wait()
         first.lock().close()
+
+
+def test_a_file_of_the_locks_name_keeps_its_content(directory: RunDirectory) -> None:
+    (directory.path / "lock").write_text("something else")
+    directory.lock().close()
+    PopulationDirectory(directory.path).join(_config(mode="pbt", population_size=2))
+    assert (directory.path / "lock").read_text() == "something else"
 
 
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
