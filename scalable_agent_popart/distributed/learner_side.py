@@ -5,6 +5,7 @@ its queue and weights.
 """
 
 import contextlib
+import os
 import time
 from typing import Self
 
@@ -32,11 +33,12 @@ class RemoteParts(Parts):
     def prepare(self, config: Config) -> None:
         """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
         folder = keys.directory_of(config)
-        if not any(folder.glob("*")):  # A user may have made the folder already.
+        # A folder may be made beforehand, or copied with a run. `Path.exists` may raise.
+        if not os.path.exists(folder / "authority.crt"):
             try:
                 keys.make(folder)
             except UserError:
-                if not folder.exists():  # Another learner has not made them meanwhile, either.
+                if not os.path.exists(folder):  # Nor has another learner made them.
                     raise
         keys.load(folder, keys.LEARNER)
 
