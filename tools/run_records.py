@@ -1,5 +1,6 @@
 """Records what made a run, and how far it is, for the files next to a report."""
 
+import contextlib
 import io
 import json
 import lzma
@@ -17,6 +18,7 @@ import psutil
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
 from scalable_agent_popart.runs.json_lines import (
+    DAMAGE,
     open_to_append,
     read_lines,
     spread,
@@ -76,11 +78,11 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
     config, end = _config(path), frames(path)
     tasks, least = config["tasks"], num_episodes or config["flags"]["test_num_episodes"]
     for file in [path / "evaluation.json", *(path / "evaluations").glob("*.json")]:
-        text = file.read_text() if file.is_file() else ""  # Empty while it is written.
-        test = json.loads(text or "{}")
-        if test and (test["frames"], test["starts"]) == (end, "noop"):
+        with contextlib.suppress(OSError, *DAMAGE):  # Empty while it is written.
+            test = json.loads(file.read_text())
             played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
-            if all(task in played and played[task]["episodes"] >= least for task in tasks):
+            enough = all(played[task]["episodes"] >= least for task in tasks)
+            if enough and (test["frames"], test["starts"]) == (end, "noop"):
                 return True
     return False
 
@@ -189,12 +191,12 @@ def machine() -> dict[str, Any]:
 
 
 def _test(path: Path) -> dict[str, Any] | None:
-    """Returns the starts, frames and episodes of each task of the newest test."""
-    if not (path / "evaluation.json").is_file():
-        return None
-    found = json.loads((path / "evaluation.json").read_text())
-    episodes = {name: task["episodes"] for name, task in found["tasks"].items()}
-    return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
+    """Returns the starts, frames and episodes of each task of the newest test, if it is whole."""
+    with contextlib.suppress(OSError, *DAMAGE):
+        found = json.loads((path / "evaluation.json").read_text())
+        episodes = {name: task["episodes"] for name, task in found["tasks"].items()}
+        return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
+    return None
 
 
 def _without_places(flags: dict[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,17 @@ def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: P
     assert run_records.describe(tmp_path)["seconds"] == 5
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"frames": 0, "starts": "noop"}'])
+def test_a_result_that_is_damaged_is_none(tmp_path: Path, content: str) -> None:
+    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
+    RunDirectory(str(tmp_path)).record(config)
+    (tmp_path / "evaluations").mkdir()
+    for name in ("evaluation.json", "evaluations/noop-0-1.json"):
+        (tmp_path / name).write_text(content)
+    assert not run_records.is_tested(tmp_path, 1)
+    assert run_records.describe(tmp_path)["test"] is None
+
+
 def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions() -> None:
     text = {field.name for field in dataclasses.fields(Config) if field.type is str}
     kept = run_records._without_places(dict.fromkeys(text, "given"))
