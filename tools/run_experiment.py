@@ -44,6 +44,7 @@ from absl import app, flags
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import write_atomically
+from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.system import terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
@@ -280,11 +281,19 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     command = ["--mode=report", f"--runs={names}", f"--report_dir={FLAGS.report_dir}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise UserError("the report could not be written")
-    records = [{"flag_file": run.flag_file.name, **run_records.describe(run.path)} for run in begun]
-    table = {"reported_on": run_records.machine(), "runs": records}
+    records, damaged = {}, []
+    for run in begun:
+        try:
+            about = run_records.describe(run.path)
+            records[run.path] = {"flag_file": run.flag_file.name, **about}
+        except DAMAGE as error:
+            damaged.append(f"{run.path} is left out of runs.json: its flags are damaged ({error})")
+    table = {"reported_on": run_records.machine(), "runs": list(records.values())}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
-    run_records.pack_logs([run.path for run in begun], Path(FLAGS.report_dir) / "logs.tar.xz")
+    run_records.pack_logs(list(records), Path(FLAGS.report_dir) / "logs.tar.xz")
     print("next to it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
+    if damaged:
+        raise UserError("; ".join(damaged))
 
 
 def main(argv: list[str]) -> None:

@@ -232,6 +232,19 @@ def test_a_run_that_fails_is_named_and_the_others_continue(experiment: Experimen
     assert [run["frames"] for run in experiment.reported()] == [200, 300]
 
 
+def test_a_run_whose_flags_are_damaged_is_named_and_the_others_are_kept(
+    experiment: Experiment,
+) -> None:
+    bad, good = map(experiment.flag_file, ("bad", "good"))
+    experiment.run(bad, good)
+    (experiment.run_path("bad") / "config.json").write_text("{")
+    told = experiment.refusal("--notrain", bad, good)
+    assert f"{experiment.run_path('bad')} is left out of runs.json" in told
+    assert [run["flag_file"] for run in experiment.reported()] == ["good.flags"]
+    with tarfile.open(experiment.folder / "report" / "logs.tar.xz") as archive:
+        assert {name.partition("/")[0] for name in archive.getnames()} == {"good-1"}
+
+
 def test_a_search_trains_the_better_half_further_and_writes_the_best(
     experiment: Experiment,
 ) -> None:
