@@ -135,7 +135,8 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
     # A population has some logs of its own next to its members'.
     folders = {own: path.parent for path in paths for own in [path, *directories(path)]}
     preset: Any = 9 | lzma.PRESET_EXTREME
-    with tarfile.open(partial, "w:xz", preset=preset) as archive:
+    # A log may be a link to a larger disk.
+    with tarfile.open(partial, "w:xz", dereference=True, preset=preset) as archive:
         for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better in a row.
             for own, root in folders.items():
                 if (log := own / name).exists():

@@ -70,6 +70,8 @@ def test_packed_logs_have_the_metrics_that_a_report_reads(
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     with directory.metrics.open("a") as file:
         file.write("damaged\n{")
+    elsewhere = directory.episodes.rename(tmp_path / "episodes")
+    directory.episodes.symlink_to(elsewhere)
     before = read.read_run(str(tmp_path / "run"))
     run_records.pack_logs([tmp_path / "run"], tmp_path / "logs.tar.xz")
     with tarfile.open(tmp_path / "logs.tar.xz") as archive:
