@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
         agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
         (agent.export if FLAGS.format == "saved_model" else agent.save)(FLAGS.output)
     except errors.UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {errors.explain(error)}")
     print(f"exported at {agent.frames:,} frames: {FLAGS.output}")
 
 

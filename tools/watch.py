@@ -96,7 +96,7 @@ def main(argv: list[str]) -> None:
         with contextlib.closing(agent.make_environment(*played)) as environment:
             show(play(agent, environment, suite))
     except (EnvironmentLostError, errors.UserError, ValueError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {errors.explain(error) or error}")
 
 
 def _has_window() -> bool:

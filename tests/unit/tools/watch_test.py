@@ -1,11 +1,14 @@
 """A trained agent is watched on a page of this machine."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+
+import pytest
 
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, run_python, wait_until
 
@@ -71,3 +74,14 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: ")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("tool", ["watch", "export_agent", "record_starts"])
+def test_a_terminal_acts_upon_nothing_in_a_record(tmp_path: Path, tool: str) -> None:
+    record = {"flags": {"level_name": "pong", "\x1b[2J\n": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    more = {"watch": [], "export_agent": ["--output=none"]}
+    given = more.get(tool, ["--level_name=pong", "--human_starts_dir=none"])
+    ended = run_python(f"tools/{tool}.py", f"--logdir={tmp_path}", *given)
+    assert "does not know:  [2J" in ended.stderr
+    assert ended.stderr.removesuffix("\n").isprintable()
