@@ -135,7 +135,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
 
 def fault_of_names(suite: Suite) -> str:
     """Returns what is wrong with the names of a suite; empty if they are fine."""
-    names = (suite.name, *suite.tasks)
+    names = (suite.name, *suite.tasks, *suite.test_versions.values())
     if not all(isinstance(name, str) and name.isprintable() for name in names):
         return "must have names of printable text"
     if not _SUITE_NAME.fullmatch(suite.name):

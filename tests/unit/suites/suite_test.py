@@ -167,6 +167,10 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = dataclasses.replace(make(), tasks=('left', 'left'))", "each of them once"),
         ("SUITE = make('a/b')", "name of letters"),
         (
+            "SUITE = dataclasses.replace(make(), test_versions={'left': 1})",
+            "names of printable text",
+        ),
+        (
             "SUITE = make(reference_scores=both((1, 1)))",
             "different finite numbers, not 1 and 1 for",
         ),
