@@ -7,6 +7,7 @@ Workers save and end when it does, and the same command resumes.
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 import time
@@ -51,7 +52,7 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
         show_saved(progress.frames, PopulationDirectory(config.logdir).path)
     else:
         best = f", best fitness {progress.best:.1f}" if progress.best is not None else ""
-        report = f"--mode=report --runs={config.logdir}"
+        report = f"--mode=report --runs={shlex.quote(config.logdir)}"
         print(f"{config.logdir} is finished{best}; report on it with {report}", file=sys.stderr)
     return stop.signal_number
 

@@ -41,9 +41,12 @@ def _train(monkeypatch: pytest.MonkeyPatch, directory: Path, program: str) -> in
 def test_workers_end_when_they_are_done_or_are_asked_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _train(monkeypatch, tmp_path, "") is None
-    assert "saved" not in capsys.readouterr().err
-    assert _train(monkeypatch, tmp_path, "when_asked(sys.exit, 143)") == signal.SIGTERM
+    (directory := tmp_path / "my runs").mkdir()
+    assert _train(monkeypatch, directory, "") is None
+    end = capsys.readouterr().err
+    assert end.endswith(f"report on it with --mode=report --runs='{directory}'\n")
+    assert "saved" not in end
+    assert _train(monkeypatch, directory, "when_asked(sys.exit, 143)") == signal.SIGTERM
     assert "saved at 40 frames" in capsys.readouterr().err
 
 
