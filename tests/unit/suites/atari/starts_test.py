@@ -114,5 +114,5 @@ def test_file_is_read_as_written_by_the_same_minor_version_only(
     with pytest.raises(UserError, match=f"{path} cannot be read"):
         check(options)
     place = "x" * 300  # Root cannot look into it either.
-    with pytest.raises(UserError, match="--human_starts_dir=x* cannot be read"):
+    with pytest.raises(UserError, match=r"--human_starts_dir=x+ cannot be read"):
         check(_options(directory=place))
