@@ -89,7 +89,7 @@ class Config(Settings):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A suite from outside of the package may not pickle, so the other process imports its own.
-        return _unpickle, (self.flags,)
+        return Config.from_settings, (self.flags,)
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -251,10 +251,6 @@ def _wrong_type(name: str, value: Any) -> str:
     kind: Any = Settings.__dataclass_fields__[name].type
     found = type(value.item() if isinstance(value, np.generic) else value)
     return "" if found is kind or (kind, found) == (float, int) else kind.__name__
-
-
-def _unpickle(flags: dict[str, Any]) -> Config:
-    return Config(**flags, suite=suites.resolve(flags["level_name"]))
 
 
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
