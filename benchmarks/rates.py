@@ -57,17 +57,12 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
     return {"agent_steps_per_second": speed, **spent}
 
 
-def measure_train_step(config: Config, seconds: float) -> float:
-    """Measures the update alone, on a batch of noise."""
-    return rate(_make_train_step(config), seconds)
-
-
 def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
     """Measures how many times as fast the first's update is; both update in turn, one by one.
 
     A change of the machine's speed meets both, so that small differences can be seen.
     """
-    calls = [_make_train_step(each) for each in (config, other)]
+    calls = [make_train_step(each) for each in (config, other)]
     ratios: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or not ratios:
@@ -79,7 +74,7 @@ def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
     return statistics.median(ratios)
 
 
-def _make_train_step(config: Config) -> Callable[[], int]:
+def make_train_step(config: Config) -> Callable[[], int]:
     """Makes a traced update on the same batch of noise at every call."""
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)

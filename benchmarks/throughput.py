@@ -69,7 +69,7 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     bare = {
         "forward": rates.measure_forward(config, seconds),
-        "train_step": rates.measure_train_step(config, seconds),
+        "train_step": rates.rate(rates.make_train_step(config), seconds),
         "emulation": rates.measure_emulation(config, seconds),
     }
     roofline = 1.0 / sum(1.0 / speed for speed in bare.values())
