@@ -335,10 +335,10 @@ class TaskEnvironment(gymnasium.Env):
         self._film: BatchedEnvironment | None = None  # It plays alike, if people see other images.
         self._picture = np.zeros((0, 0, 3), np.uint8)
         self._at_start, self._seeds = False, np.random.SeedSequence(seed)
-        boxes = [
-            gymnasium.spaces.Box(*_bounds(spec), spec.shape, np.dtype(spec.dtype).type)
-            for spec in tree.flatten(suite.observation_spec(config.environment_options(False)))
-        ]
+        boxes = []
+        for spec in tree.flatten(suite.observation_spec(config.environment_options(False))):
+            limits = np.iinfo(spec.dtype)
+            boxes.append(gymnasium.spaces.Box(limits.min, limits.max, spec.shape, spec.dtype))
         nested = len(boxes) > 1
         self.observation_space = gymnasium.spaces.Tuple(boxes) if nested else boxes[0]
         self.action_space = gymnasium.spaces.Discrete(config.num_actions)
@@ -422,8 +422,3 @@ def _new_directory(output: str) -> Iterator[Path]:
             partial.rename(path)
     except (OSError, tf.errors.OpError, UnsavedError) as error:
         raise UserError(f"{output} cannot be written ({error}); give another --output") from error
-
-
-def _bounds(spec: ArraySpec) -> tuple[float, float]:
-    integer = np.issubdtype(spec.dtype, np.integer)
-    return (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max) if integer else (-np.inf, np.inf)
