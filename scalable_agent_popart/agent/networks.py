@@ -68,7 +68,6 @@ class Torso(snt.Module):
     def __init__(self, dtype: tf.DType, padding: str = "SAME"):
         super().__init__()
         self._dtype = dtype
-        self._padding = padding
         self._linear = snt.Linear(256)
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
