@@ -107,7 +107,6 @@ _MEASURES = {"training": measure, "overhead": costless.measure, "port": wire.mea
 
 def main(argv: list[str]) -> None:
     """Measures, prints medians and writes the JSON file."""
-    del argv
     try:
         if FLAGS.measure != "training" and FLAGS.against:
             raise UserError(f"--measure={FLAGS.measure} goes without --against")

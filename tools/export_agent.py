@@ -25,7 +25,6 @@ flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the new
 
 def main(argv: list[str]) -> None:
     """Exports; a user's error is one line."""
-    del argv
     logging.set_verbosity(logging.WARNING)  # TensorFlow says what it renames.
     try:
         agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)

@@ -80,7 +80,6 @@ def show(steps: Iterator[Image.Image]) -> None:
 
 def main(argv: list[str]) -> None:
     """Plays; a user's error is one line."""
-    del argv
     logging.set_verbosity(logging.WARNING)  # The page's server names each request.
     asyncio.log.logger.setLevel("CRITICAL")  # It takes a closed page for an error.
     warnings.filterwarnings("ignore", "Animation was deleted")  # The page was never opened.

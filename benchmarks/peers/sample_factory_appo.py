@@ -73,7 +73,6 @@ def make_environment(
     name: str, cfg: AttrDict, env_config: Any = None, render_mode: str | None = None
 ) -> gymnasium.Env:
     """Makes a game whose observations are `[4, 84, 84]` bytes."""
-    del name, cfg, env_config
     game = setting.make_game(render_mode)
     return NumpyObsWrapper(gymnasium.wrappers.FrameStack(game, setting.STACKED_FRAMES))
 
@@ -150,7 +149,6 @@ def main() -> int:
     parameters: set[int] = set()
 
     def on_update(runner: Any, message: dict[str, Any], policy: int) -> None:
-        del policy
         updates.append(message[TRAIN_STATS].update)
         parameters.add(message[TRAIN_STATS].parameters)
         if setting.complete(updates, options.seconds):

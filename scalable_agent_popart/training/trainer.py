@@ -32,7 +32,6 @@ class Tuner:
 
     def attach(self, learner: Learner) -> Mapping[str, Any]:
         """Takes the learner to tune; returns the tuner's own part of a checkpoint, by name."""
-        del learner
         return {}
 
     def on_episode(self, task: str, episode_return: float, frames: int) -> None:
