@@ -45,18 +45,16 @@ class StatusRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., wait: _Optional[bool] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("taken", "free", "version", "finished", "pause")
+    __slots__ = ("taken", "free", "finished", "pause")
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     taken: int
     free: int
-    version: int
     finished: bool
     pause: float
-    def __init__(self, taken: _Optional[int] = ..., free: _Optional[int] = ..., version: _Optional[int] = ..., finished: _Optional[bool] = ..., pause: _Optional[float] = ...) -> None: ...
+    def __init__(self, taken: _Optional[int] = ..., free: _Optional[int] = ..., finished: _Optional[bool] = ..., pause: _Optional[float] = ...) -> None: ...
 
 class WeightsRequest(_message.Message):
     __slots__ = ("session", "known_version")

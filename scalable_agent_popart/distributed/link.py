@@ -108,8 +108,8 @@ class LearnerLink:
         """Keeps a status for all threads, with nothing free."""
         self._latest, pause = None, 0.0
         if reply is not None:
-            version, finished, pause = reply.version, reply.finished, reply.pause
-            self._latest = pb.StatusReply(version=version, finished=finished, pause=pause)
+            pause = reply.pause
+            self._latest = pb.StatusReply(finished=reply.finished, pause=pause)
         self._next_question = time.monotonic() + pause
         return reply
 

@@ -274,7 +274,6 @@ class LearnerPort:
         return pb.StatusReply(
             taken=taken,
             free=free,
-            version=self._newest.version,
             finished=self._finished,
             pause=0.0 if free or self._finished else self._pause(waited),
         )

@@ -99,7 +99,8 @@ class FakeLink:
     """A learner with the status that it is told to have, or that is not there."""
 
     def __init__(self) -> None:
-        self.answer: StatusReply | None = StatusReply(free=100, version=1)
+        self.answer: StatusReply | None = StatusReply(free=100)
+        self.version = 1  # Its weights have this one.
         self.fetched = 0
         self.max_taken = 2
         self.taken: list[int] = []
@@ -108,11 +109,11 @@ class FakeLink:
         return self.answer
 
     def weights(self, known: int) -> WeightsReply | None:
-        if self.answer is None or self.answer.version == known:
+        if self.answer is None or self.version == known:
             return None
         self.fetched += 1
         variables = [np.array(v, np.float32).tobytes() for v in ([1.0], [2.0, 3.0])]
-        return WeightsReply(version=self.answer.version, variables=variables)
+        return WeightsReply(version=self.version, variables=variables)
 
     def put(self, rollouts: Rollout) -> StatusReply | None:
         if self.answer is None:
@@ -141,9 +142,9 @@ def test_weights_are_fetched_once_and_again_only_if_they_are_others() -> None:
     link.answer = None
     assert weights.latest().version == 1, "the last ones serve while there is no learner"
     # A learner that was started again may have older ones.
-    for version in (5, 3):
-        link.answer = StatusReply(free=0, version=version)
-        assert weights.latest().version == version
+    link.answer = StatusReply()
+    for link.version in (5, 3):
+        assert weights.latest().version == link.version
     assert link.fetched == 3
 
 
@@ -205,13 +206,13 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
     link, _, queue = actor_side()
     assert queue.reserve(100, 0.0, behind=False) == 8
-    link.answer = StatusReply(free=3, version=1)
+    link.answer = StatusReply(free=3)
     assert queue.reserve(8, 0.0, behind=False) == 3
-    for answer in (None, StatusReply(free=0, version=1)):
+    for answer in (None, StatusReply(free=0)):
         link.answer = answer
         assert queue.reserve(8, 0.01, behind=False) == 0
     assert not queue.closed
-    link.answer = StatusReply(free=0, version=1, finished=True)
+    link.answer = StatusReply(free=0, finished=True)
     assert queue.reserve(8, 60.0, behind=False) == 0
     assert queue.closed
 

@@ -118,12 +118,12 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     assert link.put(marked(1, 0)) is None
     port.publish(shown(3, b"older weights"))
     wait_until(lambda: link.status() is not None)
-    assert link.status() == StatusReply(free=8, version=3)
+    assert link.status() == StatusReply(free=8)
     port.publish(shown(4, b"weights", b"of two variables"))
     assert weights(link, 3) == (4, [b"weights", b"of two variables"])
     assert link.weights(4) is None, "they are known"
-    assert link.put(marked(3, 1)) == StatusReply(taken=3, free=5, version=4)
-    assert link.put(marked(6, 2)) == StatusReply(taken=5, version=4), "as many as there is room for"
+    assert link.put(marked(3, 1)) == StatusReply(taken=3, free=5)
+    assert link.put(marked(6, 2)) == StatusReply(taken=5), "as many as there is room for"
     batch = run.queue.get(8)
     assert batch is not None
     assert sorted(batch.task_id.numpy().tolist()) == [1] * 3 + [2] * 5
@@ -132,7 +132,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
         assert leaf.dtype == own.dtype
     assert run.queue.fill() == 0
     port.finish()
-    assert link.status() == StatusReply(free=8, version=4, finished=True)
+    assert link.status() == StatusReply(free=8, finished=True)
 
 
 def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
@@ -206,7 +206,7 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
     assert link.put(marked(1, 0)) is None, "lost with the learner"
     run.open().publish(shown(2, b"second"))
     wait_until(lambda: weights(link) == (2, [b"second"]))
-    assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7, version=2)
+    assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7)
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
 
 
@@ -292,7 +292,7 @@ class Answers(LearnerLink):
         self.may_answer.set()
 
     def tell(self, free: int, pause: float) -> None:
-        self.answer = StatusReply(free=free, version=7, pause=pause)
+        self.answer = StatusReply(free=free, pause=pause)
 
     def _call(self, method: str, request: object) -> StatusReply | None:
         self.questions += 1
@@ -304,12 +304,12 @@ def test_threads_of_a_job_keep_the_pause_that_one_was_told() -> None:
     link = Answers()
     link.tell(free=0, pause=2 * DEADLINE_SECONDS)
     for seconds in (0.0, 0.0, 0.01):
-        assert link.status(seconds) == StatusReply(version=7, pause=2 * DEADLINE_SECONDS)
+        assert link.status(seconds) == StatusReply(pause=2 * DEADLINE_SECONDS)
     assert link.questions == 1
     link.tell(free=3, pause=0.0)
     link.put(marked(1, 1))  # Its answer counts as one.
     for _ in range(2):
-        assert link.status() == StatusReply(free=3, version=7)
+        assert link.status() == StatusReply(free=3)
     link.answer = None
     assert link.status() is link.status(0.01) is None, "there is no learner to spare"
     assert link.questions == 6
@@ -318,13 +318,13 @@ def test_threads_of_a_job_keep_the_pause_that_one_was_told() -> None:
 def test_threads_of_a_job_ask_one_at_a_time() -> None:
     link = Answers()
     link.tell(free=3, pause=0.0)
-    assert link.status() == StatusReply(free=3, version=7)
+    assert link.status() == StatusReply(free=3)
     link.may_answer.clear()
     asks = threading.Thread(target=link.status)
     asks.start()
     wait_until(lambda: link.questions == 2)
     for seconds in (0.0, 0.01):
-        assert link.status(seconds) == StatusReply(version=7), "nothing is free meanwhile"
+        assert link.status(seconds) == StatusReply(), "nothing is free meanwhile"
     link.may_answer.set()
     asks.join(DEADLINE_SECONDS)
     assert link.questions == 2
