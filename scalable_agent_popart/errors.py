@@ -41,11 +41,15 @@ class UnsavedError(PassingError):
 def explain(error: BaseException) -> str | None:
     """Returns one line for the user; None if it is no error that a user can fix."""
     if isinstance(error, UserError | EnvironmentLostError):
-        # Texts of files and environments may hold control characters of a terminal.
-        return "".join(c if c.isprintable() else " " for c in str(error))
+        return one_line(str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left on a disk that is needed ({error}); make room and repeat"
     return None
+
+
+def one_line(text: str) -> str:
+    """Returns text without line breaks, and without what a terminal would act upon."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def exit_code(error: BaseException | None) -> int:

@@ -34,7 +34,7 @@ from scalable_agent_popart.distributed.wire import (
     RolloutReader,
     read_put_head,
 )
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
 
@@ -164,10 +164,10 @@ class LearnerPort:
 
     def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
         """Returns the learner's settings, and a session if the client's are the same."""
-        name = _one_line(request.name)
+        name = one_line(request.name[:_MAX_LINE])
         reply = pb.HandshakeReply(settings=self._handshake)
         if refused := differences(request.settings, self._handshake, name):
-            logging.warning("%s refused: %s", name, _one_line(refused))
+            logging.warning("%s refused: %s", name, one_line(refused[:_MAX_LINE]))
         else:
             reply.session = secrets.token_bytes(SESSION_BYTES)
             with self._lock:
@@ -253,7 +253,7 @@ class LearnerPort:
         """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""
         finite = not isinstance(error, FloatingPointError)
         code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
-        reason = code, _one_line(str(error))
+        reason = code, one_line(str(error)[:_MAX_LINE])
         if session:
             with self._lock:  # Nothing more is accepted before another handshake.
                 self._sessions[session] = reason
@@ -290,7 +290,3 @@ class LearnerPort:
             if pause or not waited:
                 self._next_question = now + pause + 1 / _QUESTIONS_PER_SECOND
         return pause
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:_MAX_LINE])

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.report import figures, tables
 from scalable_agent_popart.report.compare import Comparison, compare, experiment, in_words
 from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
 from scalable_agent_popart.report.read import Run, read_run
-from scalable_agent_popart.report.render import interval, one_line, render_report
+from scalable_agent_popart.report.render import interval, render_report
 from scalable_agent_popart.report.summary import agents_numbers, scores_by_task, summarise
 from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite

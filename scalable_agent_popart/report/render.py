@@ -9,6 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from scalable_agent_popart.errors import one_line
+
 # What Markdown or HTML would take for markup; within words underscores are none.
 _MARKUP = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 
@@ -53,11 +55,6 @@ def short(count: float) -> str:
         if count >= 0.9995 * unit:  # A little less is rounded to it.
             return f"{count / unit:.3g}{letter}"
     return f"{count:.0f}"
-
-
-def one_line(text: str) -> str:
-    """Returns text without line breaks, and without what a terminal would act upon."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
