@@ -130,8 +130,6 @@ class RunLog:
         The learner's metrics, also those `by_task` such as `shift`, are joined by speed, scores,
         memory and each task's share of the rollouts since the last line.
         """
-        if frames == self._since[1]:  # They are recorded already.
-            return
         since, self._since = self._since, (time.monotonic(), frames)
         aggregate, num_played = self._aggregate()
         score = {"tasks_scored": num_played, **(aggregate._asdict() if aggregate else {})}
