@@ -152,8 +152,8 @@ def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
     return means - widths, means + widths
 
 
-def difference_over_seeds(first: Scores, second: Scores) -> Difference | None:
-    """Compares the scores of two agents' runs; None if either has fewer than two.
+def difference_over_seeds(first: Scores, second: Scores) -> Difference:
+    """Compares the scores of two agents' runs, two or more of each.
 
     The permutation test assigns the runs to the two agents in every possible way. Its p is twice
     the share of ways in which the means differ at least as far to the side on which they were
@@ -163,8 +163,6 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference | None:
     from scipy import stats  # noqa: PLC0415
 
     sizes = len(first), len(second)
-    if min(sizes) < 2:
-        return None
     mean = float(np.mean(first) - np.mean(second))
     # Not of scores that are all alike, of which differences of rounding would be left.
     variances = np.array([np.var(own, ddof=1) if np.ptp(own) else 0.0 for own in (first, second)])

@@ -137,7 +137,6 @@ def _differences(by_run: pd.DataFrame) -> pd.DataFrame:
             difference = scores.difference_over_seeds(
                 first["value"].to_numpy(), second["value"].to_numpy()
             )
-            assert difference is not None
             rows.append(dict(zip(keys, key, strict=True)) | about | difference._asdict())
     every_task = by_run[by_run["measure"] == "normalised"]
     for (protocol, source), own in every_task.groupby(["protocol", "source"], sort=False):
