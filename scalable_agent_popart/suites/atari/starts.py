@@ -102,8 +102,6 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
             problem = "holds no state of the emulator at a frame that it names"
         else:
             return states
-    except FileNotFoundError:
-        problem = "is missing"
     except Exception as error:  # A damaged file makes zipfile, NumPy and ale-py raise anything.
         problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a file of starts'})"
     raise UserError(f"{path} {problem}; {_HOW_TO_RECORD}")
