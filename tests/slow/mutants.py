@@ -41,8 +41,9 @@ class Mutant(NamedTuple):
 
 def load(only: str = "") -> list[Mutant]:
     """Reads the mutants with this part of a name; exits if the code does not have one's text."""
-    entries = tomllib.loads((_HERE / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
-    mutants = [mutant for entry in entries if only in (mutant := Mutant(**entry)).name]
+    by_file = tomllib.loads((_HERE / "mutants.toml").read_text(encoding="utf-8"))
+    entries = [Mutant(file=file, **entry) for file, own in by_file.items() for entry in own]
+    mutants = [mutant for mutant in entries if only in mutant.name]
     for name, file, before, *_ in mutants:
         if (count := (_ROOT / file).read_text(encoding="utf-8").count(before)) != 1:
             sys.exit(f"{name}: the text occurs {count} times in {file}")
