@@ -80,7 +80,7 @@ class Refusing(Counting):
 
 
 class Undeclared(Counting):
-    """Tells of an error, silences itself, and shows a picture of another type from some step on."""
+    """Prints an error, silences itself, and shows a picture of another type from some step on."""
 
     def __init__(self, after: int, attempt: int, directory: Path):
         super().__init__(attempt, directory)

@@ -298,7 +298,7 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     own = [np.array([0.5], np.float32)]
     wheel = Game(actions=gymnasium.spaces.Box(-1, 1, (1,)))
     map_actions(wheel, own).step(0)
-    wheel.taken[0] *= 2  # As an environment may scale it.
+    wheel.taken[0] *= 2  # An environment may scale it.
     assert own[0] == 0.5, "the next step takes the same action"
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
