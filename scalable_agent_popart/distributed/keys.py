@@ -63,7 +63,7 @@ def make(directory: Path) -> None:
 def load(directory: Path, role: str) -> Keys:
     """Reads the keys of the learner or of actor jobs.
 
-    Raises FileNotFoundError if there is no such directory. Raises UserError if a file is missing
+    Raises FileNotFoundError if there is no such directory, or nothing in it. Raises UserError if a file is missing
     or cannot be read, or if another user can have read the private key or written any of them. A
     group may read what belongs to root, since Kubernetes mounts a Secret like that.
     """
@@ -77,7 +77,7 @@ def load(directory: Path, role: str) -> Keys:
         x509.load_pem_x509_certificate(found.certificate)
         serialization.load_pem_private_key(found.private_key, None)
     except FileNotFoundError as error:
-        if not directory.exists():
+        if not directory.exists() or not any(directory.iterdir()):
             raise
         raise UserError(f"{error.filename} is missing: give the {role} its --keys_dir") from error
     except OSError as error:

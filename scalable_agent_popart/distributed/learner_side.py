@@ -38,7 +38,8 @@ class RemoteParts(Parts):
             try:
                 keys.make(folder)
             except UserError:
-                if not os.path.exists(folder):  # Nor has another learner made them.
+                # Another learner may have made them meanwhile.
+                if not os.path.exists(folder / "authority.crt"):
                     raise
         keys.load(folder, keys.LEARNER)
 

@@ -21,6 +21,9 @@ def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
         assert b"PRIVATE KEY" in keys.load(place, role).private_key
     with pytest.raises(FileNotFoundError):
         keys.load(tmp_path / "other", keys.ACTOR)
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError):  # An actor job waits until they are there.
+        keys.load(empty, keys.ACTOR)
     (place / "learner.crt").unlink()  # A job may have only the actor jobs' part.
     with pytest.raises(UserError, match=r"learner.crt is missing: give the learner"):
         keys.load(place, keys.LEARNER)
