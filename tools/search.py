@@ -92,7 +92,7 @@ def rank(
             aggregate = scores.aggregate_returns(counted, references)
             if aggregate:  # Raw returns are not in percent, so nothing caps them.
                 fitness = aggregate.mean_capped if suite.normalised else aggregate.mean
-        row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.3f}"}
+        row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.9g}"}
         row |= {"tasks": len(tasks), "setting": number, "seed": FIRST_SEED + number}
         rows.append(row | {name: f"{value:.6g}" for name, value in settings[number].items()})
     rows.sort(key=lambda row: -float(row["fitness"]))
