@@ -65,7 +65,8 @@ class Tester:
         self._directory = RunDirectory(config.logdir)
         suite = config.suite
         trained = [task for task in suite.tasks if task in suite.test_versions]
-        self._played = suite.select([*(suite.test_version(task) for task in suite.tasks), *trained])
+        versions = [suite.test_version(task) for task in suite.tasks]
+        self._played = suite.select(dict.fromkeys([*versions, *trained]))  # Tasks may share one.
         # Environments of the same task share its episodes.
         num_episodes, num_tasks = config.test_num_episodes, len(self._played.tasks)
         copies = min(num_episodes, max(1, config.num_actors // num_tasks))
