@@ -42,7 +42,7 @@ import run_records
 import search
 from absl import app, flags
 
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.runs.directory import write_atomically
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.system import terminal
@@ -287,7 +287,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
             about = run_records.describe(run.path)
             records[run.path] = {"flag_file": run.flag_file.name, **about}
         except DAMAGE as error:
-            damaged.append(f"{run.path} is left out of runs.json: its flags are damaged ({error})")
+            damaged.append(f"{run.path} is left out of runs.json: its records are damaged ({error})")
     table = {"reported_on": run_records.machine(), "runs": list(records.values())}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs(list(records), Path(FLAGS.report_dir) / "logs.tar.xz")
@@ -324,7 +324,7 @@ def main(argv: list[str]) -> None:
         if failures:
             raise UserError("; ".join(failures))
     except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {one_line(str(error))}")
 
 
 if __name__ == "__main__":
