@@ -43,8 +43,9 @@ class Observation(NamedTuple):
 
 _MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
-_STEP_TYPES = {"reward": "float32", "done": "bool", "episode_return": "float64"}
-_STEP_TYPES |= {"episode_step": "int32", "episode_end": "bool"}
+_STEP_TYPES = {"reward": np.float32, "done": np.bool_, "episode_return": np.float64}
+_STEP_TYPES |= {"episode_step": np.int32, "episode_end": np.bool_}
+_STEP_TYPES = {name: np.dtype(kind) for name, kind in _STEP_TYPES.items()}
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 
@@ -295,8 +296,8 @@ class Lockstep:
 class CheckedPool:
     """A pool that compares what another one returns with what was declared of it.
 
-    It raises InvalidStepError if that does not fit, or is no `StepOutput` of the types given there.
-    It raises EnvironmentLostError if an environment calls `sys.exit`, which would otherwise end the
+    It raises InvalidStepError if that does not fit, or if a type is not that of `StepOutput`. It
+    raises EnvironmentLostError if an environment calls `sys.exit`, which would otherwise end the
     program as if that were finished.
     """
 

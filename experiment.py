@@ -101,7 +101,8 @@ def main(argv: list[str]) -> None:
         if (number := job(config, given)) is not None:
             sys.exit(128 + number)
     except KeyboardInterrupt as stop:  # Only training handles it, by saving a checkpoint.
-        sys.exit(128 + (*stop.args, signal.SIGINT)[0])
+        numbers = [number for number in stop.args if isinstance(number, int)]
+        sys.exit(128 + (*numbers, signal.SIGINT)[0])
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
             raise

@@ -281,9 +281,9 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
 
 def refuse_pattern(logdir: str) -> None:
-    """Raises UserError if TensorFlow would take a run's directory for a pattern of several.
+    """Raises UserError if a run's directory is an address, or a pattern to TensorFlow.
 
-    The same goes for an address such as gs://bucket/run, which would become a folder named gs:.
+    An address such as gs://bucket/run would become a folder named gs: here.
     """
     if "://" in logdir:
         raise UserError(f"--logdir={logdir} is no directory of this machine; give one, or mount it")

@@ -209,7 +209,7 @@ class TrainedAgent:
         self._task_id(task)
         config = self._played or self.config.for_test({})
         version = config.suite.test_version(task)
-        # DmLab's check loads the first of them, and cannot load a level that is held out.
+        # DmLab's check loads only the first level, and cannot load one that is held out.
         played = config.suite.select(dict.fromkeys([task, version]))
         played.check(config.environment_options(training=False))
         return TaskEnvironment(config, played.select([version]), seed, render_mode)

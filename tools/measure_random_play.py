@@ -17,7 +17,7 @@ from absl import app, flags
 
 from environments import EnvironmentLostError
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain
+from scalable_agent_popart.errors import UserError, explain, one_line
 from scalable_agent_popart.runs.json_lines import open_to_append
 from scalable_agent_popart.system import tensorflow_import
 
@@ -98,7 +98,7 @@ def main(_: list[str]) -> None:
         config.check_playable()
         measure(config, _FLAGS.episodes, Path(_FLAGS.output).expanduser())
     except (EnvironmentLostError, UserError, OSError) as error:
-        print(f"error: {explain(error) or error}", file=sys.stderr)
+        print(f"error: {explain(error) or one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)  # The file has every task that is finished.

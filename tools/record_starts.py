@@ -28,7 +28,7 @@ from absl import app, flags
 
 from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain
+from scalable_agent_popart.errors import UserError, explain, one_line
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> None:
             after = f"after {frames.min():,} to {frames.max():,} frames"
             print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
     except (UserError, OSError) as error:
-        sys.exit(f"error: {explain(error) or error}")
+        sys.exit(f"error: {explain(error) or one_line(str(error))}")
 
 
 def _make_config() -> Config:

@@ -95,7 +95,7 @@ def main(argv: list[str]) -> None:
         with contextlib.closing(agent.make_environment(*played)) as environment:
             show(play(agent, environment, suite))
     except (EnvironmentLostError, errors.UserError, ValueError) as error:
-        sys.exit(f"error: {errors.explain(error) or error}")
+        sys.exit(f"error: {errors.explain(error) or errors.one_line(str(error))}")
 
 
 def _has_window() -> bool:
