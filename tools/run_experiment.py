@@ -287,7 +287,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
             about = run_records.describe(run.path)
             records[run.path] = {"flag_file": run.flag_file.name, **about}
         except DAMAGE as error:
-            damaged.append(f"{run.path} is left out of runs.json: its records are damaged ({error})")
+            damaged.append(f"{run.path} is left out of runs.json: its flags are damaged ({error})")
     table = {"reported_on": run_records.machine(), "runs": list(records.values())}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs(list(records), Path(FLAGS.report_dir) / "logs.tar.xz")

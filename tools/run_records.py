@@ -222,7 +222,8 @@ def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
 def _config(path: Path) -> dict[str, Any]:
     """Reads what the run was last started with; a population has a member's, and common flags."""
     files = (own / "config.json" for own in directories(path))
-    config = [json.loads(file.read_text()) for file in files if file.is_file()][0]
+    # Each must be whole, since each is packed.
+    config, *_ = [json.loads(file.read_text()) for file in files if file.is_file()]
     if is_population(path):
         shared = json.loads((path / POPULATION_FILE).read_text())["flags"]
         # The member's number is that of the process which wrote the file.

@@ -63,9 +63,9 @@ def make(directory: Path) -> None:
 def load(directory: Path, role: str) -> Keys:
     """Reads the keys of the learner or of actor jobs.
 
-    Raises FileNotFoundError if there is no such directory, or nothing in it. Raises UserError if a file is missing
-    or cannot be read, or if another user can have read the private key or written any of them. A
-    group may read what belongs to root, since Kubernetes mounts a Secret like that.
+    Raises FileNotFoundError if there is no such directory, or nothing in it. Raises UserError if a
+    file is missing or cannot be read, or if another user can have read the private key or written
+    any of them. A group may read what belongs to root, since Kubernetes mounts a Secret like that.
     """
     try:
         found = Keys(
