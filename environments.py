@@ -43,9 +43,13 @@ class Observation(NamedTuple):
 
 _MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
-_STEP_TYPES = {"reward": np.float32, "done": np.bool_, "episode_return": np.float64}
-_STEP_TYPES |= {"episode_step": np.int32, "episode_end": np.bool_}
-_STEP_TYPES = {name: np.dtype(kind) for name, kind in _STEP_TYPES.items()}
+_STEP_TYPES = {
+    "reward": np.dtype(np.float32),
+    "done": np.dtype(np.bool_),
+    "episode_return": np.dtype(np.float64),
+    "episode_step": np.dtype(np.int32),
+    "episode_end": np.dtype(np.bool_),
+}
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 
