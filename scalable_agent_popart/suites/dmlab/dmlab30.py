@@ -169,7 +169,7 @@ def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:
         raise UserError(f"--dataset_path={path} is no directory")
     if options.level_cache_dir:
         cache = Path(options.level_cache_dir).absolute()
-        nearest = next(folder for folder in (cache, *cache.parents) if os.path.exists(folder))
+        nearest = next(folder for folder in (cache, *cache.parents) if os.path.lexists(folder))
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise UserError(f"--level_cache_dir={cache} cannot be written to; give another one")
     needy = " and ".join(level for level in levels if level in _NEED_DATASET)

@@ -71,8 +71,9 @@ def test_images_are_replaced_or_must_be_there(stand_in: StandIn, tmp_path: Path)
     for name in ("0001.png", "2400.png"):
         (tmp_path / name).touch()
     assert _config(dataset_path=str(tmp_path)).remarks() == {}
-    cache = str(tmp_path / "0001.png" / "cache")
-    assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=cache)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for cache in (tmp_path / "0001.png" / "cache", tmp_path / "link"):
+        assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=str(cache))
 
 
 def test_levels_scores_and_defaults_are_the_papers(stand_in: StandIn) -> None:
