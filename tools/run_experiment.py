@@ -190,7 +190,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
     table = folder / "search.csv"  # It keeps the rounds that have been ranked.
-    rows = pd.read_csv(table, dtype=str).to_dict("records") if table.is_file() else []
+    known = table.is_file() and table.stat().st_size  # An earlier version may have left it empty.
+    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
     ranked = collections.Counter((row["agent"], int(row["frames"])) for row in rows)
     if rows and (then := max(ranked.values())) != FLAGS.search_settings:
         told = f"{table} is of --search_settings={then}"
