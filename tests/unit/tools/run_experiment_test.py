@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +324,14 @@ def test_a_search_of_other_settings_is_not_continued(experiment: Experiment) -> 
     assert told in experiment.refusal(*asked)
 
 
+def _write_logs(path: Path, episodes: Sequence[tuple[str, float, int]]) -> None:
+    """Writes the logs of a run of 300 frames with so many episodes."""
+    path.mkdir()
+    (path / "metrics.jsonl").write_text('{"frames": 100}\n{"frames": 300}\n')
+    lines = [{"task": t, "episode_return": r, "frames": at} for t, r, at in episodes]
+    (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,13 +341,9 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
     # Only one of three runs has finished Pong. The first has learned Boxing, and forgets it later.
     games = ({"boxing": 12.0, "pong": 21.0}, {"boxing": 5.0}, {"boxing": 0.1})
     for number, returns in enumerate(games):
-        path = tmp_path / str(number)
-        path.mkdir()
-        (path / "metrics.jsonl").write_text('{"frames": 100}\n{"frames": 300}\n')
-        lines = [{"task": t, "episode_return": r, "frames": 90} for t, r in returns.items()]
-        lines.append({"task": "boxing", "episode_return": -1e4, "frames": 250})
-        (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        paths[number] = path
+        paths[number] = tmp_path / str(number)
+        episodes = [(game, value, 90) for game, value in returns.items()]
+        _write_logs(paths[number], [*episodes, ("boxing", -1e4, 250)])
     settings = 3 * [{"epsilon": 0.1}]
     rows = search.rank("agent", "boxing,pong", 100, settings, dict(reversed(paths.items())))
     assert [row["setting"] for row in rows] == [0, 1, 2]
@@ -356,12 +360,11 @@ def test_returns_of_a_suite_without_scores_are_ranked_without_a_cap(
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     search = importlib.import_module("search")
     paths = {}
-    for number, value in enumerate((200, 1000)):
+    returns = (1e-4, 200.0, 1000.0, 2e-4)
+    for number, value in enumerate(returns):
         paths[number] = tmp_path / str(number)
-        paths[number].mkdir()
-        (paths[number] / "metrics.jsonl").write_text('{"frames": 100}\n')
-        line = {"task": "dense", "episode_return": value, "frames": 90}
-        (paths[number] / "episodes.jsonl").write_text(json.dumps(line) + "\n")
+        _write_logs(paths[number], [("dense", value, 90)])
     level = "tests.fakes.rare_rewards:dense"
-    rows = search.rank("agent", level, 100, 2 * [{"epsilon": 0.1}], paths)
-    assert [(row["setting"], float(row["fitness"])) for row in rows] == [(1, 1000), (0, 200)]
+    rows = search.rank("agent", level, 100, 4 * [{"epsilon": 0.1}], paths)
+    assert [row["setting"] for row in rows] == [2, 1, 3, 0]
+    assert [float(row["fitness"]) for row in rows] == sorted(returns, reverse=True)
