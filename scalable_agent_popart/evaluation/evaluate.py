@@ -23,6 +23,7 @@ from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import open_to_append, to_json
+from scalable_agent_popart.runs.logs import write_events
 from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
@@ -34,26 +35,27 @@ def follow(config: Config) -> None:
     directory, tester = RunDirectory(config.logdir), Tester(config)
     frames = -1
     directory.prepare_evaluation(config.record_video)  # TensorBoard's writer explains nothing.
-    with tf.summary.create_file_writer(str(directory.path / "evaluator")).as_default():
-        while frames < config.total_environment_frames:
-            saved = None
-            with contextlib.suppress(UserError):  # The file may be readable again soon.
-                saved = saved_frames(directory.checkpoints)
-            if saved in (None, frames):
-                time.sleep(_POLL_SECONDS)
-                continue
-            summary = tester.test()
-            frames, scores = summary["frames"], summary["aggregate"]
-            means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
-            record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
-            with open_to_append(directory.evaluations_log) as file:
-                file.write(to_json({**record, "mean_return": means}) + "\n")
-            points = {f"evaluation/{name}": score for name, score in scores.items()}
-            points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
+    path = directory.path / "evaluator"
+    writer = tf.summary.create_file_writer(str(path))
+    while frames < config.total_environment_frames:
+        saved = None
+        with contextlib.suppress(UserError):  # The file may be readable again soon.
+            saved = saved_frames(directory.checkpoints)
+        if saved in (None, frames):
+            time.sleep(_POLL_SECONDS)
+            continue
+        summary = tester.test()
+        frames, scores = summary["frames"], summary["aggregate"]
+        means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
+        record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
+        with open_to_append(directory.evaluations_log) as file:
+            file.write(to_json({**record, "mean_return": means}) + "\n")
+        points = {f"evaluation/{name}": score for name, score in scores.items()}
+        points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
+        with write_events(writer, path, frames):
             for name, value in points.items():
                 if value is not None:
-                    tf.summary.scalar(name, value, frames)
-            tf.summary.flush()  # The next test may take hours, or be killed.
+                    tf.summary.scalar(name, value)
 
 
 class Tester:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,19 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextlib.contextmanager
+def write_events(writer: tf.summary.SummaryWriter, path: Path, frames: int) -> Iterator[None]:
+    """Writes TensorBoard's points of so many frames at once; raises UnsavedError if that fails."""
+    try:
+        with writer.as_default(step=frames):
+            yield
+        writer.flush()
+    except tf.errors.OpError as error:
+        told = f"TensorBoard's file in {path} cannot be written ({error.message})"
+        advice = "make room, or fix this, and the same command resumes"
+        raise UnsavedError(f"{told}; {advice}") from error
 
 
 class RunLog:
@@ -144,22 +157,16 @@ class RunLog:
         self.metrics.write({"time": time.time(), **record, **self._constants, **by_task})
         self.metrics.flush()
         self.episodes.flush()
-        try:
-            with self._tensorboard.as_default(step=frames):
-                for name, value in record.items():
-                    group = "speed" if name in _SPEED else "learning"
-                    group = "losses" if name.endswith("_loss") else group
-                    group = "aggregate_score" if name in score else group
-                    if name != "frames":  # They are the axis.
-                        tf.summary.scalar(f"{group}/{name}", value)
-                for name, values in by_task.items():
-                    for task, value in values.items():
-                        tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
-            self._tensorboard.flush()
-        except tf.errors.OpError as error:
-            told = f"TensorBoard's file in {self._path} cannot be written ({error.message})"
-            advice = "make room, or fix this, and the same command resumes"
-            raise UnsavedError(f"{told}; {advice}") from error
+        with write_events(self._tensorboard, self._path, frames):
+            for name, value in record.items():
+                group = "speed" if name in _SPEED else "learning"
+                group = "losses" if name.endswith("_loss") else group
+                group = "aggregate_score" if name in score else group
+                if name != "frames":  # They are the axis.
+                    tf.summary.scalar(f"{group}/{name}", value)
+            for name, values in by_task.items():
+                for task, value in values.items():
+                    tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
         shown = filter(None, [self.score, f"loss {record['total_loss']:.4g}"])
         self._progress.set_postfix_str(", ".join(shown), refresh=False)
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,14 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     for tag, value in (("evaluation/mean", 1.5), ("evaluation_return/catch_1", 0.5)):
         points = [(each.step, tf.make_ndarray(each.tensor_proto)) for each in curves.Tensors(tag)]
         assert points == [(100, value), (200, value)]
+
+
+def test_a_level_that_tests_several_tasks_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "SavedPolicy", lambda *_: None)
+    config = Config.from_flags({"level_name": "catch_1,catch_10,catch_100"})
+    shared = dict.fromkeys(("catch_1", "catch_10"), "catch_100")
+    tester = evaluate.Tester(replace(config, suite=replace(config.suite, test_versions=shared)))
+    assert list(tester._played.tasks) == ["catch_100", "catch_1", "catch_10"]
 
 
 def test_an_evaluator_that_could_not_write_is_refused_in_one_line(
