@@ -3,7 +3,7 @@
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
@@ -114,6 +114,12 @@ class Config(Settings):
     @property
     def num_actions(self) -> int:
         return self.suite.action_sets[self.action_set]
+
+    @property
+    def minimal_actions(self) -> Sequence[str]:
+        """The names of the actions if these are a minimal set; otherwise none."""
+        minimal = self.action_set == suites.MINIMAL
+        return self.suite.names_of_actions(suites.MINIMAL) if minimal else ()
 
     @property
     def num_heads(self) -> int:
@@ -235,6 +241,8 @@ class Config(Settings):
         if config.level_name != self.level_name:
             played = replace(played, suite=suite.select(self.suite.tasks))
         differences = played.differences(self)
+        if config.minimal_actions != self.minimal_actions:
+            differences.append("the minimal actions of other levels are others")
         if played.remarks() != self.remarks():
             differences.append(
                 f"--dataset_path was {self.dataset_path} and is {played.dataset_path}"

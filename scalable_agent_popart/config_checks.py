@@ -24,7 +24,8 @@ def problems(config: "Config") -> Iterator[str]:
     if lower > upper:
         yield f"--popart_scale_lower_bound={lower} is above --popart_scale_upper_bound={upper}"
     if config.action_set not in suite.action_sets:
-        yield f"--action_set={config.action_set} is none of {', '.join(suite.action_sets)}"
+        shared = ", and minimal where all games share theirs" * bool(suite.effective_actions)
+        yield f"--action_set={config.action_set} is none of {', '.join(suite.action_sets)}{shared}"
     if config.starts == "human" and not suite.human_starts_scores:
         yield f"--starts=human: {suite.name} has no human starts; leave it out"
     if (config.starts == "human") != bool(config.human_starts_dir):

@@ -162,7 +162,8 @@ def record_starts(
     # Each state gets a random key, and those with the smallest keys stay, in the order of keys.
     chosen: list[tuple[float, bytes]] = []
     noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
-    make = functools.partial(atari_starts.Game, emulator, map(emulator.begin, noops))
+    begun = map(emulator.begin, noops)
+    make = functools.partial(atari_starts.Game, emulator, range(_NUM_ACTIONS), begun)
     observation = ArraySpec((options.height, options.width, 1), np.uint8)
     played = SerialEnvironments([make], np.zeros(1, np.int32), [game], observation)
     output = played.reset()

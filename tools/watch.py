@@ -50,7 +50,7 @@ def play(
 ) -> Iterator[Image.Image]:
     """Yields each step of a suite's first task as films of tests show it, with the policy."""
     task, state = suite.tasks[0], agent.begin(seed=FLAGS.seed)
-    screen = Screen(suite.test_version(task), suite.action_names())
+    screen = Screen(suite.test_version(task), suite.names_of_actions(agent.config.action_set))
     observation, _ = environment.reset()
     reward, ended, total = 0.0, False, 0.0
     for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():

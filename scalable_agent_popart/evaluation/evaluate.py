@@ -86,7 +86,7 @@ class Tester:
         seed = np.random.SeedSequence([config.seed, 1])
         environments = factory.make_environments(config, self._played, ids, seed, training=False)
         shown = factory.make_films(config, self._played, filmed, seed)
-        names = config.suite.action_names()
+        names = config.suite.names_of_actions(config.action_set)
         films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), films:

@@ -23,7 +23,7 @@ from scalable_agent_popart.scores import Aggregate, ReferenceScore
 from scalable_agent_popart.suites import catch, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
-from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
+from scalable_agent_popart.suites.suite import MINIMAL, EnvironmentOptions, Suite
 
 _SUITE_NAME = re.compile(r"[\w.-]+", re.ASCII)  # Files of reports begin with it.
 _OWN_MODULES = ("environments", "experiment", "popart", "vtrace")
@@ -164,4 +164,4 @@ def fault_of_contents(suite: Suite) -> str:
     return ""
 
 
-__all__ = ["ALL", "EnvironmentOptions", "Suite", "is_outside", "resolve"]
+__all__ = ["ALL", "MINIMAL", "EnvironmentOptions", "Suite", "is_outside", "resolve"]

@@ -19,6 +19,7 @@ from scalable_agent_popart.suites.search_space import PAPER, Distribution
 # returns may really go from 0 to 100.
 UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
 HUMAN = "a human's"  # The usual `Suite.full_score`.
+MINIMAL = "minimal"  # The set of the actions that have an effect.
 # These defaults of flags hold unless the suite gives others.
 _DEFAULTS = {
     "test_num_episodes": 200,
@@ -86,6 +87,8 @@ class Suite:
     film_factory: Callable[[str, int, EnvironmentOptions], BatchedEnvironment] | None = None
     # Returns the names of all actions, or nothing if they have numbers only.
     action_names: Callable[[], Sequence[str]] = tuple
+    # Names of the actions that have an effect, by task. Tasks that share them have a set `minimal`.
+    effective_actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     more_tasks: tuple[str, ...] = ()  # outside of the benchmark, and known by name
     # Returns the task for an alias or for a name outside of the benchmark, otherwise None.
     other_tasks: Callable[[str], str | None] = lambda name: None
@@ -103,8 +106,13 @@ class Suite:
             told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
             raise UserError(f"{told}; give a tuple, since their order decides on their ids")
         tasks = tuple(self.tasks)
+        sets = {name: size for name, size in self.action_sets.items() if name != MINIMAL}
+        effective = {self.effective_actions.get(task) for task in tasks}
+        if len(effective) == 1 and (names := effective.pop()):
+            sets[MINIMAL] = len(names)
         self.__dict__.update(  # The class is frozen.
             tasks=tasks,
+            action_sets=sets,
             defaults={"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
             title=self.title or self.name,
             reference_scores=self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
@@ -155,6 +163,12 @@ class Suite:
         """Returns the reference scores of all levels from `noop` or `human` starts."""
         by_task = self.human_starts_scores if starts == "human" else self.reference_scores
         return {**by_task, **{self.test_version(task): score for task, score in by_task.items()}}
+
+    def names_of_actions(self, action_set: str) -> Sequence[str]:
+        """Returns the names of a set's actions, or nothing if they have numbers only."""
+        return (
+            self.effective_actions[self.tasks[0]] if action_set == MINIMAL else self.action_names()
+        )
 
     def select(self, tasks: Iterable[str]) -> "Suite":
         return replace(self, tasks=tuple(tasks))

@@ -65,8 +65,10 @@ def take_over(config: Config, learner: Learner) -> str:
     agent, head, own = saved.agent, saved.head, learner.head
     told = f"starts with {config.init_from} at {int(saved.frames):,} frames"
 
-    same_actions = (other.suite.name, other.action_set) == (config.suite.name, config.action_set)
-    if not same_actions or other.num_actions != config.num_actions:
+    actions, other_actions = (
+        (c.suite.name, c.action_set, c.num_actions, c.minimal_actions) for c in (config, other)
+    )
+    if actions != other_actions:
         assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{told}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)

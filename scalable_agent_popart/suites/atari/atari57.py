@@ -2,9 +2,10 @@
 
 Preprocessing is that of the paper's appendix: 84x84 grey frames, each the maximum of the last
 two, stacks of four, four action repeats. A lost life ends the training episode but not the game.
-The appendix is silent on the rest, which is as usual: the full set of 18 actions and no sticky
-ones. A game starts with 1 to 30 no-ops, and lasts at most 108,000 frames after them. Scores for
-no-op starts are those of DQN Zoo, for human starts those of the papers that their table names.
+The appendix is silent on the rest, which is as usual: the full set of 18 actions, or by option
+those that have an effect in the game, and no sticky ones. A game starts with 1 to 30 no-ops, and
+lasts at most 108,000 frames after them. Scores for no-op starts are those of DQN Zoo, for human
+starts those of the papers that their table names.
 """
 
 import itertools
@@ -19,7 +20,6 @@ from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_sta
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_scores
 
-_NUM_ACTIONS = 18
 _SCREEN = (210, 160)  # Height and width in pixels.
 
 
@@ -68,7 +68,8 @@ class AtariEnvironments:
         # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
         # no fire button). The others do nothing, as in the emulator itself.
         legal = self._environments.ale.get_action_set()
-        actions = [ale_py.Action.__members__[name] for name in _action_names()]
+        names = atari_emulator.actions_of(game, options.action_set)
+        actions = [ale_py.Action.__members__[name] for name in names]
         known = [action if action in legal else ale_py.Action.NOOP for action in actions]
         self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
 
@@ -101,12 +102,6 @@ class AtariEnvironments:
 
     def close(self) -> None:
         self._environments = None  # Its destructor joins the emulator's threads.
-
-
-def _action_names() -> list[str]:
-    import ale_py  # noqa: PLC0415 - other suites work without the emulator.
-
-    return list(ale_py.Action.__members__)[:_NUM_ACTIONS]
 
 
 def _images(frames: np.ndarray) -> np.ndarray:
@@ -142,7 +137,7 @@ SUITE = Suite(
     name="atari57",
     title="Atari-57",
     tasks=tuple(_SCORES),
-    action_sets={"full": _NUM_ACTIONS},
+    action_sets={"full": atari_emulator.NUM_ACTIONS},
     num_channels=1,
     stacks_frames=True,
     scalable=True,
@@ -164,7 +159,8 @@ SUITE = Suite(
     },
     environment_factory=_make_environments,
     film_factory=_make_film,
-    action_names=_action_names,
+    action_names=atari_emulator.action_names,
+    effective_actions=atari_emulator.EFFECTIVE_ACTIONS,
     search_space=PAPER_ATARI,
     check_tasks=check_starts,
     requires={

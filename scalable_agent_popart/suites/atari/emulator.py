@@ -19,6 +19,23 @@ FIRST_FRAMES = {
     "yars_revenge": 7,
 }
 _NOOP = 0
+NUM_ACTIONS = 18
+# The names of the actions that have an effect, by game.
+EFFECTIVE_ACTIONS = {
+    game: tuple(names.split()) for game, names in suite.read_table("atari57_minimal_actions.csv")
+}
+
+
+def action_names() -> tuple[str, ...]:
+    """Returns the names of all actions, by their numbers."""
+    import ale_py  # noqa: PLC0415 - other suites work without the emulator.
+
+    return tuple(ale_py.Action.__members__)[:NUM_ACTIONS]
+
+
+def actions_of(game: str, action_set: str) -> tuple[str, ...]:
+    """Returns the names of a set's actions in a game."""
+    return EFFECTIVE_ACTIONS[game] if action_set == suite.MINIMAL else action_names()
 
 
 class Emulator:

@@ -27,7 +27,7 @@ import numpy as np
 
 from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites.atari.emulator import Emulator
+from scalable_agent_popart.suites.atari.emulator import Emulator, action_names, actions_of
 from scalable_agent_popart.suites.suite import EnvironmentOptions
 
 _FORMAT = "atari-starts-1"
@@ -110,14 +110,14 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
 class Game:
     """A game as an `environments.Environment`; each of `begun` begins an episode."""
 
-    def __init__(self, emulator: Emulator, begun: Iterator[np.ndarray]):
-        self._emulator, self._begun = emulator, begun
+    def __init__(self, emulator: Emulator, actions: Sequence[int], begun: Iterator[np.ndarray]):
+        self._emulator, self._actions, self._begun = emulator, actions, begun
 
     def reset(self) -> np.ndarray:
         return next(self._begun)
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
-        reward, over, observation = self._emulator.step(action)
+        reward, over, observation = self._emulator.step(self._actions[action])
         return reward, over, self.reset() if over else observation
 
     def close(self) -> None:
@@ -141,7 +141,8 @@ class AtariFromStarts(SerialEnvironments):
         size = len(emulators)
         own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
         pairs = zip(emulators, own, strict=True)
-        games = [functools.partial(Game, e, map(e.restore, starts)) for e, starts in pairs]
+        actions = [*map(action_names().index, actions_of(game, options.action_set))]
+        games = [functools.partial(Game, e, actions, map(e.restore, starts)) for e, starts in pairs]
         observation = ArraySpec((options.height, options.width, 1), np.uint8)
         super().__init__(games, task_ids, [game] * size, observation)
         # Emulators release the GIL, so that a thread for each game lets all play in parallel.

@@ -151,6 +151,29 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     assert len(set(output.reward[:step, 0].tolist())) > 1
 
 
+def test_minimal_actions_are_the_emulators_and_play_the_same_game() -> None:
+    for game in ("breakout", "kung_fu_master", "skiing"):
+        names = [
+            a.name for a in atari_emulator.Emulator(game, _options())._ale.getMinimalActionSet()
+        ]
+        suite = suites.resolve(game)
+        assert suite.names_of_actions("minimal") == tuple(names)
+        assert suite.action_sets == {"full": 18, "minimal": len(names)}
+    actions = np.random.default_rng(1).integers(4, size=(200, 2)).astype(np.int32)
+    in_full = np.array([0, 1, 3, 4], np.int32)[actions]  # Its actions are none, fire, right, left.
+    minimal = play(_make("breakout", _SEEDS, action_set="minimal"), actions)
+    tree.map_structure(
+        np.testing.assert_array_equal, minimal, play(_make("breakout", _SEEDS), in_full)
+    )
+    assert minimal.reward.any()
+
+
+def test_games_share_a_minimal_set_only_if_its_actions_are_the_same() -> None:
+    assert suites.resolve("pong,space_invaders").action_sets == {"full": 18, "minimal": 6}
+    assert suites.resolve("pong,qbert").action_sets == {"full": 18}  # Six other ones.
+    assert suites.resolve("catch5").action_sets == {"moves": 3}
+
+
 def test_games_begin_after_1_to_30_noops() -> None:
     # These of all seeds below 3,000 have the smallest numbers and the largest.
     environment = _make("pong", [2927, 1146, 2193, 2748])

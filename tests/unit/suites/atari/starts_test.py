@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tree
 
 from environments import StepOutput
 from scalable_agent_popart import suites
@@ -16,9 +17,11 @@ from tests.fakes.play import play
 _FIRE = 1
 
 
-def _options(repeats: int = 4, directory: Path | str = "") -> suites.EnvironmentOptions:
+def _options(
+    repeats: int = 4, directory: Path | str = "", action_set: str = "full"
+) -> suites.EnvironmentOptions:
     starts = {"training": False, "human_starts_dir": str(directory)}
-    return suites.EnvironmentOptions(repeats, 84, 84, "full", **starts)
+    return suites.EnvironmentOptions(repeats, 84, 84, action_set, **starts)
 
 
 def _random_actions(num_steps: int, seed: int = 0) -> list[int]:
@@ -42,9 +45,11 @@ def breakout() -> list[bytes]:
     return _states("breakout", 5, 20, 30, 40, 50)
 
 
-def _make(directory: Path, states: list[bytes], num_copies: int = 1) -> AtariFromStarts:
+def _make(
+    directory: Path, states: list[bytes], num_copies: int = 1, action_set: str = "full"
+) -> AtariFromStarts:
     write_starts(directory, "breakout", states)
-    options = _options(directory=directory)
+    options = _options(directory=directory, action_set=action_set)
     return AtariFromStarts("breakout", np.zeros(num_copies, np.int32), options)
 
 
@@ -73,6 +78,14 @@ def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(tmp_path: Path) -> N
             np.testing.assert_array_equal(seen, frame)
         total += expected[0]
     assert total > 0
+
+
+def test_minimal_actions_play_as_those_of_the_full_set(
+    tmp_path: Path, breakout: list[bytes]
+) -> None:
+    full = _play(_make(tmp_path, breakout), [1, 3, 4, 3, 0] * 4)
+    minimal = _play(_make(tmp_path, breakout, action_set="minimal"), [1, 2, 3, 2, 0] * 4)
+    tree.map_structure(np.testing.assert_array_equal, minimal, full)
 
 
 def test_copies_use_all_starts_equally_up_to_the_games_limit_of_frames(
