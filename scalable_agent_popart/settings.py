@@ -166,7 +166,10 @@ class Settings:
     height: int = CHECKPOINT.setting(..., "Height of the observation.", POSITIVE, shared=True)
     width: int = CHECKPOINT.setting(..., "Width of the observation.", POSITIVE, shared=True)
     action_set: str = CHECKPOINT.setting(
-        ..., "Set of actions; for DmLab-30 popart or impala.", shared=True
+        ...,
+        "Set of actions: in DmLab-30 popart or impala, in Atari full (18) or minimal, those that "
+        "have an effect, for games that share them.",
+        shared=True,
     )
     dataset_path: str = EXPERIMENT.during(*RUNS).setting(
         "", "Images for two psychlab levels of DmLab-30; dummy, the default there, for squares."
@@ -238,6 +241,12 @@ class Settings:
     )
     decay: float = EXPERIMENT.setting(0.99, "RMSProp decay.", SHARE)
     momentum: float = EXPERIMENT.setting(0.0, "RMSProp momentum.", Bounds(0))
+    initial_mean_square: float = CHECKPOINT.setting(
+        1.0,
+        "Mean of squared gradients with which RMSProp begins: 1 as in the papers, which makes the "
+        "first updates small, or 0 for short runs.",
+        Bounds(0),
+    )
     epsilon: float = EXPERIMENT.setting(..., "RMSProp epsilon, inside the root.", POSITIVE)
     max_grad_norm: float = EXPERIMENT.setting(
         ..., "Global norm that gradients are clipped to; 0 for never.", Bounds(0)

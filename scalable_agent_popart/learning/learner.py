@@ -85,7 +85,9 @@ class Learner(snt.Module):
         if q_head is not None:
             q_head(features)
             self._parameters += q_head.trainable_variables
-        self._optimiser = RMSProp(self._parameters, settings.decay, settings.momentum)
+        self._optimiser = RMSProp(
+            self._parameters, settings.decay, settings.momentum, settings.initial_mean_square
+        )
         self._compiled_update = tf.function(
             self._update,
             input_signature=[rollouts.batch_spec(spec, settings.batch_size)],

@@ -5,7 +5,8 @@
   w   <- w - mom
 
 It differs in two things from the optimisers of Sonnet 2 and Keras. Epsilon stands inside the
-root, and ms starts at one rather than zero, which keeps the first steps small.
+root, and ms starts at one rather than zero, which keeps the first steps small. With small gradients
+ms needs some hundreds of steps to forget that start, so short runs may begin at zero.
 
 With momentum above zero a weight whose gradient is zero keeps moving. So do the value heads of
 tasks that are absent from a batch.
@@ -20,13 +21,21 @@ import tensorflow as tf
 class RMSProp(snt.Module):
     """The update, and its slots of each variable: `mean_square` is ms, `accumulator` is mom."""
 
-    def __init__(self, variables: Sequence[tf.Variable], decay: float, momentum: float):
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        decay: float,
+        momentum: float,
+        initial_mean_square: float = 1.0,
+    ):
         super().__init__(name="rmsprop")
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
         self.mean_square = [
-            tf.Variable(tf.ones_like(variable), trainable=False, name="mean_square")
+            tf.Variable(
+                tf.fill(variable.shape, initial_mean_square), trainable=False, name="mean_square"
+            )
             for variable in variables
         ]
         self.accumulator = [

@@ -61,6 +61,7 @@ def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
     both |= {"action_set", "padding"}
     learners = {"use_popart", "popart_start", "multi_head", "pixel_control"}
+    learners |= {"initial_mean_square"}
     learners |= {"population_size", "reward_clipping"}
     assert (set(_config().shared), _FIXED) == (both | {"unroll_length"}, both | learners)
 
@@ -130,6 +131,7 @@ def test_only_tests_begin_at_human_starts() -> None:
 
 _ZERO = ("entropy_cost", "baseline_cost", "pixel_control_cost", "max_grad_norm", "momentum", "seed")
 _ZERO += ("population_size", "pbt_burn_in_frames", "actor_threads", "actor_jobs")
+_ZERO += ("initial_mean_square",)
 _WITHIN_ONE = ("discounting", "decay", "pixel_control_discount")
 _NUMBERS = [
     field.name
