@@ -101,7 +101,8 @@ class Learner(snt.Module):
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns what to log.
 
-        These are scalars, and the largest target of each head in sigmas; see `_largest_targets`.
+        These are scalars, and diagnostics of each rollout `[B]`: `largest_target` in sigmas, and
+        what `losses.diagnostics` computes.
         """
         return self._compiled_update(batch)
 
@@ -147,9 +148,10 @@ class Learner(snt.Module):
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings, hyperparameters = self._settings, self.hyperparameters
         if self._num_microbatches > 1:
-            parts, targets, began, gradients = self._differentiate_in_turn(batch)
+            parts, targets, by_rollout, gradients = self._differentiate_in_turn(batch)
         else:
-            parts, targets, began, gradients = self._differentiate(batch)
+            parts, targets, by_rollout, gradients = self._differentiate(batch)
+        began = by_rollout.pop("began")
         gradient_norm = tf.linalg.global_norm(gradients)
         if settings.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
@@ -160,7 +162,8 @@ class Learner(snt.Module):
             progress = tf.cast(self.frames / settings.total_environment_frames, tf.float32)
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
-        largest_targets = self._largest_targets(batch, targets)
+        shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
+        largest_target = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
         if settings.popart_order == "gradient_first":
             rewarded = self._rewarded(batch)
             self.head.update(targets, self._head_ids(batch), rewarded, included=~began)
@@ -174,34 +177,37 @@ class Learner(snt.Module):
             "gradient_norm": gradient_norm,
             "learning_rate": learning_rate,
             "policy_lag": lag,
-            "largest_target": largest_targets,
+            "largest_target": largest_target,
+            **by_rollout,
         }
 
-    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
+    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict, list]:
         """Computes `_losses` of an update, and the gradient of the total to each parameter."""
         with tf.GradientTape() as tape:
-            parts, targets, began = self._losses(batch)
-        return parts, targets, began, tape.gradient(parts["total_loss"], self._parameters)
+            parts, targets, by_rollout = self._losses(batch)
+        return parts, targets, by_rollout, tape.gradient(parts["total_loss"], self._parameters)
 
-    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor, list]:
+    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict, list]:
         """Computes the same for one microbatch after the other."""
         results: list[tuple] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
                 own = rollouts.select(batch, ids)
             results.append(self._differentiate(own))
-        parts, targets, began, gradients = zip(*results, strict=True)
+        parts, targets, by_rollout, gradients = zip(*results, strict=True)
         parts, gradients = (
             tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
         )
-        return parts, tf.concat(targets, axis=1), tf.concat(began, axis=0), gradients
+        by_rollout = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *by_rollout)
+        return parts, tf.concat(targets, axis=1), by_rollout, gradients
 
-    def _losses(self, batch: Rollout) -> tuple[dict, tf.Tensor, tf.Tensor]:
+    def _losses(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict]:
         """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
 
         Targets that begin a task's average update the statistics before these scale anything, and
         all targets do if statistics go first. Otherwise a task's first rewards would be learned
-        from on their own scale. The last result marks the rollouts `[B]` counted in this way.
+        from on their own scale. The last result has tensors `[B]`: `began` marks the rollouts that
+        are counted in this way, and the others are `losses.diagnostics`.
         """
         settings, env_outputs = self._settings, batch.env_outputs
         # Row t of env_outputs and agent_outputs is what led to step t. So row t + 1 has the action,
@@ -214,14 +220,15 @@ class Learner(snt.Module):
         head_ids = self._head_ids(batch)  # [B]
         step_ids = tf.tile(head_ids[tf.newaxis], [env_outputs.reward.shape[0], 1])  # [T + 1, B]
         value = self.head(unroll.features, step_ids)  # [T + 1, B]
+        unnormalised = value.unnormalised
         returns = vtrace.from_logits(
             behaviour_policy_logits=taken.policy_logits,
             target_policy_logits=logits,
             actions=taken.action,
             discounts=tf.where(led_to.done, 0.0, settings.discounting),
             rewards=losses.clip_rewards(led_to.reward, settings.reward_clipping),
-            values=value.unnormalised[:-1],
-            bootstrap_value=value.unnormalised[-1],
+            values=unnormalised[:-1],
+            bootstrap_value=unnormalised[-1],
         )
         goes_first = settings.popart_order == "statistics_first"
         began = self.head.is_new(head_ids) | goes_first  # [B]
@@ -246,19 +253,16 @@ class Learner(snt.Module):
                 taken.action,
                 tf.where(led_to.done, 0.0, settings.pixel_control_discount),
             )
-        return {"total_loss": tf.add_n(list(parts.values())), **parts}, returns.vs, began
+        by_rollout = losses.diagnostics(
+            taken.policy_logits, logits, returns.log_rhos, returns.vs, unnormalised[:-1]
+        )
+        total = tf.add_n(list(parts.values()))
+        return {"total_loss": total, **parts}, returns.vs, {"began": began, **by_rollout}
 
     def _rewarded(self, batch: Rollout) -> tf.Tensor:
         """Returns which rollouts `[B]` have a clipped reward other than 0."""
         rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
         return tf.reduce_any(rewards != 0, axis=0)
-
-    def _largest_targets(self, batch: Rollout, targets: tf.Tensor) -> tf.Tensor:
-        """Returns each head's largest |G - mu| / sigma in the batch; negative if it has none."""
-        head_ids = self._head_ids(batch)
-        shift, scale = self.head.statistics(head_ids)  # [B]
-        sizes = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
-        return tf.math.unsorted_segment_max(sizes, head_ids, self.head.num_tasks)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""

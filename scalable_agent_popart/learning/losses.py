@@ -52,4 +52,38 @@ def policy_gradient_loss(action_log_probs: tf.Tensor, advantages: tf.Tensor) -> 
 
 def entropy_loss(logits: tf.Tensor) -> tf.Tensor:
     """Computes sum -H(pi) for logits `[T, B, num_actions]`."""
-    return -tf.reduce_sum(tfp.distributions.Categorical(logits=logits).entropy())
+    return -tf.reduce_sum(_entropy(logits))
+
+
+def diagnostics(
+    behaviour_logits: tf.Tensor,
+    logits: tf.Tensor,
+    log_rhos: tf.Tensor,
+    targets: tf.Tensor,
+    values: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """Computes what shows how learning goes, of each rollout `[B]`, without gradient.
+
+    Logits are `[T, B, num_actions]` of mu, which acted, and of pi, which learns. Targets v_s and
+    values V(x_s) are on the scale of the rewards. The results are means over time: the `entropy` of
+    pi in nats, the `behaviour_kl` KL(mu || pi), the `clipped_rho` min(1, pi(a|x) / mu(a|x)), and
+    the first two moments of targets and of errors v_s - V(x_s), in float64.
+    """
+    behaviour = tfp.distributions.Categorical(logits=behaviour_logits)
+    divergence = behaviour.kl_divergence(tfp.distributions.Categorical(logits=logits))
+    targets, values = tf.cast(targets, tf.float64), tf.cast(values, tf.float64)
+    by_step = {
+        "entropy": _entropy(logits),
+        "behaviour_kl": divergence,
+        "clipped_rho": tf.minimum(1.0, tf.exp(log_rhos)),
+        "target": targets,
+        "squared_target": tf.square(targets),
+        "error": targets - values,
+        "squared_error": tf.square(targets - values),
+    }
+    return {n: tf.stop_gradient(tf.reduce_mean(each, axis=0)) for n, each in by_step.items()}
+
+
+def _entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Computes H(pi) `[T, B]` in nats."""
+    return tfp.distributions.Categorical(logits=logits).entropy()

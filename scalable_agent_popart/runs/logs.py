@@ -167,7 +167,8 @@ class RunLog:
             for name, values in by_task.items():
                 for task, value in values.items():
                     tf.summary.scalar(f"{_TENSORBOARD_NAMES.get(name, name)}/{task}", value)
-        shown = filter(None, [self.score, f"loss {record['total_loss']:.4g}"])
+        learning = f"loss {record['total_loss']:.4g}", f"entropy {record['mean_entropy']:.2f}"
+        shown = filter(None, [self.score, *learning])
         self._progress.set_postfix_str(", ".join(shown), refresh=False)
 
     @property

@@ -24,6 +24,7 @@ from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
 from scalable_agent_popart.training import initial_weights
 from scalable_agent_popart.training.actors import Actors
+from scalable_agent_popart.training.averages import Averages
 from scalable_agent_popart.training.local_actors import LocalActors
 
 
@@ -176,7 +177,7 @@ def _learn(
     failure: Exception | None = None
     log_due = checkpoint_due = time.monotonic()
     metrics = None
-    totals: dict[str, Any] = {}
+    averages = Averages(config.suite.tasks)
     while stop.signal_number is None and learner.frames < config.total_environment_frames:
         try:
             batch = actors.next_batch()
@@ -198,40 +199,32 @@ def _learn(
         measures = due and config.log_task_gradients  # It uses the weights before the update.
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
-        _add(metrics, totals)
+        task_ids = batch.task_id.numpy()
+        averages.add(metrics, task_ids)
         actors.publish(int(learner.num_updates))
 
         log.record_batch(
             int(learner.frames),
-            batch.task_id.numpy(),
+            task_ids,
             tf.nest.map_structure(np.asarray, batch.env_outputs.info),
         )
         if due:
-            _record(config, learner, actors, log, totals, gradients)
+            _record(config, learner, actors, log, averages, gradients)
             log_due = time.monotonic() + config.log_seconds
         if due and time.monotonic() >= checkpoint_due:
             checkpoints.save()
             checkpoint_due = time.monotonic() + config.checkpoint_seconds
 
         if tuner.due():
-            _record(config, learner, actors, log, totals)
+            _record(config, learner, actors, log, averages)
             if not tuner.tune(checkpoints.save):
                 break
             actors.publish(int(learner.num_updates))
     if metrics is not None:  # The caller still holds signals back and has not ended any thread.
-        _record(config, learner, actors, log, totals)
+        _record(config, learner, actors, log, averages)
         checkpoints.save()
     if failure is not None:
         raise failure
-
-
-def _add(metrics: Mapping[str, tf.Tensor], totals: dict[str, Any]) -> None:
-    """Adds an update's scalars to the sums of those since the last record, and keeps maxima."""
-    values = {name: tensor.numpy() for name, tensor in metrics.items()}
-    largest = values.pop("largest_target")
-    totals["largest_target"] = np.maximum(totals.get("largest_target", largest), largest)
-    for name, value in {**values, "updates": 1}.items():
-        totals[name] = totals.get(name, 0.0) + float(value)
 
 
 def _record(
@@ -239,27 +232,27 @@ def _record(
     learner: Learner,
     actors: Actors,
     log: RunLog,
-    totals: dict[str, Any],
+    averages: Averages,
     gradients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Logs the updates since the last record and the state of the actors, and clears the totals.
+    """Logs the updates since the last record and the state of the actors.
 
     Raises DivergenceError if they are not finite.
     """
-    if not totals:
+    if not averages.num_updates:
         return
-    largest_target, num_updates = totals.pop("largest_target"), totals.pop("updates")
-    values = {name: total / num_updates for name, total in totals.items()}
-    totals.clear()
+    values, by_task = averages.take()
     _check(learner, values)
     frames = int(learner.frames)
     restarts = actors.restarts()
-    by_task = {**({"restarts": restarts} if restarts else {}), **(gradients or {})}
+    if restarts:
+        by_task["restarts"] = restarts
+    by_task.update(gradients or {})
     if config.use_popart:
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
-        largest = zip(config.suite.tasks, largest_target.tolist(), strict=True)
-        by_task["largest_target"] = {task: value for task, value in largest if value >= 0}
+    else:
+        del by_task["largest_target"]  # It would be in units of the rewards.
     # Updates have reported some hyperparameters themselves, as they used them.
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())

@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
     full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     monkeypatch.setattr(log._tensorboard, "flush", mock.Mock(side_effect=full))
     with pytest.raises(UserError, match="make room") as error:
-        log.record_metrics(40, {"total_loss": 1.0}, {})
+        log.record_metrics(40, {"total_loss": 1.0, "mean_entropy": 1.0}, {})
     assert exit_code(error.value) != FAILS_AGAIN
     monkeypatch.undo()
     log.close()
@@ -110,7 +110,7 @@ def _curves(directory: Path) -> dict[str, list[int]]:
 def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path: Path) -> None:
     def record(log: RunLog, frames: int) -> None:
         log.record_batch(frames, np.array([0, 1]), _info(2))
-        log.record_metrics(frames, {"total_loss": 1.0}, {})
+        log.record_metrics(frames, {"total_loss": 1.0, "mean_entropy": 1.0}, {})
 
     killed = _log(tmp_path)
     killed.open(0, show_progress=False)
@@ -153,7 +153,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
         log.open(lives[0] - 50, show_progress=False)
         for frames in lives:
             log.record_batch(frames, np.array([0, 1]), _info(2))
-            log.record_metrics(frames, {"total_loss": 1.0}, {})
+            log.record_metrics(frames, {"total_loss": 1.0, "mean_entropy": 1.0}, {})
         log.close()
         (written,) = tmp_path.glob("events.out.tfevents.1?????????.*")
         paths.append(written.rename(tmp_path / f"events.out.tfevents.000000000{i}.host"))
@@ -170,7 +170,7 @@ def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: P
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
     log = _log(tmp_path, "catch_0.1,catch_1,catch_10")
     log.open(0, show_progress=False)
-    info, measured = _info(4), ("total_loss", "entropy_loss", "learning_rate", "queue_fill")
+    info, measured = _info(4), ("total_loss", "entropy_loss", "mean_entropy", "queue_fill")
     log.record_batch(8, np.array([0, 0, 2, 2]), info)
     log.record_batch(16, np.array([0, 0, 0, 0]), info)
     log.record_metrics(16, dict.fromkeys(measured, 1.0), {"shift": {"catch_1": math.nan}})
@@ -187,7 +187,7 @@ def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_pat
     assert all(100 < record["memory_mib"] < 100_000 for record in (first, second))
     assert second.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
     tags = [tag for tag in sorted(_curves(tmp_path)) if not tag.startswith("_")]  # In groups.
-    assert {*tags} >= {"losses/total_loss", "losses/entropy_loss", "learning/learning_rate"}
+    assert {*tags} >= {"losses/total_loss", "losses/entropy_loss", "learning/mean_entropy"}
     assert {*tags} >= {"speed/queue_fill", "speed/frames_per_second", "speed/memory_mib"}
     assert {*tags} >= {"popart_shift/catch_1", "popart_scale/catch_1", "share_of_batch/catch_1"}
     scores = ["mean", "mean_capped", "median", "tasks_scored"]
