@@ -67,5 +67,5 @@ def send(config: Config, address: str, directory: Path) -> None:
     link = LearnerLink(lambda: (address, own), _HANDSHAKE, "sender")
     sink = RemoteQueue(link, threading.Event(), count)
     while True:
-        if granted := sink.reserve(count, 0.1, behind=False):
+        if granted := sink.reserve(count, 0.1, turn=1):
             sink.put(tf.nest.map_structure(lambda leaf, n=granted: leaf[:n], zeros))

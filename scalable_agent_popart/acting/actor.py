@@ -22,10 +22,15 @@ class RolloutSink(Protocol):
     def closed(self) -> bool:
         """Returns whether no more rollouts are wanted."""
 
-    def reserve(self, count: int, seconds: float, behind: bool) -> int:
+    @property
+    def newest_turn(self) -> int:
+        """The largest turn that had capacity so far."""
+
+    def reserve(self, count: int, seconds: float, turn: int) -> int:
         """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
 
-        Environments that are behind others have additional capacity.
+        Each is the rollout number `turn` of its environment, from 1. Of those that wait, the lowest
+        turn comes first. Those behind the newest turn have additional capacity.
         """
 
     def put(self, rollouts: Rollout) -> None:
@@ -50,8 +55,8 @@ def run_actor(
     is that of a rollout's first step.
 
     While the sink is full, an environment waits with its whole rollout. Those that have handed over
-    fewer rollouts, perhaps after a slow reset, play meanwhile and have capacity of their own. So
-    the learner sees every environment equally often.
+    fewer rollouts, perhaps after a slow reset, play meanwhile, come first and have capacity of
+    their own. So the learner sees every environment equally often, as far as its speed allows.
 
     Rollouts that are whole at once are handed over in a random order, by the seed. In that of the
     tasks, environments in lockstep would fill the first batch after each pause with the same tasks,
@@ -79,7 +84,7 @@ def run_actor(
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.lockstep)
                 num_taken[taken] += 1
-                np.maximum(num_taken, num_taken.max() - _MAX_TO_CATCH_UP, out=num_taken)
+                np.maximum(num_taken, sink.newest_turn - _MAX_TO_CATCH_UP, out=num_taken)
                 waiting = waiting[len(taken) :]
                 ids = np.sort(np.concatenate([ids[~full], taken]))
                 env_output = buffer.newest(ids)
@@ -123,14 +128,12 @@ def _hand_over(
     until all are. Returns the environments whose rollouts were put.
     """
     all_wait = len(waiting) == len(num_taken)
-    # An environment is behind if others are ahead by two, since some are always ahead by one.
-    num_behind = int(np.count_nonzero(num_taken[waiting] < num_taken.max() - 1))
+    turns = num_taken[waiting] + 1  # Ascending.
     done = 0
     while done < len(waiting) and not sink.closed:
-        behind = done < num_behind
-        count = (num_behind if behind else len(waiting)) - done
+        count = int(np.searchsorted(turns, turns[done], "right")) - done
         must_wait = all_wait and (lockstep or not done)
-        granted = sink.reserve(count, _WAIT_SECONDS if must_wait else 0.0, behind)
+        granted = sink.reserve(count, _WAIT_SECONDS if must_wait else 0.0, int(turns[done]))
         if granted:
             sink.put(buffer.take(waiting[done : done + granted]))
             done += granted

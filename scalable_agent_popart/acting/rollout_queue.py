@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,9 @@ from scalable_agent_popart.rollouts import Rollout
 class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
-    Another quarter is for environments that are behind, while others wait for the learner.
+    The learner is to learn equally often from every environment, whatever thread or job plays it.
+    So capacity goes by turns, as `RolloutSink` says. Another quarter is for environments that are
+    behind, while others wait for the learner.
     """
 
     def __init__(self, spec: Rollout, capacity: int):
@@ -22,6 +24,8 @@ class RolloutQueue:
         self._capacity = capacity
         self._reserved = 0
         self._extra_capacity = capacity // 4
+        self._waiting: list[int] = []  # The turns of threads that wait in `reserve`.
+        self.newest_turn = 0
         self._changed = threading.Condition()
         self._queue = tf.queue.FIFOQueue(
             capacity + self._extra_capacity,
@@ -30,13 +34,21 @@ class RolloutQueue:
         )
         self.closed = False
 
-    def reserve(self, count: int, seconds: float, behind: bool = False) -> int:
+    def reserve(self, count: int, seconds: float, turn: int) -> int:
         """See `RolloutSink`; returns 0 once the queue is closed."""
-        capacity = self._capacity + (self._extra_capacity if behind else 0)
         with self._changed:
-            self._changed.wait_for(lambda: self._reserved < capacity or self.closed, seconds)
-            granted = 0 if self.closed else max(0, min(count, capacity - self._reserved))
+            self._waiting.append(turn)
+            try:
+                free = self._wait(
+                    lambda: self._free(turn) if turn == min(self._waiting) else 0, seconds
+                )
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()  # Later turns have waited for this one.
+            granted = min(count, free)
             self._reserved += granted
+            if granted:
+                self.newest_turn = max(self.newest_turn, turn)
             return granted
 
     def put(self, rollouts: Rollout | Sequence[np.ndarray]) -> None:
@@ -55,11 +67,22 @@ class RolloutQueue:
             self._changed.notify_all()
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
-    def free(self, seconds: float = 0.0) -> int:
-        """Returns how many rollouts `reserve` would grant, after waiting so long for the first."""
+    def free(self, seconds: float = 0.0, turn: int | None = None) -> int:
+        """Returns how many rollouts of a turn, by default the newest, the queue has capacity for.
+
+        It waits so long for the first.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._reserved < self._capacity or self.closed, seconds)
-            return 0 if self.closed else max(0, self._capacity - self._reserved)
+            return self._wait(lambda: self._free(turn), seconds)
+
+    def _free(self, turn: int | None) -> int:
+        behind = turn is not None and turn < self.newest_turn
+        return max(0, self._capacity + self._extra_capacity * behind - self._reserved)
+
+    def _wait(self, look: Callable[[], int], seconds: float) -> int:
+        """Waits so long for a number above 0, and returns it; returns 0 once closed."""
+        self._changed.wait_for(lambda: self.closed or look() > 0, seconds)
+        return 0 if self.closed else look()
 
     def fill(self) -> float:
         """Returns the rollouts that wait as a share of the capacity, at most 1."""

@@ -14,6 +14,7 @@ from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.handshake import handshake
+from scalable_agent_popart.distributed.learner_pb2 import StatusReply
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.errors import DivergenceError, PassingError
@@ -115,7 +116,9 @@ class RemoteQueue:
         self._link = link
         self._over = over
         self._max_per_call = max_per_call
-        self._flows = False  # Whether the last message was taken whole.
+        self._answered = False  # True if there was a learner for the last message.
+        self._turn = 1  # It is that of the rollouts which `put` comes with.
+        self.newest_turn = 0
 
     @property
     def closed(self) -> bool:
@@ -124,13 +127,14 @@ class RemoteQueue:
     def close(self) -> None:
         self._over.set()
 
-    def reserve(self, count: int, seconds: float, behind: bool) -> int:
+    def reserve(self, count: int, seconds: float, turn: int) -> int:
         """See `RolloutSink`. Reserves nothing, but returns what the learner had free a moment ago.
 
-        A thread that may wait does not ask while the learner takes all that it sends.
+        A thread that may wait does not ask while there is a learner. Its rollouts wait there for
+        their turn.
         """
-        del behind  # Actor jobs do not know the environments of others.
-        if not (self._flows and seconds):
+        self._turn = turn
+        if not (self._answered and seconds):
             count = min(count, self._ask(seconds) or 0)
         return min(count, self._max_per_call)
 
@@ -140,22 +144,28 @@ class RemoteQueue:
         Without a learner they are lost.
         """
         while not self.closed:
-            status = self._link.put(rollouts)
-            if status is not None and status.finished:
-                self.close()
-            self._flows = status is not None and status.taken == len(rollouts.task_id)
-            if status is None or self._flows:
+            status = self._link.put(rollouts, self._turn)
+            self._answered = status is not None
+            if status is None:
+                return
+            self._read(status)
+            if status.taken == len(rollouts.task_id):
                 return
             rollouts = tf.nest.map_structure(lambda leaf, n=status.taken: leaf[n:], rollouts)
-            while not self.closed and self._ask(_WAIT_SECONDS) == 0:
+            # Where too many wait already, it asks until there is capacity.
+            while status.pause and not self.closed and self._ask(_WAIT_SECONDS) == 0:
                 pass
 
     def _ask(self, seconds: float) -> int | None:
         """Returns what the learner has free, waiting so long for it; None without a learner."""
-        status = self._link.status(seconds)
+        status = self._link.status(seconds, self._turn)
         if status is None:
             self._over.wait(min(_WAIT_SECONDS, seconds))
             return None
+        self._read(status)
+        return status.free
+
+    def _read(self, status: StatusReply) -> None:
+        self.newest_turn = status.newest_turn
         if status.finished:
             self.close()
-        return status.free

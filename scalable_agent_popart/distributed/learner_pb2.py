@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/scalable_agent_popart/distributed/learner.proto\x12\rpopart_impala\"\x92\x01\n\x10HandshakeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x08settings\x18\x02 \x03(\x0b\x32-.popart_impala.HandshakeRequest.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x01\n\x0eHandshakeReply\x12=\n\x08settings\x18\x01 \x03(\x0b\x32+.popart_impala.HandshakeReply.SettingsEntry\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\".\n\rStatusRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0c\n\x04wait\x18\x02 \x01(\x08\"Q\n\x0bStatusReply\x12\r\n\x05taken\x18\x01 \x01(\r\x12\x0c\n\x04\x66ree\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\r\n\x05pause\x18\x05 \x01(\x02J\x04\x08\x03\x10\x04\"8\n\x0eWeightsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x15\n\rknown_version\x18\x02 \x01(\x03\"2\n\x0cWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x11\n\tvariables\x18\x02 \x03(\x0c\"L\n\nPutRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x06\x12\r\n\x05\x63ount\x18\x03 \x01(\x07\x12\x0e\n\x06leaves\x18\x04 \x03(\x0c\x32\x9f\x02\n\x07Learner\x12K\n\tHandshake\x12\x1f.popart_impala.HandshakeRequest\x1a\x1d.popart_impala.HandshakeReply\x12\x42\n\x06Status\x12\x1c.popart_impala.StatusRequest\x1a\x1a.popart_impala.StatusReply\x12\x45\n\x07Weights\x12\x1d.popart_impala.WeightsRequest\x1a\x1b.popart_impala.WeightsReply\x12<\n\x03Put\x12\x19.popart_impala.PutRequest\x1a\x1a.popart_impala.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/scalable_agent_popart/distributed/learner.proto\x12\rpopart_impala\"\x92\x01\n\x10HandshakeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x08settings\x18\x02 \x03(\x0b\x32-.popart_impala.HandshakeRequest.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x01\n\x0eHandshakeReply\x12=\n\x08settings\x18\x01 \x03(\x0b\x32+.popart_impala.HandshakeReply.SettingsEntry\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\rStatusRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0c\n\x04wait\x18\x02 \x01(\x08\x12\x0c\n\x04turn\x18\x03 \x01(\r\"f\n\x0bStatusReply\x12\r\n\x05taken\x18\x01 \x01(\r\x12\x0c\n\x04\x66ree\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\r\n\x05pause\x18\x05 \x01(\x02\x12\x13\n\x0bnewest_turn\x18\x06 \x01(\rJ\x04\x08\x03\x10\x04\"8\n\x0eWeightsRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x15\n\rknown_version\x18\x02 \x01(\x03\"2\n\x0cWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x11\n\tvariables\x18\x02 \x03(\x0c\"Z\n\nPutRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x06\x12\r\n\x05\x63ount\x18\x03 \x01(\x07\x12\x0c\n\x04turn\x18\x04 \x01(\x07\x12\x0e\n\x06leaves\x18\x05 \x03(\x0c\x32\x9f\x02\n\x07Learner\x12K\n\tHandshake\x12\x1f.popart_impala.HandshakeRequest\x1a\x1d.popart_impala.HandshakeReply\x12\x42\n\x06Status\x12\x1c.popart_impala.StatusRequest\x1a\x1a.popart_impala.StatusReply\x12\x45\n\x07Weights\x12\x1d.popart_impala.WeightsRequest\x1a\x1b.popart_impala.WeightsReply\x12<\n\x03Put\x12\x19.popart_impala.PutRequest\x1a\x1a.popart_impala.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,15 +44,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDSHAKEREPLY_SETTINGSENTRY']._serialized_start=166
   _globals['_HANDSHAKEREPLY_SETTINGSENTRY']._serialized_end=213
   _globals['_STATUSREQUEST']._serialized_start=363
-  _globals['_STATUSREQUEST']._serialized_end=409
-  _globals['_STATUSREPLY']._serialized_start=411
-  _globals['_STATUSREPLY']._serialized_end=492
-  _globals['_WEIGHTSREQUEST']._serialized_start=494
-  _globals['_WEIGHTSREQUEST']._serialized_end=550
-  _globals['_WEIGHTSREPLY']._serialized_start=552
-  _globals['_WEIGHTSREPLY']._serialized_end=602
-  _globals['_PUTREQUEST']._serialized_start=604
-  _globals['_PUTREQUEST']._serialized_end=680
-  _globals['_LEARNER']._serialized_start=683
-  _globals['_LEARNER']._serialized_end=970
+  _globals['_STATUSREQUEST']._serialized_end=423
+  _globals['_STATUSREPLY']._serialized_start=425
+  _globals['_STATUSREPLY']._serialized_end=527
+  _globals['_WEIGHTSREQUEST']._serialized_start=529
+  _globals['_WEIGHTSREQUEST']._serialized_end=585
+  _globals['_WEIGHTSREPLY']._serialized_start=587
+  _globals['_WEIGHTSREPLY']._serialized_end=637
+  _globals['_PUTREQUEST']._serialized_start=639
+  _globals['_PUTREQUEST']._serialized_end=729
+  _globals['_LEARNER']._serialized_start=732
+  _globals['_LEARNER']._serialized_end=1019
 # @@protoc_insertion_point(module_scope)

@@ -37,24 +37,28 @@ class HandshakeReply(_message.Message):
     def __init__(self, settings: _Optional[_Mapping[str, str]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("session", "wait")
+    __slots__ = ("session", "wait", "turn")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     wait: bool
-    def __init__(self, session: _Optional[bytes] = ..., wait: _Optional[bool] = ...) -> None: ...
+    turn: int
+    def __init__(self, session: _Optional[bytes] = ..., wait: _Optional[bool] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("taken", "free", "finished", "pause")
+    __slots__ = ("taken", "free", "finished", "pause", "newest_turn")
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_TURN_FIELD_NUMBER: _ClassVar[int]
     taken: int
     free: int
     finished: bool
     pause: float
-    def __init__(self, taken: _Optional[int] = ..., free: _Optional[int] = ..., finished: _Optional[bool] = ..., pause: _Optional[float] = ...) -> None: ...
+    newest_turn: int
+    def __init__(self, taken: _Optional[int] = ..., free: _Optional[int] = ..., finished: _Optional[bool] = ..., pause: _Optional[float] = ..., newest_turn: _Optional[int] = ...) -> None: ...
 
 class WeightsRequest(_message.Message):
     __slots__ = ("session", "known_version")
@@ -73,13 +77,15 @@ class WeightsReply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., variables: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("session", "number", "count", "leaves")
+    __slots__ = ("session", "number", "count", "turn", "leaves")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     number: int
     count: int
+    turn: int
     leaves: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., number: _Optional[int] = ..., count: _Optional[int] = ..., leaves: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, session: _Optional[bytes] = ..., number: _Optional[int] = ..., count: _Optional[int] = ..., turn: _Optional[int] = ..., leaves: _Optional[_Iterable[bytes]] = ...) -> None: ...

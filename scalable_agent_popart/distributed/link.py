@@ -68,8 +68,10 @@ class LearnerLink:
         """The seconds since a learner was lost, or since the start; 0 while there is one."""
         return 0.0 if self._connection else time.monotonic() - self._lost_at
 
-    def status(self, seconds: float = 0.0) -> pb.StatusReply | None:
-        """Asks for the learner's status, waiting so long for free capacity; None without a learner.
+    def status(self, seconds: float = 0.0, turn: int = 1) -> pb.StatusReply | None:
+        """Asks for the learner's status, waiting so long for free capacity for rollouts of a turn.
+
+        Returns None without a learner.
 
         One thread asks at a time, and only after the pause that came with the last answer. Others
         get that answer again, with nothing free.
@@ -82,17 +84,19 @@ class LearnerLink:
             time.sleep(max(0.0, min(self._next_question, end) - now))
             if max(now, end) < self._next_question:
                 return self._latest
-            return self._keep(self._call("Status", pb.StatusRequest(wait=seconds > 0)))
+            return self._keep(self._call("Status", pb.StatusRequest(wait=seconds > 0, turn=turn)))
         finally:
             self._asking.release()
 
-    def put(self, rollouts: Rollout) -> pb.StatusReply | None:
-        """Sends rollouts `[M, T + 1, ...]`; the reply has how many of them, the first, were taken.
+    def put(self, rollouts: Rollout, turn: int = 1) -> pb.StatusReply | None:
+        """Sends rollouts `[M, T + 1, ...]` of a turn.
+
+        The reply has how many of them, the first, were taken.
 
         Returns None if the learner is lost. It may have taken some of them.
         """
         with self._putting:  # Numbers must arrive in order.
-            return self._keep(self._call("Put", tf.nest.flatten(rollouts)))
+            return self._keep(self._call("Put", (turn, tf.nest.flatten(rollouts))))
 
     def weights(self, known: int = -1) -> pb.WeightsReply | None:
         """Returns the newest weights; None without a learner or if `known` is their version."""
@@ -109,7 +113,9 @@ class LearnerLink:
         self._latest, pause = None, 0.0
         if reply is not None:
             pause = reply.pause
-            self._latest = pb.StatusReply(finished=reply.finished, pause=pause)
+            self._latest = pb.StatusReply(
+                finished=reply.finished, pause=pause, newest_turn=reply.newest_turn
+            )
         self._next_question = time.monotonic() + pause
         return reply
 
@@ -196,7 +202,7 @@ class _Connection:
     def call(self, method: str, request: Any) -> Any:
         if method == "Put":
             self._num_requests += 1
-            request = put_request(self._session, self._num_requests, request)
+            request = put_request(self._session, self._num_requests, *request)
         elif method != "Handshake":
             request.session = self._session
         try:

@@ -39,7 +39,7 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
 
 # Threads that answer calls, how many of them may wait for the queue at a time, and how long.
-_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 0.2
+_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 1.0
 _HANDSHAKE_MILLISECONDS = 10_000
 # Questions per second of all clients together while the queue is full, and their longest pause.
 _QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
@@ -178,8 +178,8 @@ class LearnerPort:
 
     def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """Returns the status; if asked to wait, as soon as there is capacity or after a moment."""
-        waited = self._wait(self._queue.free) if request.wait else None
-        return self._status(waited is not None)
+        waited = self._wait(self._queue.free, request.turn) if request.wait else None
+        return self._status(waited is not None, request.turn)
 
     def Weights(self, request: pb.WeightsRequest, context: Context) -> pb.WeightsReply:
         """Returns the newest weights, unless the client has them.
@@ -219,11 +219,12 @@ class LearnerPort:
         Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
-            count, leaves = self._read(request.session, data)
+            head, leaves = self._read(request.session, data)
         except (ValueError, FloatingPointError) as error:
             self._drop(context, error, request.session)
-        taken = self._queue.reserve(count, 0.0)
-        waited = None if taken else self._wait(self._queue.reserve, count)
+        taken = self._queue.reserve(head.count, 0.0, head.turn)
+        reserve = functools.partial(self._queue.reserve, head.count)
+        waited = None if taken else self._wait(reserve, head.turn)
         taken = taken or waited or 0
         if taken:
             try:
@@ -231,10 +232,10 @@ class LearnerPort:
             except BaseException as error:
                 self._error = error
                 raise
-        return self._status(taken > 0 or waited is not None, taken)
+        return self._status(taken > 0 or waited is not None, head.turn, taken)
 
-    def _read(self, session: bytes, data: bytes) -> tuple[int, list[np.ndarray]]:
-        """Returns the number of rollouts and their leaves, once per request.
+    def _read(self, session: bytes, data: bytes) -> tuple[pb.PutRequest, list[np.ndarray]]:
+        """Returns the head of rollouts and their leaves, once per request.
 
         Raises what `RolloutReader.read` does.
         """
@@ -247,7 +248,7 @@ class LearnerPort:
                 self._sessions.move_to_end(session)
         if again:
             raise ValueError(f"sent request {head.number} again")
-        return head.count, self._reader.read(data, head.count)
+        return head, self._reader.read(data, head.count)
 
     def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
         """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""
@@ -260,21 +261,22 @@ class LearnerPort:
         logging.warning("dropped a client at %s, which %s", context.peer(), reason[1])
         context.abort(*reason)
 
-    def _wait(self, look: Callable[..., int], *arguments: int) -> int | None:
+    def _wait(self, look: Callable[[float, int], int], turn: int) -> int | None:
         """Waits for capacity for a moment; returns None at once if enough clients wait already."""
         if self._finished or not self._may_wait.acquire(blocking=False):
             return None
         try:
-            return look(*arguments, _WAIT_SECONDS)
+            return look(_WAIT_SECONDS, turn)
         finally:
             self._may_wait.release()
 
-    def _status(self, waited: bool, taken: int = 0) -> pb.StatusReply:
-        free = self._queue.free()
+    def _status(self, waited: bool, turn: int, taken: int = 0) -> pb.StatusReply:
+        free = self._queue.free(0.0, turn)
         return pb.StatusReply(
             taken=taken,
             free=free,
             finished=self._finished,
+            newest_turn=self._queue.newest_turn,
             pause=0.0 if free or self._finished else self._pause(waited),
         )
 

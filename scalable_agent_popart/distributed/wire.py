@@ -28,7 +28,7 @@ _MAX_VERSION = 2**48
 SESSION_BYTES = 16
 # A `PutRequest` has so many bytes for its session, and so many before its leaves.
 PUT_SESSION_BYTES = pb.PutRequest(session=bytes(SESSION_BYTES)).ByteSize()
-_PUT_HEAD_BYTES = pb.PutRequest(session=bytes(SESSION_BYTES), number=1, count=1).ByteSize()
+_PUT_HEAD_BYTES = pb.PutRequest(session=bytes(SESSION_BYTES), number=1, count=1, turn=1).ByteSize()
 
 
 def num_bytes(spec: Rollout) -> int:
@@ -41,13 +41,13 @@ def max_rollouts_per_call(spec: Rollout) -> int:
     return max(1, min(_MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES // num_bytes(spec)))
 
 
-def put_request(session: bytes, number: int, leaves: Sequence[np.ndarray]) -> bytes:
-    """Serializes a `PutRequest` of rollouts, given as their leaves `[M, ...]`.
+def put_request(session: bytes, number: int, turn: int, leaves: Sequence[np.ndarray]) -> bytes:
+    """Serializes a `PutRequest` of rollouts of a turn, given as their leaves `[M, ...]`.
 
     It copies the leaves once, and `RolloutReader` reads them where they are. Messages of
     `learner_pb2` would copy them four more times.
     """
-    head = pb.PutRequest(session=session, number=number, count=len(leaves[0]))
+    head = pb.PutRequest(session=session, number=number, count=len(leaves[0]), turn=turn)
     parts: list[bytes | memoryview] = [head.SerializeToString()]
     for leaf in map(np.ascontiguousarray, leaves):
         parts += [_start(leaf.nbytes), leaf.reshape(-1).view(np.uint8).data]

@@ -127,7 +127,7 @@ class Fuzzer:
             ("noise", "cut", "long", "count", "field", "replay", "stranger", "huge", "unreadable")
         )
         number = 1 + self._random.randrange(2**40)
-        put = PutRequest(session=session, number=number, count=1, leaves=self.leaves)
+        put = PutRequest(session=session, number=number, count=1, turn=1, leaves=self.leaves)
         leaf = self._random.randrange(len(self.leaves))
         before = b""
         if kind == "noise":
@@ -214,7 +214,7 @@ class Light:
                 ) as channel:
                     stub = LearnerStub(channel)
                     answer = await stub.Handshake(handshake, timeout=20)
-                    request = PutRequest(session=answer.session, count=1, leaves=leaves)
+                    request = PutRequest(session=answer.session, count=1, turn=1, leaves=leaves)
                     pause = 0.2
                     while True:
                         request.number += 1

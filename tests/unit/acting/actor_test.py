@@ -1,6 +1,7 @@
 """Rollouts keep their order, task, state and weights from the environment to the sink."""
 
 import itertools
+import threading
 from collections import defaultdict
 from types import SimpleNamespace
 from unittest import mock
@@ -9,14 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from environments import Lockstep
+from environments import Lockstep, StepOutput
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting import actor
 from scalable_agent_popart.acting.actor import run_actor
 from scalable_agent_popart.acting.policy import Policy, Weights
+from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.system.stage_clock import StageClock
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
+from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 from tests.fakes.uneven_environments import UnevenEnvironments
 
 NUM_ACTIONS = 3
@@ -29,12 +32,16 @@ class ListSink:
     def __init__(self, limit: int, capacity: int = 1000, every: int = 1):
         self.rollouts: list[rollouts.Rollout] = []
         self.closed = False
+        self.newest_turn = 0
         self._limit = limit
         self._capacity = capacity
         self._requests = itertools.cycle(range(every))
 
-    def reserve(self, count: int, seconds: float, behind: bool) -> int:
-        return 0 if next(self._requests) else min(count, self._capacity)
+    def reserve(self, count: int, seconds: float, turn: int) -> int:
+        if next(self._requests):
+            return 0
+        self.newest_turn = max(self.newest_turn, turn)
+        return min(count, self._capacity)
 
     def put(self, given: rollouts.Rollout) -> None:
         self.rollouts.append(tf.nest.map_structure(np.array, given))
@@ -62,7 +69,7 @@ def make_agent(use_lstm: bool, stacks: bool) -> tuple[Agent, rollouts.Rollout]:
 
 def act(
     environments: CountingEnvironments | UnevenEnvironments,
-    sink: ListSink,
+    sink: ListSink | RolloutQueue,
     use_lstm: bool = False,
     stacks: bool = False,
     clock: StageClock | None = None,
@@ -130,7 +137,7 @@ def test_rollouts_are_what_happened_in_order_and_with_the_weights_that_acted(
 
 def test_environments_need_not_wait_for_one_another() -> None:
     """Each one's rollouts stay whole and in order, and a lost one starts a new rollout."""
-    pool, sink = UnevenEnvironments(np.array([1, 0, 1, 2])), ListSink(60)
+    pool, sink = UnevenEnvironments(np.array([1, 0, 1, 2])), ListSink(60, every=9)
     agent = act(pool, sink, use_lstm=True, stacks=True)
     at_once = [made for made in sink.rollouts if len(made.task_id) > 1]
     assert any(len(set(made.policy_version)) > 1 for made in at_once), "begun at different times"
@@ -170,8 +177,9 @@ def test_an_environment_that_is_late_catches_up_with_a_few_rollouts_of_many() ->
     class FullSink(ListSink):
         """Full after 30 rollouts, when the late one begins; closes once all wait."""
 
-        def reserve(self, count: int, seconds: float, behind: bool) -> int:
-            if behind or len(self.rollouts) < 30:
+        def reserve(self, count: int, seconds: float, turn: int) -> int:
+            if turn < self.newest_turn or len(self.rollouts) < 30:
+                self.newest_turn = max(self.newest_turn, turn)
                 return count
             pool._chance[0] = 1.0
             self.closed = seconds > 0
@@ -185,14 +193,14 @@ def test_an_environment_that_is_late_catches_up_with_a_few_rollouts_of_many() ->
 
 def requests(
     taken: list[int], waiting: list[int], grants: list[int], lockstep: bool = False
-) -> list[tuple[int, float, bool]]:
+) -> list[tuple[int, float, int]]:
     """Returns what the sink is asked after so many rollouts of each, if it grants so many."""
-    asked: list[tuple[int, float, bool]] = []
+    asked: list[tuple[int, float, int]] = []
     put: list[int] = []
     left = iter(grants)
 
-    def reserve(count: int, seconds: float, behind: bool) -> int:
-        asked.append((count, seconds, behind))
+    def reserve(count: int, seconds: float, turn: int) -> int:
+        asked.append((count, seconds, turn))
         return next(left)
 
     sink = SimpleNamespace(closed=False, reserve=reserve, put=put.extend)
@@ -202,13 +210,12 @@ def requests(
     return asked
 
 
-def test_the_sink_is_waited_for_only_if_nobody_can_go_on_and_knows_who_is_behind() -> None:
+def test_the_sink_is_waited_for_only_if_nobody_can_go_on_and_knows_whose_turn_it_is() -> None:
     wait = actor._WAIT_SECONDS
-    assert requests([0, 3, 3], [0, 1], [1, 0]) == [(1, 0.0, True), (1, 0.0, False)]
-    assert requests([1, 2], [0], [0]) == [(1, 0.0, False)], "another is always ahead by one"
-    for_one = [(2, wait, False), (2, wait, False), (1, 0.0, False)]
+    assert requests([0, 3, 3], [0, 1], [1, 0]) == [(1, 0.0, 1), (1, 0.0, 4)]
+    for_one = [(2, wait, 2), (2, wait, 2), (1, 0.0, 2)]
     assert requests([1, 1], [0, 1], [0, 1, 0]) == for_one
-    for_all = [(2, wait, False), (1, wait, False), (1, wait, False)]
+    for_all = [(2, wait, 2), (1, wait, 2), (1, wait, 2)]
     assert requests([1, 1], [0, 1], [1, 0, 1], lockstep=True) == for_all
 
 
@@ -232,3 +239,37 @@ def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
         seen = [observed(frames[0]) for part in made for frames in part.env_outputs.observation]
         assert sorted(s.environment for s in seen) == list(range(32))
         assert [s.task for s in seen] == [task for part in made for task in part.task_id]
+
+
+class PacedEnvironments(CountingEnvironments):
+    """Environments whose every rollout takes as long as the learner needs for another batch."""
+
+    def __init__(self, task_ids: np.ndarray, batches_taken: threading.Semaphore):
+        super().__init__(task_ids)
+        self._batches_taken = batches_taken
+
+    def receive(self) -> StepOutput:
+        if self._step % UNROLL == 0:
+            self._batches_taken.acquire(timeout=DEADLINE_SECONDS)
+        return super().receive()
+
+
+def test_the_learner_learns_equally_often_from_threads_of_unequal_speed() -> None:
+    """The slow thread could not make more than half of all rollouts, and makes its half."""
+    _, spec = make_agent(use_lstm=False, stacks=False)
+    queue, taken = RolloutQueue(spec, 4), threading.Semaphore(0)
+    pools = (CountingEnvironments(np.full(4, 0)), PacedEnvironments(np.full(4, 1), taken))
+    threads = [threading.Thread(target=act, args=(pool, queue), daemon=True) for pool in pools]
+    for thread in threads:
+        thread.start()
+    counts = np.zeros(2, np.int64)
+    while counts.sum() < 160:
+        wait_until(lambda: queue.fill() == 1)
+        batch = queue.get(4)
+        counts += np.bincount(batch.task_id, minlength=2)
+        taken.release()
+    queue.close()
+    taken.release()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+    assert abs(counts[0] - counts[1]) <= 8, "two rollouts of each of four environments"

@@ -104,8 +104,10 @@ class FakeLink:
         self.fetched = 0
         self.max_taken = 2
         self.taken: list[int] = []
+        self.turns: list[int] = []
 
-    def status(self, seconds: float = 0.0) -> StatusReply | None:
+    def status(self, seconds: float, turn: int) -> StatusReply | None:
+        self.turns.append(turn)
         return self.answer
 
     def weights(self, known: int) -> WeightsReply | None:
@@ -115,7 +117,8 @@ class FakeLink:
         variables = [np.array(v, np.float32).tobytes() for v in ([1.0], [2.0, 3.0])]
         return WeightsReply(version=self.version, variables=variables)
 
-    def put(self, rollouts: Rollout) -> StatusReply | None:
+    def put(self, rollouts: Rollout, turn: int) -> StatusReply | None:
+        self.turns.append(turn)
         if self.answer is None:
             return None
         taken = rollouts.task_id[: self.max_taken].tolist()
@@ -205,23 +208,27 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
 
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
     link, _, queue = actor_side()
-    assert queue.reserve(100, 0.0, behind=False) == 8
+    assert queue.reserve(100, 0.0, turn=1) == 8
     link.answer = StatusReply(free=3)
-    assert queue.reserve(8, 0.0, behind=False) == 3
+    assert queue.reserve(8, 0.0, turn=1) == 3
     for answer in (None, StatusReply(free=0)):
         link.answer = answer
-        assert queue.reserve(8, 0.01, behind=False) == 0
+        assert queue.reserve(8, 0.01, turn=1) == 0
     assert not queue.closed
     link.answer = StatusReply(free=0, finished=True)
-    assert queue.reserve(8, 60.0, behind=False) == 0
+    assert queue.reserve(8, 60.0, turn=1) == 0
     assert queue.closed
 
 
 def test_rollouts_that_were_not_taken_are_sent_again_in_their_order() -> None:
     link, _, queue = actor_side()
     rollouts = Rollout(np.arange(5), (), np.arange(5), np.arange(5), np.arange(5))
+    assert queue.reserve(5, 0.0, turn=3) == 5
+    link.answer.newest_turn = 7
     queue.put(rollouts)
     assert link.taken == [0, 1, 2, 3, 4]
+    assert set(link.turns) == {3}
+    assert queue.newest_turn == 7
     link.answer = None
     queue.put(rollouts)
     assert len(link.taken) == 5, "lost with the learner"

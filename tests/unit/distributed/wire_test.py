@@ -122,8 +122,9 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     port.publish(shown(4, b"weights", b"of two variables"))
     assert weights(link, 3) == (4, [b"weights", b"of two variables"])
     assert link.weights(4) is None, "they are known"
-    assert link.put(marked(3, 1)) == StatusReply(taken=3, free=5)
-    assert link.put(marked(6, 2)) == StatusReply(taken=5), "as many as there is room for"
+    assert link.put(marked(3, 1), turn=2) == StatusReply(taken=3, free=5, newest_turn=2)
+    assert link.put(marked(6, 2), turn=2).taken == 5, "as many as there is room for"
+    assert link.status(0.0, turn=1).free == 2, "for those behind"
     batch = run.queue.get(8)
     assert batch is not None
     assert sorted(batch.task_id.numpy().tolist()) == [1] * 3 + [2] * 5
@@ -132,7 +133,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
         assert leaf.dtype == own.dtype
     assert run.queue.fill() == 0
     port.finish()
-    assert link.status() == StatusReply(free=8, finished=True)
+    assert link.status(0.0, turn=2) == StatusReply(free=8, finished=True, newest_turn=2)
 
 
 def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
@@ -183,10 +184,10 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
     )
     leaves = tf.nest.flatten(sent)
     parts = [leaf.tobytes() for leaf in leaves]
-    request = PutRequest(session=b"s" * 16, number=7, count=3, leaves=parts)
+    request = PutRequest(session=b"s" * 16, number=7, count=3, turn=3, leaves=parts)
     data = request.SerializeToString()
     transposed = [np.asfortranarray(leaf) for leaf in leaves]
-    assert wire.put_request(b"s" * 16, 7, transposed) == data, "as protobuf itself writes it"
+    assert wire.put_request(b"s" * 16, 7, 3, transposed) == data, "as protobuf itself writes it"
     reader = wire.RolloutReader(SPEC, NUM_TASKS)
     with pytest.raises(ValueError, match="put 0 rollouts at once"):
         reader.read(data, 0)
@@ -206,7 +207,7 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
     assert link.put(marked(1, 0)) is None, "lost with the learner"
     run.open().publish(shown(2, b"second"))
     wait_until(lambda: weights(link) == (2, [b"second"]))
-    assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7)
+    assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7, newest_turn=1)
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
 
 
@@ -247,7 +248,7 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     run.open().publish(shown(0))
     link = run.link()
     wait_until(lambda: link.put(marked(8, 1)) is not None)
-    assert link.status(0.1) == StatusReply()
+    assert link.status(0.1) == StatusReply(newest_turn=1)
     # The answer that comes after waiting in vain would be too late for the link.
     monkeypatch.setattr(port_module, "_WAIT_SECONDS", 2 * link_module._TIMEOUT_SECONDS)
     answers: list[StatusReply | None] = []
@@ -256,7 +257,7 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     wait_until(lambda: bool(answers or run.queue._changed._waiters))
     run.queue.get(8)
     asks.join(DEADLINE_SECONDS)
-    assert answers == [StatusReply(free=8)]
+    assert answers == [StatusReply(free=8, newest_turn=1)]
 
 
 def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
@@ -265,7 +266,7 @@ def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     run.open().publish(shown(0))
     links = [run.link() for _ in range(7)]
     wait_until(lambda: links[0].put(marked(7, 1)) is not None)
-    assert links[0].status() == StatusReply(free=1)
+    assert links[0].status() == StatusReply(free=1, newest_turn=1)
     links[0].put(marked(1, 1))
     still = SimpleNamespace(monotonic=lambda: 1e9, sleep=lambda seconds: None)
     monkeypatch.setattr(port_module, "time", still)
@@ -278,7 +279,7 @@ def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     # Seconds; those that wait at the learner make room for others, and none is sent off for long.
     assert pauses == [0.0, 0.0, 0.0, 4.0, 8.0, 10.0, 10.0]
     run.queue.get(8)
-    assert run.link().status() == StatusReply(free=8)
+    assert run.link().status() == StatusReply(free=8, newest_turn=1)
 
 
 class Answers(LearnerLink):
@@ -492,7 +493,7 @@ def put(count: int = 1, changed: dict[int, bytes] | None = None) -> PutRequest:
     """A request with leaves of ones, of which some are changed, by their number."""
     leaves = [leaf.tobytes() for leaf in tf.nest.flatten(marked(count, 1))]
     replaced = dict(enumerate(leaves)) | (changed or {})
-    return PutRequest(number=1, count=count, leaves=replaced.values())
+    return PutRequest(number=1, count=count, turn=1, leaves=replaced.values())
 
 
 def leaf(name: str, value: float) -> dict[int, bytes]:
@@ -507,13 +508,19 @@ BAD_PUTS = {
     "too long": (put(changed={0: bytes(5)}), "without 4 bytes of task_id"),
     "too many rollouts": (put(9), "put 9 rollouts at once"),
     "another count": (
-        PutRequest(number=1, count=2, leaves=put().leaves),
+        PutRequest(number=1, count=2, turn=1, leaves=put().leaves),
         "put 2 rollouts without 8 bytes of task_id",
     ),
-    "no leaves": (PutRequest(number=1, count=1), "put 1 rollouts without 4 bytes of task_id"),
+    "no leaves": (
+        PutRequest(number=1, count=1, turn=1),
+        "put 1 rollouts without 4 bytes of task_id",
+    ),
     "another leaf": (put(changed={NUM_LEAVES: b"x"}), "put 1 rollouts and 3 more bytes"),
     "no rollouts": (put(0), "put rollouts behind another head"),
-    "no number": (PutRequest(count=1, leaves=put().leaves), "put rollouts behind another head"),
+    "no number": (
+        PutRequest(count=1, turn=1, leaves=put().leaves),
+        "put rollouts behind another head",
+    ),
     "a task that is not": (put(changed=leaf("task_id", 7)), "task_id of 7, which is not in"),
     "an action that is not": (put(changed=leaf("agent_outputs.action", 3)), "action of 3, which"),
     "a version below 0": (put(changed=leaf("policy_version", -1)), "policy_version of -1, which"),
@@ -570,7 +577,7 @@ def test_other_threads_of_a_job_may_ask_while_a_request_is_counted(
         request.session = own = session(channel)
 
         class Head:
-            count = 1
+            count = turn = 1
 
             @property
             def number(self) -> int:
