@@ -9,9 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, PassingError, UnsavedError, UserError
-from scalable_agent_popart.runs.directory import explained
+from scalable_agent_popart.runs.directory import explained, write_atomically
 
 _KEPT = 3
+_NAME = re.compile(r"ckpt-\d+", re.ASCII)
 # TensorFlow loses the number of a file system's error, and its message ends with one of these. Its
 # readers' other errors mean that a checkpoint's content is damaged or a file is missing.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
@@ -45,6 +46,7 @@ class Checkpoints:
         """Writes a checkpoint and removes the oldest; returns its path or raises UnsavedError."""
         try:
             if self._manager is None:
+                self._keep_plain_names()
                 self._manager = tf.train.CheckpointManager(
                     self._checkpoint, str(self._directory), _KEPT, checkpoint_name="ckpt"
                 )
@@ -54,16 +56,27 @@ class Checkpoints:
             advice = "make room, and the same command resumes from the last one"
             raise UnsavedError(f"{told}; {advice}") from error
 
+    def _keep_plain_names(self) -> None:
+        """Rewrites the file of names, by which TensorFlow's manager deletes old checkpoints.
+
+        Another user's file may name paths of other runs, and patterns.
+        """
+        if names := [Path(path).name for path in reversed(self._newest_first())]:
+            lines = [f'model_checkpoint_path: "{names[-1]}"']
+            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+            # The manager would forget names without times, and never delete their checkpoints.
+            lines += [f"all_model_checkpoint_timestamps: {i + 1}" for i in range(len(names))]
+            write_atomically(self._directory / "checkpoint", "\n".join(lines) + "\n")
+
     def _newest_first(self) -> list[str]:
         """Returns the paths of the checkpoints of which any file is left."""
-        names_newest, state = self._directory / "checkpoint", _read_state(self._directory)
-        if state is None:
+        names_newest, names = self._directory / "checkpoint", _read_names(self._directory)
+        if names is None:
             # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
                 told = "which names the newest checkpoint, is damaged or missing"
                 raise UserError(f"{names_newest}, {told}; give {ANOTHER_LOGDIR}")
             return []
-        names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
             advice = f"bring them back or give {ANOTHER_LOGDIR}"
@@ -71,12 +84,14 @@ class Checkpoints:
         return left
 
 
-def _read_state(directory: Path) -> Any:
-    """Reads the names of the checkpoints, None if nothing has them; raises UserError."""
+def _read_names(directory: Path) -> list[str] | None:
+    """Reads the checkpoints' names, newest first; None if nothing has them; raises UserError."""
     path = directory / "checkpoint"
     with explained(path, f"give {ANOTHER_LOGDIR}"):
         path.read_bytes()  # TensorFlow would take an unreadable file for a missing one.
-        return tf.train.get_checkpoint_state(str(directory))
+        if state := tf.train.get_checkpoint_state(str(directory)):
+            names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
+            return list(filter(_NAME.fullmatch, names))
     return None
 
 
@@ -103,10 +118,9 @@ def load(checkpoint: str, **objects: Any) -> None:
 
 def saved_frames(directory: Path) -> int | None:
     """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
-    state = _read_state(directory)
-    for path in reversed(state.all_model_checkpoint_paths) if state else ():
-        if os.path.exists(f"{path}.index"):
-            return _frames_of(path)
+    for name in _read_names(directory) or ():
+        if os.path.exists(directory / f"{name}.index"):
+            return _frames_of(str(directory / name))
     return None
 
 

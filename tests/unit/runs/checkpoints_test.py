@@ -79,6 +79,31 @@ def test_a_run_whose_newest_was_deleted_has_the_frames_that_it_resumes_from(
     assert saved_frames(tmp_path) == int(learner.frames) == 7
 
 
+def test_a_foreign_file_of_names_reaches_no_checkpoints_of_other_runs(
+    tmp_path: Path, learner: Learner
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "run"
+    for directory, frames in ((path, (1, 2)), (victim, (3, 4, 5))):
+        checkpoints = Checkpoints(directory, learner=learner)
+        for number in frames:
+            learner.frames.assign(number)
+            checkpoints.save()
+    before = {file: file.read_bytes() for file in victim.iterdir()}
+    entry = 'all_model_checkpoint_paths: "{}" all_model_checkpoint_timestamps: 9e9\n'
+    named = ["../victim/ckpt-1", f"{victim}/ckpt-2", "../v*/ckpt-?", "ckpt-*", f"{victim}/ckpt-3"]
+    oldest, newest = "".join(map(entry.format, named[:4])), entry.format(named[4])
+    state = path / "checkpoint"
+    state.write_text(oldest + state.read_text() + newest)
+    assert saved_frames(path) == 2
+    resumed = Checkpoints(path, learner=learner)
+    assert resumed.restore()
+    assert int(learner.frames) == 2
+    for _ in range(3):
+        resumed.save()
+    assert {file: file.read_bytes() for file in victim.iterdir()} == before
+    assert sorted(file.stem for file in path.glob("*.index")) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+
+
 def test_of_two_at_the_same_frames_the_newer_is_restored(
     tmp_path: Path, learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
