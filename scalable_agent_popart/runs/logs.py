@@ -112,7 +112,7 @@ class RunLog:
             config = self._config
             shown = {"agent": config.agent_name, "seed": config.seed, **config.experiment}
             with self._tensorboard.as_default():
-                hparams.hparams(shown)
+                hparams.hparams(shown, trial_id="")  # Every run has a row, with the run's name.
         how = {"initial": frames, "unit_scale": True, "smoothing": 0.05}
         total = self._config.total_environment_frames
         self._progress = progress_bar(total, " frames", disable=not show_progress, **how)
