@@ -288,18 +288,18 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
             raise UserError(f"--{name} means nothing without --{needed}; leave it out")
 
 
-def refuse_pattern(logdir: str) -> None:
-    """Raises UserError if a run's directory is an address, or a pattern to TensorFlow.
+def refuse_pattern(path: str, flag: str = "logdir") -> None:
+    """Raises UserError if a directory that a flag names is an address, or a pattern to TensorFlow.
 
-    An address such as gs://bucket/run would become a folder named gs: here.
+    An address such as gs://bucket/run would become a folder named gs: here. TensorFlow would delete
+    the checkpoints of all paths that fit a pattern, or find no files.
     """
-    if "://" in logdir:
-        raise UserError(f"--logdir={logdir} is no directory of this machine; give one, or mount it")
-    if found := sorted(_PATTERNS & set(logdir)):
+    if "://" in path:
+        raise UserError(f"--{flag}={path} is no directory of this machine; give one, or mount it")
+    if found := sorted(_PATTERNS & set(path)):
         raise UserError(
-            f"--logdir={logdir} has the character {found[0]}, by which TensorFlow would take it "
-            "for a pattern of several paths, and delete checkpoints of them all; rename it or give "
-            "another"
+            f"--{flag}={path} has the character {found[0]}, by which TensorFlow would take it "
+            "for a pattern of several paths; rename it or give another"
         )
 
 

@@ -218,7 +218,7 @@ class TrainedAgent:
         """Writes a run directory of this agent alone, to be loaded, tested and started from.
 
         It has no optimiser and no logs, so the run cannot be resumed there. `output` must not
-        exist. Raises UserError if it cannot be written.
+        exist. Raises UserError if it cannot be written, or if TensorFlow could not read it again.
         """
         flags = {**self._record["flags"], "logdir": str(Path(output).expanduser())}
         with _new_directory(output) as partial:
@@ -234,7 +234,7 @@ class TrainedAgent:
         `act` takes `seed` int32 `[2]`, and of each of N environments `observation` (and
         `instruction`), `reward`, `done`, `last_action` and the states. It returns `action`,
         `probabilities` and the next states. `agent.json` has the names of tasks, and the shapes.
-        `output` must not exist. Raises UserError if it cannot be written.
+        `output` must not exist. Raises UserError as `save`.
         """
         specs = tree.flatten(self.observation_spec)
         leaves = ["observation", "instruction"][: len(specs)]
@@ -413,6 +413,7 @@ def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> Step
 def _new_directory(output: str) -> Iterator[Path]:
     """Lends a path to write to, which becomes `output` once it is whole."""
     path = Path(output).expanduser()
+    refuse_pattern(os.path.expanduser(output), "output")
     try:
         if path.exists():
             raise UserError(f"{output} exists: give another --output")

@@ -178,6 +178,17 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
         agent.export(str(tmp_path / "exported"))
 
 
+@pytest.mark.parametrize("write", [TrainedAgent.export, TrainedAgent.save])
+def test_an_agent_is_not_written_where_tensorflow_could_not_read_it(
+    trained: str, tmp_path: Path, write: Any
+) -> None:
+    agent = scalable_agent_popart.load(trained)
+    for name in ("new[1]/agent", "a?", "a*", "a\\b", "gs://bucket/agent"):
+        with pytest.raises(UserError, match=f"^--output={re.escape(f'{tmp_path}/{name}')} "):
+            write(agent, f"{tmp_path}/{name}")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_environment_shows_what_people_see(trained: str, tmp_path: Path) -> None:
     agent = scalable_agent_popart.load(trained)
     environment = agent.make_environment("catch_1", render_mode="rgb_array")
