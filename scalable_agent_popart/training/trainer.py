@@ -17,7 +17,7 @@ from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
-from scalable_agent_popart.runs.directory import RunDirectory, describe_device
+from scalable_agent_popart.runs.directory import Record, RunDirectory, describe_device
 from scalable_agent_popart.runs.logs import RunLog
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal
@@ -114,6 +114,8 @@ def train(
                 print(initial_weights.take_over(config, learner), file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:
+            if change := _describe_new_rate(directory.read_record(), config, learner):
+                logging.warning("%s", change)
             directory.record(config, int(learner.frames), device)
             if remarks := config.remarks():
                 logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
@@ -148,6 +150,18 @@ def _describe_start(config: Config, learner: Learner, device: str) -> str:
     resumes = f" resumes at {frames:,} frames" if frames else ""
     where = f"on {device} in {config.precision}"
     return f"{config.agent_name}{resumes}: {tasks}, {actors}, {where}; logs in {config.logdir}"
+
+
+def _describe_new_rate(before: Record | None, config: Config, learner: Learner) -> str:
+    """Describes how more or fewer frames change a run's learning rate; empty if they do not."""
+    frames, total = int(learner.frames), config.total_environment_frames
+    then = before.flag("total_environment_frames", frames) if before and frames else total
+    if then == total or config.learning_rate_schedule != "linear":
+        return ""
+    full = float(learner.hyperparameters.learning_rate)
+    old, new = (full * max(0.0, 1 - frames / end) for end in (then, total))
+    annealed = f"it now falls to 0 over {total:,} frames instead of {then:,}"
+    return f"the learning rate changes from {old:.3g} to {new:.3g} at {frames:,} frames: {annealed}"
 
 
 def _describe_end(config: Config, learner: Learner, score: str) -> str:

@@ -20,7 +20,7 @@ from environments import StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import videos
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.system import hardware
@@ -129,7 +129,9 @@ def test_agent_trains_and_is_tested(tmp_path: Path, agent: str) -> None:
     assert list(some["tasks"]) == ["catch_100", "catch_1"]
 
 
-def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_resumes(
+    logdir: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     logdir = logdir.rename(logdir.with_name("a run"))
     assert saved(logdir) == 400
     episodes = (logdir / "episodes.jsonl").read_text()
@@ -142,6 +144,7 @@ def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[st
     assert re.search(
         rf"resumes at 400 frames: 5 tasks of Catch-5, \d+ actors, on .*; logs in {logdir}", told
     )
+    assert "the learning rate changes from 0 to 0.0025 at 400 frames" in caplog.text
     end = f"{logdir} is finished: 800 of 800 frames"
     assert f"test it with --mode=test --logdir='{logdir}', or" in told[told.index(end) :]
     shift = saved(logdir, SHIFT)
@@ -161,6 +164,28 @@ def test_the_same_command_resumes(logdir: Path, capsys: pytest.CaptureFixture[st
     assert saved(logdir) == 800
     np.testing.assert_array_equal(saved(logdir, SHIFT), shift)
     assert recorded(logdir)["git_revision"] == "older"
+
+
+@pytest.mark.parametrize(
+    ("trained_for", "schedule", "expected"),
+    [
+        (400, "linear", "the learning rate changes from 0 to 0.0025 at 400 frames: "),
+        (1600, "linear", "the learning rate changes from 0.00375 to 0.0025 at 400 frames: "),
+        (800, "linear", ""),
+        (400, "constant", ""),
+    ],
+)
+def test_other_frames_change_the_learning_rate_with_a_word(
+    trained_for: int, schedule: str, expected: str
+) -> None:
+    flags = {"total_environment_frames": 800, "learning_rate_schedule": schedule}
+    config = Config.from_flags({**TINY, **flags})
+    # An earlier start with 800 frames was killed before it could learn.
+    change = Change(400, {"total_environment_frames": (trained_for, 800)})
+    learner = mock.Mock(frames=400, **{"hyperparameters.learning_rate": 5e-3})
+    words = trainer._describe_new_rate(Record(config, (change,)), config, learner)
+    assert words.startswith(expected)
+    assert bool(words) == bool(expected)
 
 
 def test_a_run_keeps_the_type_that_it_has_recorded(logdir: Path) -> None:
