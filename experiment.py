@@ -189,11 +189,14 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         directory = RunDirectory(logdir)
         directory.refuse_population()
+        hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
+        deadline = time.monotonic() + 3600 * hours
         while (trained := directory.read_config()) is None:
-            if not waits:
+            if not waits or time.monotonic() > deadline:
                 raise UserError(f"there is no run in {logdir} to test; train first")
             time.sleep(1.0)
         config = trained.for_test({**given, "logdir": logdir})
+        config = dataclasses.replace(config, learner_timeout_hours=hours)
     else:
         config = Config.from_flags(given)
         # An actor job may have no directory.

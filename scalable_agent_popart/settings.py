@@ -120,7 +120,8 @@ class Settings:
     learner_timeout_hours: float = JOB.setting(
         72.0,
         "Hours without a learner after which an actor job takes the run for finished and ends, if "
-        "it has a --learner_address. A learner that is started again is found before.",
+        "it has a --learner_address. A learner that is started again is found before. An evaluator "
+        "ends after as many hours without a newer checkpoint.",
         POSITIVE,
     )
     keys_dir: str = JOB.setting(

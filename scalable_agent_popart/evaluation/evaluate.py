@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tree
+from absl import logging
 
 from environments import EnvironmentLostError, EnvironmentPool
 from scalable_agent_popart import factory
@@ -31,9 +32,15 @@ _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an e
 
 
 def follow(config: Config) -> None:
-    """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard."""
+    """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard.
+
+    Nothing in a run directory shows that a learner is gone for good: one that diverged, or whose
+    node was lost, may be started again. So the evaluator ends as actor jobs do, with a warning,
+    after `learner_timeout_hours` without a newer checkpoint, and what a learner takes to the next.
+    """
     directory, tester = RunDirectory(config.logdir), Tester(config)
-    frames = -1
+    frames, waits_since = -1, time.monotonic()
+    patience_seconds = 3600 * config.learner_timeout_hours + config.checkpoint_seconds
     directory.prepare_evaluation(config.record_video)  # TensorBoard's writer explains nothing.
     path = directory.path / "evaluator"
     writer = tf.summary.create_file_writer(str(path))
@@ -42,9 +49,18 @@ def follow(config: Config) -> None:
         with contextlib.suppress(UserError):  # The file may be readable again soon.
             saved = saved_frames(directory.checkpoints)
         if saved in (None, frames):
+            if time.monotonic() - waits_since > patience_seconds:
+                logging.warning(
+                    "the evaluator ends, as if the run were over: there was no newer checkpoint in "
+                    "%s for %g hours (--learner_timeout_hours)",
+                    directory.checkpoints,
+                    config.learner_timeout_hours,
+                )
+                break
             time.sleep(_POLL_SECONDS)
             continue
         summary = tester.test()
+        waits_since = time.monotonic()
         frames, scores = summary["frames"], summary["aggregate"]
         means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
         record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}

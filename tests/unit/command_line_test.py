@@ -145,6 +145,7 @@ def test_an_exit_that_somebody_elses_code_asks_for_is_an_error() -> None:
         (["--level_name=catch5", "stray"], ["'stray'", "--name=value"]),
         (["--level_name=catch5", "--logdir="], ["--logdir is empty"]),
         (["--level_name=catch5", "--mode=test"], ["there is no run in", "train first"]),
+        (["--job_name=evaluator", "--learner_timeout_hours=1e-12"], ["no run in", "train first"]),
         (["--mode=test", "--log_seconds=9"], ["--log_seconds is for --mode=train|pbt"]),
         (["--job_name=evaluator", "--mode=pbt"], ["give --pbt_member"]),
         (["--mode=report", "--runs=a,b"], ["--logdir is for --mode=train|pbt|test"]),
@@ -194,6 +195,15 @@ def test_flags_of_a_run_are_kept_once_it_has_learned_something(tmp_path: Path) -
     directory.checkpoints.mkdir()
     (directory.checkpoints / "ckpt-1.index").touch()
     assert experiment._make_config(given).popart_step_size == 0.01
+
+
+def test_an_evaluator_waits_for_its_learner_as_long_as_it_is_told_to(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).record(Config.from_flags({"level_name": "catch5"}))
+    arguments = ["--job_name=evaluator", f"--logdir={tmp_path}", "--learner_timeout_hours=9"]
+    with flagsaver.flagsaver():
+        flags.FLAGS(["experiment.py", *arguments])
+        config = experiment._make_config(experiment.given_flags())
+    assert config.learner_timeout_hours == 9.0
 
 
 def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(

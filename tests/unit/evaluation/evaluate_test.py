@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import av
 import numpy as np
@@ -220,6 +221,24 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     for tag, value in (("evaluation/mean", 1.5), ("evaluation_return/catch_1", 0.5)):
         points = [(each.step, tf.make_ndarray(each.tensor_proto)) for each in curves.Tensors(tag)]
         assert points == [(100, value), (200, value)]
+
+
+@pytest.mark.parametrize("saved", [None, 100])
+def test_an_evaluator_whose_learner_is_gone_ends_as_actor_jobs_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, saved: Any
+) -> None:
+    looks = iter([saved] * 9)
+    head = {"frames": 100, "starts": "noop", "aggregate": {}, "tasks": {}}
+    monkeypatch.setattr(evaluate, "Tester", mock.Mock())
+    evaluate.Tester.return_value.test.side_effect = [head]
+    monkeypatch.setattr(evaluate, "saved_frames", lambda _: next(looks))
+    monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
+    given = {"level_name": "catch5", "logdir": str(tmp_path), "checkpoint_seconds": 1e-9}
+    evaluate.follow(Config.from_flags({**given, "learner_timeout_hours": 1e-12}))
+    assert (
+        "the evaluator ends, as if the run were over: there was no newer checkpoint in "
+        f"{tmp_path}/checkpoints for 1e-12 hours (--learner_timeout_hours)"
+    ) in caplog.messages
 
 
 def test_a_level_that_tests_several_tasks_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
