@@ -72,8 +72,8 @@ def run_actor_job(config: Config) -> int | None:
         # The random number keeps a job that is started again from playing the same again.
         seed = np.random.SeedSequence([config.seed, config.task, int.from_bytes(os.urandom(4))])
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
-        actors.start()
         try:
+            actors.start()
             while not ends(_POLL_SECONDS):
                 pass
         finally:

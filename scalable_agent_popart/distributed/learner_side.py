@@ -7,7 +7,6 @@ its queue and weights.
 import contextlib
 import os
 import time
-from typing import Self
 
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
@@ -64,12 +63,11 @@ class RemoteActors(Actors):
         )
         self._jobs = ActorProcesses(config, self._port.address)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._port.publish(self._store.latest())
-        super().__enter__()
+        super().start()
         self._directory.record_learner(self._port.address)
         self._jobs.start()
-        return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         end = self._config.total_environment_frames

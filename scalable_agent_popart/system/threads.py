@@ -27,8 +27,8 @@ class Threads(abc.ABC):
 
     def start_thread(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # One that could not start cannot be joined.
 
     def raise_error(self) -> None:
         """Raises the first exception of a thread, if there was one."""

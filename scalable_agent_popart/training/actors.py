@@ -27,9 +27,16 @@ class Actors(contextlib.AbstractContextManager):
         self._threads: list[Threads] = [self.feed]
 
     def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)  # What has started ends if the rest cannot start.
+            self.start()
+            stack.pop_all()
+        return self
+
+    def start(self) -> None:
+        """Starts what leaving ends."""
         for each in self._threads:
             each.start()
-        return self
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         for each in reversed(self._threads):

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed import actor_processes, keys
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
 from scalable_agent_popart.distributed.handshake import differences, handshake
@@ -21,6 +22,7 @@ from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
+from tests.fakes.threads import refuse_thread, running
 
 
 def flags(**given: object) -> Config:
@@ -46,7 +48,7 @@ class FakePort:
         pass
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
@@ -76,6 +78,34 @@ def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
         np.testing.assert_array_equal(weights.tensors[0], first)
         assert len(weights.tensors) == len(variables)
     assert port.finished_after == 3
+
+
+def test_a_learner_that_cannot_start_all_its_jobs_ends_what_it_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = mock.Mock()
+    monkeypatch.setattr(actor_processes, "Program", mock.Mock(side_effect=[job, MemoryError]))
+    monkeypatch.setattr(learner_module, "LearnerPort", FakePort)
+    config, parts = flags(actor_jobs=2, logdir=str(tmp_path)), RemoteParts()
+    spec = factory.make_rollout_spec(config)
+    parts.prepare(config)
+    actors = parts.make_actors(config, spec, factory.make_learner(config, spec))
+    with pytest.raises(MemoryError), actors:
+        pass
+    assert actors._port.closed  # type: ignore[attr-defined]
+    job.child.kill.assert_called_once()
+    assert not running("batches")
+
+
+def test_an_actor_job_that_cannot_start_all_its_threads_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = flags(learner_address="host:1", job_name="actor", task=0, actor_threads=2)
+    give_weights(monkeypatch, config)
+    refuse_thread(monkeypatch, "actor-1")
+    with pytest.raises(RuntimeError, match="no thread actor-1"):
+        run_actor_job(config)
+    assert not running("actor-")
 
 
 def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
 from tests.fakes.programs import wait_until
+from tests.fakes.threads import refuse_thread, running
 
 UNROLL = 5
 FLAGS = {"level_name": "catch5", "num_actors": 12, "actor_threads": 3, "batch_size": 4}
@@ -98,8 +99,16 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
     with pytest.raises(RuntimeError, match="the emulator caught fire"), actors:  # noqa: PT012
         while True:
             actors.next_batch()
-    names = {thread.name for thread in threading.enumerate()}
-    assert not [name for name in names if name.startswith(("actor-", "batches"))]
+    assert not running("actor-", "batches")
+
+
+@pytest.mark.parametrize("name", ["actor-1", "batches"])
+def test_threads_end_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    refuse_thread(monkeypatch, name)
+    actors = make_actors(monkeypatch)
+    with pytest.raises(RuntimeError, match=f"no thread {name}"), actors:
+        pass
+    assert not running("actor-", "batches")
 
 
 def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
