@@ -111,7 +111,9 @@ def train(
         if not checkpoints.restore():
             directory.refuse_to_lose_logs()
             if config.init_from:
-                print(initial_weights.take_over(config, learner), file=sys.stderr)
+                taken = initial_weights.take_over(config, learner)
+                if show_progress:  # A population's own bar is on the terminal otherwise.
+                    print(taken, file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:
             if change := _describe_new_rate(directory.read_record(), config, learner):

@@ -148,7 +148,7 @@ def test_a_file_system_that_is_away_may_be_back_later(
 
 
 def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
-    earlier: str, tmp_path: Path
+    earlier: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
     given |= {"logdir": str(tmp_path / "pbt"), "mode": "pbt", "population_size": 2}
@@ -157,13 +157,17 @@ def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
     assert not (tmp_path / "pbt/population.json").exists()
     run(**given, init_from=earlier, total_environment_frames=40)
     assert scalable_agent_popart.load(tmp_path / "pbt/member-01").config.init_from == earlier
+    assert f"starts with {earlier}" not in capfd.readouterr().err, "in the population's bar"
 
 
-def test_a_run_begins_with_it_once_and_records_it(earlier: str, tmp_path: Path) -> None:
+def test_a_run_begins_with_it_once_and_records_it(
+    earlier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     earlier = shutil.copytree(earlier, str(tmp_path / "earlier"))
     given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
     given |= {"logdir": str(tmp_path / "run"), "init_from": earlier}
     run(**given, learning_rate=1e-30, total_environment_frames=40)
+    assert f"starts with {earlier}" in capsys.readouterr().err
     agents = [scalable_agent_popart.load(logdir) for logdir in (earlier, given["logdir"])]
     observation, _ = agents[0].make_environment("catch_1").reset()
     np.testing.assert_array_equal(*(agent.policy(observation) for agent in agents))
