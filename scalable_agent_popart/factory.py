@@ -149,9 +149,13 @@ def _make_q_head(config: Config) -> QHead:
     return QHead(config.num_actions, config.height, config.width)
 
 
-def num_actor_threads(config: Config) -> int:
-    """Returns how many threads this process's actors share: `--actor_threads`, or what suits it."""
-    most = _MAX_THREADS_WITH_GPU if hardware.has_gpu() else cores.num_cores()
+def num_actor_threads(config: Config, most: int | None = None) -> int:
+    """Returns how many threads a process's actors share: `--actor_threads`, or what suits it.
+
+    It is not more than `most`, by default the number for this process.
+    """
+    if most is None:
+        most = _MAX_THREADS_WITH_GPU if hardware.has_gpu() else cores.num_cores()
     return config.actor_threads or max(1, min(most, config.num_actors // _MIN_ACTORS_PER_THREAD))
 
 

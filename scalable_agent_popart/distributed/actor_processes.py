@@ -21,8 +21,11 @@ class ActorProcesses:
     """Processes that act for a learner, each started again when it dies."""
 
     def __init__(self, config: Config, address: str):
+        # The processes import this module before TensorFlow, which is the factory's.
+        from scalable_agent_popart import factory  # noqa: PLC0415
+
         per_job = cores.num_cores() // max(1, config.actor_jobs)
-        threads = config.actor_threads or max(1, min(per_job, config.num_actors // 8))
+        threads = factory.num_actor_threads(config, most=per_job)
         self._num_jobs = config.actor_jobs
         config = replace(config, job_name="actor", actor_jobs=0, actor_threads=threads)
         self._config = replace(config, learner_address=address)

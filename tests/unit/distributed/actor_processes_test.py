@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_processes
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.system import child_program
+from scalable_agent_popart.system import child_program, cores
 from tests.fakes.programs import is_alive, wait_until
 
 _BEGIN = """
@@ -46,6 +47,18 @@ def test_jobs_are_numbered_and_end_with_their_owner(
         ["1", "127.0.0.1:7", "0"],
     ]
     assert not any(is_alive(int(process)) for process, *_ in starts(tmp_path))
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(0, 5), (7, 7)])
+def test_jobs_share_the_cores_and_follow_the_rule_for_threads(
+    monkeypatch: pytest.MonkeyPatch, asked: int, threads: int
+) -> None:
+    monkeypatch.setattr(factory, "_MIN_ACTORS_PER_THREAD", 4)
+    flags = {"level_name": "catch5", "actor_jobs": 2, "actor_threads": asked}
+    for num_cores, num_actors in ((100, 20), (10, 1000)):
+        monkeypatch.setattr(cores, "num_cores", lambda number=num_cores: number)
+        jobs = ActorProcesses(Config.from_flags({**flags, "num_actors": num_actors}), "")
+        assert jobs._config.actor_threads == threads
 
 
 def test_a_job_that_dies_is_started_again_and_at_last_given_up(
