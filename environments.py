@@ -333,7 +333,7 @@ class CheckedPool:
             rewards = np.asarray(reward)
             if rewards.shape == ready.ids.shape and rewards.dtype.kind in "fiub":
                 own = [own[i] for i in np.flatnonzero(~(abs(rewards) <= _MAX_REWARD))] or own
-            raise InvalidStepError(f"{_some(own)}: {fault}")
+            raise InvalidStepError(f"{name_some(own)}: {fault}")
         return ready
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
@@ -351,7 +351,7 @@ def without_exit(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise lost(_some(names), error) from error
+        raise lost(name_some(names), error) from error
 
 
 def lost(name: str, error: BaseException) -> EnvironmentLostError:
@@ -367,7 +367,7 @@ def describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
 
 
-def _some(names: Sequence[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
     """Lists environments' names for a message, each once, and not too many."""
     distinct = list(dict.fromkeys(names))
     return ", ".join(distinct[:_MAX_NAMED]) + ", ..." * (len(distinct) > _MAX_NAMED)

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tree
 from absl import logging
 
-from environments import EnvironmentLostError, EnvironmentPool
+from environments import EnvironmentLostError, EnvironmentPool, name_some
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
@@ -29,6 +29,8 @@ from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
 _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an episode.
+# Agent steps after which an episode is long. Games of Atari have 108,000 frames at most.
+_LONG_EPISODE_STEPS = 120_000
 
 
 def follow(config: Config) -> None:
@@ -106,7 +108,7 @@ class Tester:
         films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), films:
-            returns = play(environments, self._saved.policy, self._quotas, films)
+            returns = play(environments, self._saved.policy, self._quotas, films, tasks)
             for task_id, own in zip(ids, returns, strict=True):
                 by_task[tasks[task_id]] += own
             summary = evaluation_summary.summarise(config, frames, by_task)
@@ -144,16 +146,23 @@ class SavedPolicy:
 
 
 def play(
-    environments: EnvironmentPool, policy: Policy, quotas: Sequence[int], recorder: VideoRecorder
+    environments: EnvironmentPool,
+    policy: Policy,
+    quotas: Sequence[int],
+    recorder: VideoRecorder,
+    tasks: Sequence[str],
 ) -> list[list[float]]:
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
     Each environment has a quota, because the first episodes to end anywhere would be short ones.
-    Raises EnvironmentLostError if an environment is lost too often within an episode.
+    A line names the `tasks` whose episodes are so long that they may never end, and another one
+    whenever their steps have doubled. Raises EnvironmentLostError if an environment is lost too
+    often within an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining = np.array(quotas)
     restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
+    steps, warn_at = np.zeros_like(remaining), _LONG_EPISODE_STEPS  # Steps of present episodes.
     environments.start()
     # The last episodes are the longest, and the mean rate falls while they are played.
     with progress_bar(int(remaining.sum()), " episodes", smoothing=0) as progress:
@@ -168,6 +177,16 @@ def play(
                 returns[i].append(float(episode_return))
             progress.update(len(finished))
             remaining[finished] -= 1
+            steps[ids] = np.where(info.episode_end, 0, info.episode_step)
+            is_long = (steps >= _LONG_EPISODE_STEPS) & (remaining > 0)
+            if (longest := int(np.max(steps, where=is_long, initial=0))) >= warn_at:
+                names = name_some([tasks[i] for i in environments.task_ids[is_long]])
+                progress.write(
+                    f"{names}: an episode has not ended after {longest:,} agent steps; the test "
+                    "waits for its end",
+                    file=progress.fp,
+                )
+                warn_at = 2 * longest
             restarts[finished] = environments.restarts[finished]
             if np.any(environments.restarts - restarts > _MAX_RESTARTS):
                 how_often = f"more than {_MAX_RESTARTS} times before it could finish an episode"

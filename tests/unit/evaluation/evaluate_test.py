@@ -38,6 +38,7 @@ from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
 from tests.fakes.programs import read_log, run_python
 from tests.fakes.uneven_environments import UnevenEnvironments
 
+_TASKS = ("pong", "boxing")
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
 
 
@@ -60,7 +61,7 @@ class _StillPolicy:
 def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path: Path) -> None:
     pool = Lockstep(CountingEnvironments(np.array([0, 0])), CountingEnvironments(np.array([1])))
     policy = _StillPolicy()
-    returns = evaluate.play(pool, policy, [2, 1, 4], VideoRecorder(tmp_path, {}))
+    returns = evaluate.play(pool, policy, [2, 1, 4], VideoRecorder(tmp_path, {}), _TASKS)
     # The reward of step n is n modulo 5.
     episodes = np.reshape(np.arange(1, 4 * EPISODE_STEPS + 1) % 5, (4, EPISODE_STEPS)).sum(axis=1)
     assert returns == [[*episodes[:2]], [*episodes[:1]], [*episodes]]
@@ -68,9 +69,27 @@ def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path:
     assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
 
 
+@pytest.mark.parametrize(("long", "lines"), [(2, [2, 4]), (3, [3, 6]), (EPISODE_STEPS, [])])
+def test_tasks_whose_episodes_do_not_end_are_named_ever_more_rarely(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    long: int,
+    lines: list[int],
+) -> None:
+    monkeypatch.setattr(evaluate, "_LONG_EPISODE_STEPS", long)
+    pool = Lockstep(*(CountingEnvironments(np.array([task, task])) for task in (0, 1)))
+    evaluate.play(pool, _StillPolicy(), [1] * 4, VideoRecorder(tmp_path, {}), _TASKS)
+    assert capsys.readouterr().err.splitlines()[:-1] == [
+        f"pong, boxing: an episode has not ended after {steps} agent steps; the test waits for "
+        "its end"
+        for steps in lines
+    ]
+
+
 def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
     pool, policy = UnevenEnvironments(np.zeros(2), lost=0.02), _StillPolicy()
-    returns = evaluate.play(pool, policy, [20, 20], VideoRecorder(tmp_path, {}))
+    returns = evaluate.play(pool, policy, [20, 20], VideoRecorder(tmp_path, {}), _TASKS)
     assert pool.restarts.max() > evaluate._MAX_RESTARTS, "but not within an episode"
     assert np.bincount(policy.forgotten).tolist() == (1 + pool.restarts).tolist()
     in_turn = [13.0, 17.0, 11.0, 15.0, 14.0]  # Episodes' returns, again and again.
@@ -83,7 +102,7 @@ def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
 def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
     pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # It would finish at last.
     with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):
-        evaluate.play(pool, _StillPolicy(), [1], VideoRecorder(tmp_path, {}))
+        evaluate.play(pool, _StillPolicy(), [1], VideoRecorder(tmp_path, {}), _TASKS)
     assert pool.restarts.tolist() == [9]
 
 
