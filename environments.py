@@ -15,6 +15,7 @@ observation is repeated.
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -145,6 +146,25 @@ class BatchedEnvironment(Protocol):
         """Releases what the environments hold; may be called twice."""
 
 
+# It is called with the numbers of environments that this thread makes and starts.
+_report: ContextVar[Callable[[int], object]] = ContextVar("report", default=lambda number: None)
+
+
+@contextlib.contextmanager
+def reporting(to: Callable[[int], object]) -> Iterator[None]:
+    """Calls a function with their number whenever the block has made or started environments."""
+    token = _report.set(to)
+    try:
+        yield
+    finally:
+        _report.reset(token)
+
+
+def report(number: int) -> None:
+    """Reports that so many more environments are made, or started, to whoever shows progress."""
+    _report.get()(number)
+
+
 class EpisodeCounter:
     """Keeps the episode totals of N environments."""
 
@@ -223,6 +243,7 @@ class SerialEnvironments:
         self._members: list[Environment] = []
         for i, each in enumerate(make):
             self._members.append(self._play(i, each))
+            report(1)
 
     def reset(self) -> StepOutput:
         observations = [self._play(i, member.reset) for i, member in enumerate(self._members)]
@@ -279,7 +300,10 @@ class Lockstep:
 
     def start(self) -> None:
         self._stepping = np.arange(len(self.task_ids))  # Environments that are not at rest.
-        self._first = [member.reset() for member in self.members]
+        self._first = []
+        for member in self.members:
+            self._first.append(member.reset())
+            report(len(member.task_ids))
 
     def receive(self, seconds: float) -> Ready:
         first, self._first = self._first, []

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -13,7 +13,7 @@ import tensorflow as tf
 import tree
 from absl import logging
 
-from environments import EnvironmentLostError, EnvironmentPool, name_some
+from environments import EnvironmentLostError, EnvironmentPool, name_some, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
@@ -102,8 +102,12 @@ class Tester:
         self._directory.prepare_evaluation(config.record_video)
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
-        environments = factory.make_environments(config, self._played, ids, seed, training=False)
-        shown = factory.make_films(config, self._played, filmed, seed)
+        with _showing("making environments", len(ids)):
+            environments = factory.make_environments(
+                config, self._played, ids, seed, training=False
+            )
+        with _showing("making films", len(filmed)):
+            shown = factory.make_films(config, self._played, filmed, seed)
         names = config.suite.names_of_actions(config.action_set)
         films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
@@ -145,6 +149,14 @@ class SavedPolicy:
         return int(self._saved.frames)
 
 
+@contextlib.contextmanager
+def _showing(what: str, number: int) -> Iterator[None]:
+    """Shows how many of a number of environments the block has made, or started."""
+    how = {"desc": what, "leave": False, "disable": not number}
+    with progress_bar(number, "", **how) as progress, reporting(progress.update):
+        yield
+
+
 def play(
     environments: EnvironmentPool,
     policy: Policy,
@@ -160,15 +172,20 @@ def play(
     often within an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
-    remaining = np.array(quotas)
+    remaining, begun = np.array(quotas), np.zeros(len(quotas), bool)
     restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
     steps, warn_at = np.zeros_like(remaining), _LONG_EPISODE_STEPS  # Steps of present episodes.
-    environments.start()
+    with _showing("starting environments", len(quotas)):
+        environments.start()
     # The last episodes are the longest, and the mean rate falls while they are played.
     with progress_bar(int(remaining.sum()), " episodes", smoothing=0) as progress:
         while remaining.any():
             ids, env_output, fresh = ready = environments.receive(_POLL_SECONDS)
             policy.forget(ids[fresh])
+            if not begun.all():  # Processes start their environments after the pool.
+                begun[ids] = True
+                text = f"{np.count_nonzero(begun)} of {len(begun)} environments ready"
+                progress.set_description(None if begun.all() else text, refresh=False)
             recorder.watch(ready)
             info = env_output.info
             ended = info.episode_end & (remaining[ids] > 0)

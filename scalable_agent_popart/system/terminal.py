@@ -41,9 +41,10 @@ def outlive_terminal() -> None:
 
 
 class _Lines(tqdm.tqdm):
-    """A bar for log files: a whole line every ten seconds at most, and one at the end."""
+    """A bar for log files: a whole line every ten seconds at most, and one to leave at the end."""
 
-    def __init__(self, **settings: Any):
+    def __init__(self, leave: bool = True, **settings: Any):
+        self._leaves = leave
         # The delay leaves out tqdm's line at the start, and `close` replaces the one at the end.
         super().__init__(mininterval=10.0, miniters=0, delay=1e-9, leave=False, **settings)
 
@@ -58,7 +59,7 @@ class _Lines(tqdm.tqdm):
         self.fp.write(", ".join(filter(None, [*told, self.postfix])) + "\n")
 
     def close(self) -> None:
-        if not self.disable and self.n > self.last_print_n:
+        if self._leaves and not self.disable and self.n > self.last_print_n:
             self.display()
         super().close()
 

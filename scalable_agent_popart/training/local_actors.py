@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from environments import EnvironmentPool
+from environments import EnvironmentPool, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.actor import RolloutSink, run_actor
 from scalable_agent_popart.acting.policy import Policy, WeightSource
@@ -35,9 +35,13 @@ class LocalActors(Actors):
         self._threads.insert(0, self.threads)
 
     def describe_start(self) -> str:
-        policies = list(self.threads.policies.values())  # Threads may be adding some.
-        started = sum(int(np.count_nonzero(policy.begun)) for policy in policies)
-        if started < (num_actors := self._config.num_actors):
+        threads, num_actors = self.threads, self._config.num_actors
+        if len(threads.pools) < len(threads.clocks):
+            return f"making environments: {sum(threads.made)} of {num_actors}"
+        policies = list(threads.policies.values())
+        begun = sum(int(np.count_nonzero(policy.begun)) for policy in policies)
+        # A pool in lockstep is received only after its last environment has started.
+        if (started := max(begun, sum(threads.started))) < num_actors:
             return f"{started} of {num_actors} environments ready"
         batch_size = self._config.batch_size
         return f"{batch_size - self.rollout_queue.free()} of {batch_size} rollouts"
@@ -74,6 +78,9 @@ class ActorThreads(Threads):
         self.clocks = [StageClock() for _ in ends]  # They measure where each thread's time goes.
         self.policies = {} if policies is None else policies
         self.pools: list[EnvironmentPool] = []  # Threads that have begun add theirs.
+        # Numbers of environments, of which all threads add those that they make and start.
+        self.made: list[int] = []
+        self.started: list[int] = []
 
     def start(self) -> None:
         config = self._config
@@ -96,8 +103,10 @@ class ActorThreads(Threads):
             policy = self.policies[i] = Policy(agent, source, own_seed, len(task_ids))
         else:
             policy.restart(source, own_seed)
-        environments = factory.make_environments(
-            self._config, self._config.suite, task_ids, seed, True, len(self._ends)
-        )
+        with reporting(self.made.append):
+            environments = factory.make_environments(
+                self._config, self._config.suite, task_ids, seed, True, len(self._ends)
+            )
         self.pools.append(environments)
-        run_actor(environments, policy, sink, self._spec, self.clocks[i], own_seed)
+        with reporting(self.started.append):
+            run_actor(environments, policy, sink, self._spec, self.clocks[i], own_seed)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from environments import BatchedEnvironment, EpisodeCounter, Lockstep, StepOutput
+from environments import BatchedEnvironment, EpisodeCounter, Lockstep, StepOutput, report
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
 from scalable_agent_popart.suites.atari.starts import AtariFromStarts, check_starts
 from scalable_agent_popart.suites.search_space import PAPER_ATARI
@@ -72,6 +72,7 @@ class AtariEnvironments:
         actions = [ale_py.Action.__members__[name] for name in names]
         known = [action if action in legal else ale_py.Action.NOOP for action in actions]
         self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
+        report(len(task_ids))
 
     def reset(self) -> StepOutput:
         frames, info = self._with_noops(*self._environments.reset(seed=self._seeds))

@@ -13,6 +13,7 @@ import av
 import numpy as np
 import pytest
 import tensorflow as tf
+import tqdm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import scalable_agent_popart
@@ -33,6 +34,7 @@ from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
+from scalable_agent_popart.system.terminal import progress_bar
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
 from tests.fakes.programs import read_log, run_python
@@ -99,6 +101,17 @@ def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
         assert all(new in (0, (old + 1) % 5) for old, new in itertools.pairwise([4, *turns]))
 
 
+def test_environments_that_start_one_by_one_are_counted_until_all_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "progress_bar", bar := mock.MagicMock())
+    pool = UnevenEnvironments(np.zeros(3), lost=0.0)
+    evaluate.play(pool, _StillPolicy(), [1] * 3, VideoRecorder(tmp_path, {}), _TASKS)
+    calls = bar.return_value.__enter__.return_value.set_description.call_args_list
+    shown = dict.fromkeys(call.args[0] for call in calls)  # Two are ready at once.
+    assert list(shown) == ["2 of 3 environments ready", None]
+
+
 def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
     pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # It would finish at last.
     with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):
@@ -110,6 +123,13 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator, "MAX_FRAMES_PER_GAME", 2000)
+    bars: list[tqdm.tqdm] = []
+
+    def show(*given: Any, **how: Any) -> tqdm.tqdm:
+        bars.append(progress_bar(*given, **how))
+        return bars[-1]
+
+    monkeypatch.setattr(evaluate, "progress_bar", show)
     run, recorded = tmp_path / "run", tmp_path / "starts"
 
     def test(**given: Any) -> dict[str, Any]:
@@ -130,6 +150,9 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     result = test(**human, test_num_episodes=5, **films)
     assert result["starts"] == "human"
     assert len(result["tasks"]["breakout"]["returns"]) == 5
+    made, films_made, started, _ = [[(bar.n, bar.total) for bar in bars[i::4]] for i in range(4)]
+    assert made == started == [(2, 2), (4, 4)]
+    assert films_made == [(0, 0), (0, 1)], "human starts are not filmed in colour"
     with av.open(run / "videos" / "breakout.mp4") as film:
         assert len(list(film.decode(video=0))) > 40
         assert film.streams.video[0].width == 4 * 84 + 8 + 256  # The picture and the policy.

@@ -61,8 +61,9 @@ def test_a_log_file_gets_the_end_once_and_nothing_if_nothing_was_done(
         now = progress.start_t + 60
         progress._time = lambda: now
         progress.update(3)
-    with progress_bar(3, " episodes"), progress_bar(3, " episodes", disable=True) as hidden:
-        hidden.update(3)
+    for nothing in ({"disable": True}, {"leave": False}):
+        with progress_bar(3, " episodes"), progress_bar(3, " episodes", **nothing) as hidden:
+            hidden.update(3)
     assert capsys.readouterr().err == "3 of 3 episodes, 0.05 episodes/s, 00:00 left\n"
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from environments import Lockstep, StepOutput
+from environments import Lockstep, StepOutput, report
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.config import Config
@@ -24,12 +24,14 @@ CONFIG = Config.from_flags({**FLAGS, "unroll_length": UNROLL, "use_lstm": True})
 def make_actors(
     monkeypatch: pytest.MonkeyPatch, first: type[CountingEnvironments] = CountingEnvironments
 ) -> LocalActors:
-    """Actors that play counting environments, those of one thread of the class `first`."""
+    """Actors that play counting environments, of one thread all but one of the class `first`."""
     numbers = iter(range(0, 1000, 50))
     kinds = iter([first])
 
     def make(config: Config, suite: object, task_ids: np.ndarray, *_: object, **__: object):
-        return Lockstep(next(kinds, CountingEnvironments)(task_ids, next(numbers)))
+        kind = next(kinds, CountingEnvironments)
+        one = CountingEnvironments(task_ids[:1], next(numbers))
+        return Lockstep(one, kind(task_ids[1:], next(numbers)))
 
     monkeypatch.setattr(factory, "make_environments", make)
     state = Agent(3, "shallow", use_lstm=True).initial_state(1)
@@ -69,21 +71,29 @@ def test_tasks_and_order_survive_threads_and_queue(monkeypatch: pytest.MonkeyPat
             assert steps == list(range(k * UNROLL, (k + 1) * UNROLL + 1))
 
 
-def test_the_start_is_described_by_ready_environments_and_then_by_rollouts(
+def test_the_start_is_described_by_made_and_ready_environments_and_then_by_rollouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    go_on = threading.Event()
+    make, start = threading.Event(), threading.Event()
 
     class Slow(CountingEnvironments):
+        def __init__(self, task_ids: np.ndarray, number: int):
+            super().__init__(task_ids, number)
+            report(len(task_ids))
+            make.wait()
+
         def reset(self) -> StepOutput:
-            go_on.wait()
+            start.wait()
             return super().reset()
 
     actors = make_actors(monkeypatch, Slow)
-    assert actors.describe_start() == "0 of 12 environments ready"
+    assert actors.describe_start() == "making environments: 0 of 12"
     with actors:
-        wait_until(lambda: actors.describe_start() == "8 of 12 environments ready")
-        go_on.set()
+        wait_until(lambda: actors.describe_start() == "making environments: 3 of 12")
+        make.set()
+        # All but the slow ones of the first thread.
+        wait_until(lambda: actors.describe_start() == "9 of 12 environments ready")
+        start.set()
         # Nobody takes batches, so the queue fills up.
         wait_until(lambda: actors.describe_start() == "4 of 4 rollouts")
 
