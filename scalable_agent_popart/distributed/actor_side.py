@@ -152,7 +152,7 @@ class RemoteQueue:
             if status.taken == len(rollouts.task_id):
                 return
             rollouts = tf.nest.map_structure(lambda leaf, n=status.taken: leaf[n:], rollouts)
-            # Where too many wait already, it asks until there is capacity.
+            # The learner lets only some jobs wait, and the others ask until there is capacity.
             while status.pause and not self.closed and self._ask(_WAIT_SECONDS) == 0:
                 pass
 
