@@ -17,10 +17,11 @@ import numpy as np
 
 CONFIDENCE = 0.95
 RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest episodes.
-_RESAMPLES, _MIN_RESAMPLES, _MAX_SAMPLED = 2000, 100, 1_000_000  # Fewer with many episodes.
+# Many episodes make narrow intervals, whose ends are as exact with fewer resamples.
+_MIN_RESAMPLES, _MAX_RESAMPLES, _MAX_SAMPLED = 2000, 20_000, 2_000_000
+_ERROR = 0.005  # Standard error of an end by 20,000 resamples, as a part of the interval's width.
 _SEED = 1
-_MAX_BATCH = 100_000  # Episodes at once, of a single sample.
-_BATCH = 20  # Resamples at once; 57 games of 10,000 episodes then take some 100 MB.
+_MAX_BATCH = 100_000  # Episodes that are drawn at once, in some megabytes.
 _MAX_ASSIGNMENTS = 50_000  # Ways to assign runs to two agents; nine of each have 48,620.
 _EQUAL = 1e-6  # Means that are nearer to each other, as a part of the range, are equal.
 
@@ -138,6 +139,20 @@ def intervals_of_aggregates(
     return {name: (float(low[i]), float(high[i])) for i, name in enumerate(compute([0.0]))}
 
 
+def write_interval(low: float, high: float, style: str) -> str:
+    """Writes an interval by bootstrap, without the digits that depend on the resamples drawn.
+
+    The style is one of numbers, such as `.1f` or `,.4g`, and has the most digits to be written.
+    """
+    if high > low:
+        decimals = math.floor(-math.log10(_ERROR * (high - low)))
+        if style.endswith("f"):
+            decimals = min(decimals, int(style[-2]))
+            style = f"{style[:-2]}{max(decimals, 0)}f"
+        low, high = round(low, decimals), round(high, decimals)
+    return f"[{low:{style}}, {high:{style}}]"
+
+
 def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
     """Computes the ends of m ± t·s/√n, 95% intervals of means over runs; NaN of a single run.
 
@@ -196,18 +211,12 @@ def _bootstrap(
     samples: Sequence[Scores], of_means: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes percentile intervals of functions of samples' means: `[tasks, N]` to `[K, N]`."""
-    from scipy import stats  # noqa: PLC0415
-
-    largest = max(len(sample) for sample in samples)
-    interval = stats.bootstrap(
-        samples,
-        lambda *again, axis: of_means(np.stack([sample.mean(axis=axis) for sample in again])),
-        n_resamples=int(np.clip(_MAX_SAMPLED / largest, _MIN_RESAMPLES, _RESAMPLES)),
-        # The resamples of a single sample are the same in batches of any size, and large ones fast.
-        batch=_BATCH if len(samples) > 1 else max(_BATCH, _MAX_BATCH // largest),
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=_SEED,
-    ).confidence_interval
-    return interval.low, interval.high
+    random, largest = np.random.default_rng(_SEED), max(map(len, samples))
+    count = int(np.clip(_MAX_SAMPLED / largest, _MIN_RESAMPLES, _MAX_RESAMPLES))
+    means = np.empty((len(samples), count))
+    for of_task, sample in zip(means, map(np.asarray, samples), strict=True):
+        for batch in np.array_split(of_task, -(-count * len(sample) // _MAX_BATCH)):
+            drawn = random.integers(len(sample), size=(len(batch), len(sample)))
+            batch[:] = sample[drawn].mean(axis=1)
+    low, high = np.quantile(of_means(means), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=-1)
+    return low, high

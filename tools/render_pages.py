@@ -87,9 +87,13 @@ def says(row: Any, text: str) -> str:
 
 
 def interval(row: Any, style: str = ".1f", bold: bool = False) -> str:
-    """Writes a row's value with its 95% interval."""
-    stars = "**" * bold
-    return says(row, f"{stars}{{value:{style}}}{stars} [{{low:{style}}}, {{high:{style}}}]")
+    """Writes a row's value with its 95% interval, which for a single run is a bootstrap."""
+    if isinstance(row, pd.DataFrame):
+        (row,) = rows(row)
+    stars, ends = "**" * bold, f"[{{low:{style}}}, {{high:{style}}}]"
+    if row.get("kind") == "run" or row.get("runs") == 1:
+        ends = scores.write_interval(row["low"], row["high"], style)
+    return says(row, f"{stars}{{value:{style}}}{stars} {ends}")
 
 
 def difference(row: Any, effect: bool = False) -> str:

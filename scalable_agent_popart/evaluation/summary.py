@@ -89,5 +89,5 @@ def _score(score: float | None, unit: str) -> str:
     return "unknown" if score is None else f"{score:.1f}{unit}"
 
 
-def _interval(interval: tuple[float, float] | None, spec: str) -> str:
-    return "" if interval is None else f"[{interval[0]:{spec}}, {interval[1]:{spec}}]"
+def _interval(interval: scores.Interval | None, style: str) -> str:
+    return "" if interval is None else scores.write_interval(*interval, style)

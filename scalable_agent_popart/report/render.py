@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from scalable_agent_popart import scores
 from scalable_agent_popart.errors import one_line
 
 # What Markdown or HTML would take for markup; within words underscores are none.
@@ -34,8 +35,12 @@ def number(value: float, style: str, missing: str | None = None) -> str:
 def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
     """Writes a row's value, with its 95% interval where that is known."""
     text = f"{number(row['value'], style)}{unit}"
-    known = not math.isnan(row["low"])
-    return text + (f" [{row['low']:{style}}, {row['high']:{style}}]" if known else "")
+    low, high = row["low"], row["high"]
+    if math.isnan(low):
+        return text
+    if row.get("kind") == "agent" and row["runs"] == 1:  # It is a bootstrap over episodes.
+        return f"{text} {scores.write_interval(low, high, style)}"
+    return f"{text} [{low:{style}}, {high:{style}}]"
 
 
 def difference(row: Mapping[str, Any]) -> str:

@@ -80,6 +80,8 @@ def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixtur
         "median human-normalised score 87.2%",
         "mean capped human-normalised score 79.3%",
     ]
+    wide = lines(_summary({"pong": [0.1234, 5.0, 4321.0]}), atari)[0]
+    assert wide.startswith("pong 3 1,442 [0, 4,300] "), "no digits that resamples do not have"
     raw = lines(summary, dataclasses.replace(atari, reference_scores={}))
     longest = lines(_summary({"pong": [-29980.0, -29970.0]}), atari)[0].split(" -8")[0]
     assert longest == "pong 2 -2.998e+04 [-2.998e+04, -2.997e+04]"
@@ -88,7 +90,7 @@ def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixtur
     summary = _summary({_TEST: [1.0, 3.0], _TRAIN: [5.0, 5.0]}, level_name=_TRAIN)
     *levels, mean, _, _ = lines(summary, suites.resolve("dmlab30"))
     assert levels == [f"{_TEST} 2 2 [1, 3] 19.4%", f"{_TRAIN} 2 5 [5, 5] 49.6%"]
-    each = "49.6% [49.6, 49.6] on train levels, 19.4% [9.3, 29.5] on test levels"
+    each = "49.6% [49.6, 49.6] on train levels, 19.4% [9, 29] on test levels"
     assert mean == f"mean human-normalised score {each}"
 
 

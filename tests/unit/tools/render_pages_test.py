@@ -7,13 +7,14 @@ import pytest
 from tools import render_pages
 
 _HEAD = "<!-- Made of page.md.j2 by tools/render_pages.py. -->\n\n"
-_SUMMARY = """kind,measure,task,agent,versus,value,low,high,effect,p
-agent,aggregate,mean,A,,1.5,0.5,2.5,,
-agent,normalised,x,A,,3,,,,
-agent,entropy,x,A,,7,6,8,,
-difference,aggregate,mean,A,B,-0.5,-1,0.04,-2,0.0079
-difference,median_member,,A,C,-2,-3,-1,,
-difference,aggregate,probability_of_improvement,A,B,80,,,,
+_SUMMARY = """kind,measure,task,agent,versus,runs,value,low,high,effect,p
+agent,aggregate,mean,A,,3,1.5,0.5,2.5,,
+agent,aggregate,median,A,,1,18,5.3,37.7,,
+agent,normalised,x,A,,3,3,,,,
+agent,entropy,x,A,,3,7,6,8,,
+difference,aggregate,mean,A,B,3,-0.5,-1,0.04,-2,0.0079
+difference,median_member,,A,C,3,-2,-3,-1,,
+difference,aggregate,probability_of_improvement,A,B,3,80,,,,
 """
 _JSON = """{"rates": [4, 1, 2.5], "repeats": [{"of": {"a": 1}}, {"of": {"a": 3}}],
 "peers": [{"name": "this", "rate": 1}, {"name": "that, tuned", "rate": 20}]}"""
@@ -34,6 +35,7 @@ def _render(folder: Path, text: str) -> str:
     ("text", "expected"),
     [
         ('{{ summary | score("mean", "A") | interval }}', "1.5 [0.5, 2.5]"),
+        ('{{ summary | score("median", "A") | interval }}', "18.0 [5, 38]"),  # A bootstrap.
         ('{{ summary | score("mean", "A") | interval(".0%", bold=true) }}', "**150%** [50%, 250%]"),
         ('{{ summary | score("x", "A") | says("{value:.2f}") }}', "3.00"),
         ('{{ summary | score("x", "A", "entropy") | interval(".0f") }}', "7 [6, 8]"),
