@@ -183,11 +183,14 @@ class _Section:
     def content(self) -> dict[str, Any]:
         """Writes figures and tables; returns what the template is given. None has no part."""
         levels = [self._levels(final) for final in self._finals]
+        runs = self.summary.query("kind == 'agent' and measure == 'return'")["runs"]
         return {
             "title": self._comparison.title,
             "suite": self._suite,
             "headline": self._headline,
             "published": self.published,
+            "one_run": (runs == 1).any(),
+            "several_runs": (runs > 1).any(),
             "scores": [own for own in map(self._scores, self._finals) if own],
             "differences": self._differences(),
             "learning_curves": self._learning_curves(),
@@ -231,7 +234,9 @@ class _Section:
             return None
         tasks = table["task"].nunique() if "task" in table else 0
         drawn = self._figures(name, table, draw, says) if tasks <= _MAX_DRAWN else []
-        return {"figures": drawn, "tasks": tasks, "says": says, "file": self._file(table, name)}
+        several = table.groupby("agent")["run"].nunique().max() > 1
+        about = {"tasks": tasks, "says": says, "several_runs": several}
+        return {"figures": drawn, "file": self._file(table, name), **about}
 
     def _file(self, table: pd.DataFrame, name: str) -> str:
         file = f"tables/{self.name}-{name}.csv"
@@ -332,12 +337,11 @@ class _Section:
     def _statistics(self) -> dict[str, Any] | None:
         table = self._recorded["statistics"]
         draw = functools.partial(figures.statistics, styles=self._styles)
-        part = self._part("statistics", table, draw, "shift and scale by task, above returns")
+        part = self._part("statistics", table, draw, "top: shift and scale by task, bottom: returns")
         of_all = "scales of all tasks next to each other"
         return part and {
             **part,
             "scales": self._figures("scales", table, figures.scales, of_all),
-            "several_runs": table.groupby("agent")["run"].nunique().max() > 1,
         }
 
     def _gradients(self) -> dict[str, Any] | None:
@@ -377,6 +381,7 @@ class _Section:
             "rows": _records(table, "task", "agent"),
             "remarks": table.dropna(subset="remark").set_index("task")["remark"].to_dict(),
             "agent": ours.iloc[-1] if len(ours) else None,
+            "several_runs": (table["runs"] > 1).any(),
             "figures": drawn,
             "tasks": normalised["task"].nunique(),
             "says": says,

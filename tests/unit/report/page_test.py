@@ -80,6 +80,9 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
     assert {str(p.relative_to(written)) for p in written.glob("*/*")} == set(named)
     assert "## Atari-57, a subset of 3 of 57 tasks: boxing, crazy_climber, pong" in text
     page = (written / "report.html").read_text()
+    files = {own for own in [*named, "summary.csv"] if own.endswith("csv")}
+    assert set(re.findall(r'<a href="(.*?)"><code>\1</code></a>', page)) == files
+    assert set(re.findall(r"\[`(.*?)`\]\(\1\)", text)) == files
     assert page.count('src="data:image/') == page.count("src=")
     assert page.count("src=") - page.count('src="data:image/png;base64,') == 1
     assert "### IMPALA, clipped, Atari-57, a subset" in text
@@ -183,6 +186,20 @@ def test_runs_have_dates_and_revisions_and_agents_have_hyperparameters(tmp_path:
     assert "batch_size" not in flags
 
 
+def test_captions_name_panels_and_speak_of_several_runs_only_where_there_are(
+    tmp_path: Path,
+) -> None:
+    given = {"level_name": "pong,boxing", "use_popart": True, "log_task_gradients": True}
+    paths = [make_run(tmp_path / str(seed), seed=seed, **given).path for seed in (1, 2)]
+    several = _report(tmp_path / "several", *paths)
+    one = _report(tmp_path / "one", paths[0])
+    for words in ("Thick lines", "lines and areas", "over runs", "Dots are", "of several runs"):
+        assert words in several
+        assert words not in one
+    assert ("of a single run" in one, "of a single run" in several) == (True, False)
+    assert one.count("Top: ") == one.count("Bottom: ") == 2
+
+
 def test_populations_have_sections_and_tables(tmp_path: Path) -> None:
     path = str(make_population(tmp_path / "pbt").path)
     assert write_report([path], str(tmp_path / "out")).left_out == []
@@ -236,17 +253,18 @@ def test_scores_have_the_names_that_their_suite_has_for_them(
         assert re.findall("published|human(?! scores)", text, re.IGNORECASE) == []
 
 
-def _images(html: str) -> list[str]:
-    """Returns the sources of a page's images, of which it has no link and no script beside."""
-    sources = []
+def _images_and_links(html: str) -> tuple[list[str], list[str]]:
+    """Returns the sources of a page's images, and where it links to; it has no script."""
+    found: dict[str, list[str]] = {"src": [], "href": []}
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert tag not in ("a", "script")
-            sources.extend(str(value) for name, value in attrs if name == "src")
+            assert tag != "script"
+            for name, value in attrs:
+                found.get(name, []).append(str(value))
 
     Reader().feed(html)
-    return sources
+    return found["src"], found["href"]
 
 
 def test_what_runs_files_say_is_shown_as_it_is(
@@ -284,12 +302,15 @@ def test_what_runs_files_say_is_shown_as_it_is(
     own = {path.relative_to(out).as_posix(): path for path in out.glob("figures/*")}
     found = {base64.b64encode(path.read_bytes()).decode() for path in own.values()}
     html = (out / "report.html").read_text()
-    assert {name.removeprefix("data:image/png;base64,") for name in _images(html)} == found
+    images, links = _images_and_links(html)
+    assert {name.removeprefix("data:image/png;base64,") for name in images} == found
+    assert all((out / name).suffix == ".csv" and (out / name).is_file() for name in links)
     assert _IMAGE in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 5
     assert "&amp;lt;" not in html
     markup = markdown.markdown((out / "report.md").read_text(), extensions=["tables"])
-    assert set(_images(markup)) == set(own)
+    images, same = _images_and_links(markup)
+    assert (set(images), same) == (set(own), links)
 
 
 def test_figures_with_too_many_parts_are_left_out_and_named(
@@ -302,7 +323,7 @@ def test_figures_with_too_many_parts_are_left_out_and_named(
     name = "atari57-3-tasks"
     drawn = {path.stem.removeprefix(name + "-") for path in (tmp_path / "figures").iterdir()}
     assert drawn == {"learning-curves-abs_one", "profiles-noop-abs_one", "scales-abs_one"}
-    left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in `(.+)`\.', text)
+    left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in \[`(.+)`\]', text)
     assert [file for _, file in left_out] == [
         f"tables/{name}-statistics.csv", f"tables/{name}-gradients.csv", "summary.csv"
     ]  # fmt: skip
