@@ -170,7 +170,7 @@ def _draw_runs(
 
 
 def statistics(table: pd.DataFrame, styles: Styles) -> Figure:
-    """Draws Figure 3: each task's shift with the scale shaded around it, and under it its returns."""
+    """Draws Figure 3: each task's shift with its scale shaded around it, and its returns below."""
     tasks = list(dict.fromkeys(table["task"]))
     columns = min(_STATISTICS_A_ROW, len(tasks))
     rows = -(-len(tasks) // columns)

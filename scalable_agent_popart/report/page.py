@@ -337,7 +337,8 @@ class _Section:
     def _statistics(self) -> dict[str, Any] | None:
         table = self._recorded["statistics"]
         draw = functools.partial(figures.statistics, styles=self._styles)
-        part = self._part("statistics", table, draw, "top: shift and scale by task, bottom: returns")
+        says = "top: shift and scale by task, bottom: returns"
+        part = self._part("statistics", table, draw, says)
         of_all = "scales of all tasks next to each other"
         return part and {
             **part,

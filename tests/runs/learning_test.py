@@ -60,6 +60,7 @@ def test_pixel_control_learns_which_action_changes_which_pixels(tmp_path: Path) 
         pixel_control.action_values(dueling, tf.fill([1, 1], action))[0, 0].numpy()
         for action in (0, 1)
     )
-    advantage = np.split(switches - stays, 2, axis=1)  # The cells at the left, and those at the right.
+    # The cells at the left, and those at the right.
+    advantage = np.split(switches - stays, 2, axis=1)
     assert advantage[0].mean() > 0.5
     assert abs(advantage[1]).mean() < 0.25

@@ -196,7 +196,8 @@ def test_captions_name_panels_and_speak_of_several_runs_only_where_there_are(
     for words in ("Thick lines", "lines and areas", "over runs", "Dots are", "of several runs"):
         assert words in several
         assert words not in one
-    assert ("of a single run" in one, "of a single run" in several) == (True, False)
+    assert "of a single run are over its episodes: bootstraps, which" in one
+    assert "of a single run" not in several
     assert one.count("Top: ") == one.count("Bottom: ") == 2
 
 
@@ -234,6 +235,10 @@ def test_differences_are_those_of_the_summary(tmp_path: Path) -> None:
         cell = f"{row.value:.1f} [{row.low:.1f}, {row.high:.1f}], g = {row.effect:.1f}, p = 0.33"
         assert f"| {cell} |" in lines[row.protocol == "test"]
     assert "| seekavoid_arena_01 (return) | " in text.split("### Scores by level, test levels")[1]
+    held_out = "Test levels have the held-out version of rooms_collect_good_objects_train."
+    assert text.count(held_out) == 1
+    same = _report(tmp_path / "same", tmp_path / "impala-1", level_name="rooms_watermaze")
+    assert same.count("a test has the same scores on train and on test levels") == 1
 
 
 def test_scores_have_the_names_that_their_suite_has_for_them(
