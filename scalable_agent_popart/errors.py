@@ -1,14 +1,15 @@
 """Errors that the user has to fix."""
 
 import errno
+import os
 
 from environments import EnvironmentLostError, InvalidStepError
 
 # A full disk may be cleared, and a file system over a network may come back.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-# Manifests name the run directory after the job.
-ANOTHER_LOGDIR = "another --logdir (in manifests --name)"
+# A cluster's jobs say what sets the run directory there.
+ANOTHER_LOGDIR = os.environ.get("ANOTHER_LOGDIR", "another --logdir")
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
 
 

@@ -90,6 +90,8 @@ def test_processes_know_who_they_are_and_start_again(
         container = _container(objects, role)
         assert "command" not in container, "the image's own is the experiment"
         assert container["args"] == [*_FLAGS, f"--job_name={role}", *own[role]]
+        another = {"name": "ANOTHER_LOGDIR", "value": "another --name to the manifests"}
+        assert another in container["env"]
         spec = objects["Job", role]["spec"]
         assert ("podFailurePolicy" in spec) == (role != "actor")
         # Kubernetes refuses other combinations of these.

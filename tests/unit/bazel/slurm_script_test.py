@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.programs import ROOT
+from tests.fakes.programs import ROOT, run_python
 
 _FLAGS = ("--level_name=dmlab30", "--dataset_path=it's a $folder")
 _POPULATION = ("--mode=pbt", "--population_size=24")
@@ -107,13 +107,22 @@ def test_parts_get_the_flags_as_they_are(tmp_path: Path) -> None:
     script = _write(tmp_path, population=True)
     assert _submit(tmp_path, script, "7").returncode == 0
     program = tmp_path / "program.py"
-    program.write_text("import sys; print(sys.argv[1:])")
+    program.write_text("import os, sys; print([*sys.argv[1:], os.environ['ANOTHER_LOGDIR']])")
     own = {"EXECUTABLE": str(program), "LOGDIR": "runs/duel", "WATCH_SECONDS": "0.1"}
     own |= {"SLURM_JOB_ID": "4", "SLURM_ARRAY_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "1"}
     result = _submit(tmp_path, script, "--role=actor", "7", **own)
     assert result.returncode == 0, result.stderr
     told = [*_FLAGS, *_POPULATION, "--pbt_member=7", "--job_name=actor", "--logdir=runs/duel"]
-    assert ast.literal_eval(result.stdout) == [*told, "--task=1"]
+    assert ast.literal_eval(result.stdout) == [*told, "--task=1", "another LOGDIR"]
+
+
+def test_only_jobs_of_a_cluster_name_what_sets_their_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ["-c", "from scalable_agent_popart import errors; print(errors.ANOTHER_LOGDIR)"]
+    assert run_python(*command).stdout == "another --logdir\n"
+    monkeypatch.setenv("ANOTHER_LOGDIR", "another LOGDIR")
+    assert run_python(*command).stdout == "another LOGDIR\n"
 
 
 @pytest.mark.parametrize(
