@@ -191,11 +191,9 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         directory.refuse_population()
         hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
         deadline = time.monotonic() + 3600 * hours
-        while (trained := directory.read_config()) is None:
-            if not waits or time.monotonic() > deadline:
-                raise UserError(f"there is no run in {logdir} to test; train first")
+        while waits and directory.read_config() is None and time.monotonic() < deadline:
             time.sleep(1.0)
-        config = trained.for_test({**given, "logdir": logdir})
+        config = directory.find_config().for_test({**given, "logdir": logdir})
         config = dataclasses.replace(config, learner_timeout_hours=hours)
     else:
         config = Config.from_flags(given)

@@ -92,10 +92,7 @@ class TrainedAgent:
         """
         refuse_pattern(logdir)
         directory = RunDirectory(logdir)
-        directory.refuse_population()
-        config = directory.read_config()
-        if config is None:
-            raise UserError(f"{logdir} holds no run: give a directory that a run was trained in")
+        config = directory.find_config()
         self._record = json.loads((directory.path / "config.json").read_text())
         hardware.share_gpus()
         factory.check_precision(config)

@@ -97,9 +97,7 @@ def _make_config() -> Config:
     """Returns the configuration of the run in --logdir for a test; without one, the defaults."""
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
-        trained = RunDirectory(FLAGS.logdir).read_config()
-        if trained is None:
-            raise UserError(f"there is no run in {FLAGS.logdir}; train first, or give --random")
+        trained = RunDirectory(FLAGS.logdir).find_config()
         config = trained.for_test({**given, "logdir": FLAGS.logdir})
     else:
         config = Config.from_flags(given)

@@ -30,6 +30,7 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
+    check_init_from,
     explained,
     flock,
     write_atomically,
@@ -174,6 +175,8 @@ class PopulationDirectory:
         """Returns as `read_config`; raises UserError if members of `config` cannot train here."""
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give {ANOTHER_LOGDIR}")
+        if config.init_from:
+            check_init_from(config)
         begun = self.read_config()
         if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
             raise UserError(

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.config import Config, refuse_pattern
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
 POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
+_MAX_NEAR = 3  # Runs that a message names.
+_SAME_NETWORK = ("network", "padding", "use_lstm", "height", "width")  # Weights fit no other ones.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -76,6 +78,16 @@ class RunDirectory:
         record = self.read_record()
         return record.config if record else None
 
+    def find_config(self) -> Config:
+        """Returns as `read_config`; raises UserError, which names runs nearby, if there is none."""
+        self.refuse_population()
+        if (config := self.read_config()) is not None:
+            return config
+        parent = os.path.normpath(self.path / os.pardir)
+        near = [parent] if _is_run(parent) else _runs_in(str(self.path))
+        advice = f"give {' or '.join(near[:_MAX_NEAR])}" if near else "train first"
+        raise UserError(f"there is no run in {self.path}; {advice}")
+
     def read_record(self) -> Record | None:
         """Reads `config.json` if there is one; raises UserError."""
         with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
@@ -94,6 +106,8 @@ class RunDirectory:
     def check(self, config: Config) -> None:
         """Raises UserError if `config` cannot train in this directory; writes nothing."""
         self.refuse_population()
+        if config.init_from and not self.has_checkpoint:
+            check_init_from(config)
         previous = self.read_config()
         if previous is not None:
             if differences := config.differences(previous):
@@ -226,6 +240,26 @@ class RunDirectory:
                 raise
 
 
+def check_init_from(config: Config) -> Config:
+    """Returns the configuration of `--init_from`; raises UserError if its network is another."""
+    directory = RunDirectory(config.init_from)
+    try:
+        refuse_pattern(config.init_from)
+        other = directory.find_config()
+    except UserError as error:
+        raise UserError(f"--init_from: {error}") from error
+    if not directory.has_checkpoint:
+        raise UserError(f"--init_from={config.init_from} holds a run without a checkpoint")
+    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
+    for name in ("num_channels", "stacks_frames", "has_instructions"):
+        differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
+    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
+    if differing:
+        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
+        raise UserError(f"{told}; give the same flags, or another run's directory")
+    return other
+
+
 @contextlib.contextmanager
 def explained(path: Path, advice: str) -> Iterator[None]:
     """Ends a block that reads a missing file, and raises UserError if one cannot be read.
@@ -307,14 +341,21 @@ def find_runs(names: Iterable[str]) -> Iterator[str]:
     """Yields directories of runs and populations for their names, folders of them, and patterns.
 
     A path that exists is taken literally, whatever characters it has. A name without any run is
-    yielded unchanged, so that the reader complains about it.
+    yielded unchanged, so that the reader complains about it. Raises UserError if nothing has it.
     """
     for name in names:
-        runs: list[str] = []
-        for path in [name] if os.path.exists(name) else sorted(glob.glob(name)):
-            inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
-            runs += [path] if _is_run(path) else filter(_is_run, inside)
-        yield from runs or [name]
+        paths = [name] if os.path.exists(name) else sorted(glob.glob(name))
+        if not paths:
+            raise UserError(
+                f"--runs names {name}, which does not exist; correct it or leave it out"
+            )
+        yield from [run for path in paths for run in _runs_in(path)] or [name]
+
+
+def _runs_in(path: str) -> list[str]:
+    """Lists the runs and populations in a folder, or only the path if that is one itself."""
+    inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
+    return [path] if _is_run(path) else list(filter(_is_run, inside))
 
 
 def _is_run(path: str) -> bool:

@@ -5,13 +5,12 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config, refuse_pattern
+from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.runs import checkpoints
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import RunDirectory, check_init_from
 
-_SAME_NETWORK = ("network", "padding", "use_lstm", "height", "width")
 _SAME_VALUES = (
     "use_popart",
     "multi_head",
@@ -25,24 +24,11 @@ _SAME_VALUES = (
 
 
 def check(config: Config) -> Config:
-    """Returns the configuration of `--init_from`; raises UserError if its network is another."""
-    directory = RunDirectory(config.init_from)
-    try:
-        refuse_pattern(config.init_from)
-        directory.refuse_population()
-        other = directory.read_config()
-    except UserError as error:
-        raise UserError(f"--init_from: {error}") from error
-    if other is None or checkpoints.saved_frames(directory.checkpoints) is None:
+    """Returns as `check_init_from`; also raises UserError if no checkpoint can be read."""
+    other = check_init_from(config)
+    if checkpoints.saved_frames(RunDirectory(config.init_from).checkpoints) is None:
         told = "holds no run with a checkpoint, or its newest one cannot be read"
         raise UserError(f"--init_from={config.init_from} {told}")
-    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
-    for name in ("num_channels", "stacks_frames", "has_instructions"):
-        differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
-    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
-    if differing:
-        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
-        raise UserError(f"{told}; give the same flags, or another run's directory")
     return other
 
 

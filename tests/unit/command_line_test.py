@@ -137,6 +137,9 @@ def test_an_exit_that_somebody_elses_code_asks_for_is_an_error() -> None:
     assert end.value.code == code
 
 
+_POPULATION = ["--level_name=catch5", "--mode=pbt", "--population_size=2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -146,6 +149,9 @@ def test_an_exit_that_somebody_elses_code_asks_for_is_an_error() -> None:
         (["--level_name=catch5", "--logdir="], ["--logdir is empty"]),
         (["--level_name=catch5", "--mode=test"], ["there is no run in", "train first"]),
         (["--job_name=evaluator", "--learner_timeout_hours=1e-12"], ["no run in", "train first"]),
+        (["--mode=test", "--logdir=agents"], ["no run in agents; give agents/atari4 or agents/"]),
+        (["--level_name=catch5", "--init_from=nope"], ["--init_from: there is no run in nope"]),
+        ([*_POPULATION, "--init_from=nope"], ["--init_from: there is no run in nope"]),
         (["--mode=test", "--log_seconds=9"], ["--log_seconds is for --mode=train|pbt"]),
         (["--job_name=evaluator", "--mode=pbt"], ["give --pbt_member"]),
         (["--mode=report", "--runs=a,b"], ["--logdir is for --mode=train|pbt|test"]),
@@ -164,10 +170,15 @@ def test_a_leading_tilde_is_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").touch()
-    assert f"no run in {tmp_path}/file to test" in _refusal("--mode=test", "--logdir=~/file")
+    assert f"no run in {tmp_path}/file; train" in _refusal("--mode=test", "--logdir=~/file")
     assert f"={tmp_path}/file cannot be" in _refusal("--level_name=catch5", "--logdir=~/file")
-    report = ["--mode=report", "--report_dir=~/report", "--runs=a~b,~/file"]
-    assert f"a~b skipped: it holds no config.json, so no run; {tmp_path}/file" in _refusal(*report)
+    report = ["--mode=report", "--report_dir=~/report"]
+    told = f"there is no run to report on: {tmp_path}/file skipped: it holds no config.json"
+    assert told in _refusal(*report, "--runs=~/file")
+    for name in ("a~b", "~/fil?s"):  # What is readable is not reported on without the others.
+        told = f"--runs names {name.replace('~/', f'{tmp_path}/')}, which does not exist"
+        assert told in _refusal(*report, f"--runs={ROOT}/agents/catch5,{name}")
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])

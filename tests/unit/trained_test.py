@@ -275,8 +275,8 @@ def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
 
 
 def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
-        scalable_agent_popart.load(tmp_path)
+    with pytest.raises(UserError, match=f"there is no run in .*; give {trained}$"):
+        scalable_agent_popart.load(f"{trained}/checkpoints")
     unfinished = tmp_path / "unfinished"
     shutil.copytree(trained, unfinished)
     shutil.rmtree(unfinished / "checkpoints")

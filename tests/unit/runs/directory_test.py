@@ -129,12 +129,30 @@ def test_processes_of_one_number_in_two_containers_may_write_a_file_at_once(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_runs_one_folder_up_or_down_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory("runs/a")
+    with pytest.raises(UserError, match=r"there is no run in runs/a; train first"):
+        run.find_config()
+    run.checkpoints.mkdir(parents=True)
+    _record(run)
+    assert run.find_config() == _config()
+    for path, named in (("runs", "runs/a"), ("runs/a/checkpoints", "runs/a"), ("runs/b", None)):
+        with pytest.raises(UserError, match=f"; {f'give {named}' if named else 'train first'}$"):
+            RunDirectory(path).find_config()
+    monkeypatch.chdir(run.checkpoints)
+    with pytest.raises(UserError, match=r"there is no run in \.; give \.\.$"):
+        RunDirectory("").find_config()
+
+
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     directory: RunDirectory,
 ) -> None:
     _record(directory)
     changed = {"discounting": 0.5, "seed": 9, "precision": "bfloat16", "init_from": "older"}
-    directory.check(_config(**changed))  # The run has not begun to learn.
+    directory.check(_config(**changed | {"init_from": ""}))  # The run has not begun to learn.
     _learn(directory)
     free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
     for flags in ({}, free, {**changed, "allow_changes": True}):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import find_runs
 
 
@@ -25,6 +26,9 @@ def test_folders_and_patterns_stand_for_the_runs_in_them_and_paths_for_themselve
         (["runs/[ab]"], ["runs/[ab]"]),
         (["runs/[a]", "runs/b/"], ["runs/a", "runs/b/"]),
         (["runs/b/member-*"], ["runs/b/member-00"]),
-        (["runs/report", "none*"], ["runs/report", "none*"]),
+        (["runs/report", "runs/*.log"], ["runs/report", "runs/*.log"]),
     ):
         assert list(find_runs(names)) == runs
+    for name in ("none", "none*", ""):
+        with pytest.raises(UserError, match="which does not exist"):
+            list(find_runs(["runs", name]))

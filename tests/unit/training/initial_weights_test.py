@@ -123,7 +123,7 @@ def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) 
     with pytest.raises(UserError, match="differs: --network was shallow and is deep; give the"):
         take_over(config, learner)
     config = dataclasses.replace(config, network="shallow", init_from=str(tmp_path))
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="--init_from: there is no run in"):
         take_over(config, learner)
     damaged = shutil.copytree(earlier, str(tmp_path / "damaged"))
     Path(f"{tf.train.latest_checkpoint(f'{damaged}/checkpoints')}.index").write_bytes(b"cut")
@@ -152,7 +152,7 @@ def test_a_population_begins_with_it_and_writes_nothing_before_it_is_checked(
 ) -> None:
     given = {"level_name": "catch_1", "use_popart": True, "use_lstm": True, **_SMALL}
     given |= {"logdir": str(tmp_path / "pbt"), "mode": "pbt", "population_size": 2}
-    with pytest.raises(SystemExit, match="holds no run"):
+    with pytest.raises(SystemExit, match="--init_from: there is no run in"):
         run(**given, init_from=str(tmp_path), total_environment_frames=40)
     assert not (tmp_path / "pbt/population.json").exists()
     run(**given, init_from=earlier, total_environment_frames=40)
