@@ -47,13 +47,20 @@ lock: install
 LOCK = $(PY) -m uv pip compile --quiet --upgrade --generate-hashes --no-annotate \
   --python-platform=linux --custom-compile-command='make lock' pyproject.toml
 
+# The locked packages of a Python.
+REQUIREMENTS = requirements/python$$($(1) -c \
+  'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null).txt
+
 install: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml $(wildcard requirements/*.txt)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python 3.11, 3.12 or 3.13 here that makes environments; try PYTHON=..." >&2; exit 1; }
+	@test -e $(call REQUIREMENTS,$(PYTHON)) || \
+	  { echo "PYTHON=$(PYTHON) is no Python 3.11, 3.12 or 3.13; give another or none" >&2; exit 1; }
+	@test ! -L $(PY) -a ! -e $(PY) -o -e $(call REQUIREMENTS,$(PY)) || \
+	  { echo "$(VENV) has no Python 3.11, 3.12 or 3.13; remove it and repeat: rm -r $(VENV)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)  # Remove it to change to another Python.
-	$(PY) -m pip install --quiet --no-deps --require-hashes --requirement \
-	  requirements/python$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+	$(PY) -m pip install --quiet --no-deps --require-hashes --requirement $(call REQUIREMENTS,$(PY))
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

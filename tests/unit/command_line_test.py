@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,36 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
     assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert "absl.flags" in imported, "imports are to be seen at all"
     assert not {"tensorflow", "sonnet"} & imported
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_another_python_is_refused_before_an_environment_is_made_and_in_one_that_is_left(
+    tmp_path: Path,
+) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "requirements").mkdir()
+
+    def make(python: str) -> str:
+        command = ["make", "--silent", "install", f"PYTHON={python}"]
+        alone = {"PATH": os.environ["PATH"]}  # The tests' own make gives its options to others.
+        result = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
+        assert result.returncode == 2
+        return result.stderr.splitlines()[0]
+
+    told = f"PYTHON={sys.executable} is no Python 3.11, 3.12 or 3.13; give another or none"
+    assert make(sys.executable) == told  # Nothing is locked for it.
+    assert not (tmp_path / ".venv").exists()
+    (tmp_path / "requirements" / "python3.12.txt").touch()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.12\n")
+    python.chmod(0o700)
+    left = tmp_path / ".venv" / "bin" / "python"
+    left.parent.mkdir(parents=True)
+    for target in ("nowhere", "/bin/false"):
+        left.symlink_to(target)
+        assert make(str(python)).endswith("remove it and repeat: rm -r .venv")
+        left.unlink()
 
 
 def test_a_process_that_loads_ends_at_sigterm_though_what_started_it_ignores_that(
