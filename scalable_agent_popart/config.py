@@ -289,11 +289,16 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
 
 
 def refuse_pattern(path: str, flag: str = "logdir") -> None:
-    """Raises UserError if a directory that a flag names is an address, or a pattern to TensorFlow.
+    """Raises UserError if a directory that a flag names is none of this machine to TensorFlow.
 
     An address such as gs://bucket/run would become a folder named gs: here. TensorFlow would delete
     the checkpoints of all paths that fit a pattern, or find no files.
     """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        told = f"--{flag}={path!a} is not in UTF-8, and TensorFlow takes no other paths"
+        raise UserError(f"{told}; rename it or give another") from error
     if "://" in path:
         raise UserError(f"--{flag}={path} is no directory of this machine; give one, or mount it")
     if found := sorted(_PATTERNS & set(path)):

@@ -287,6 +287,8 @@ def test_a_record_with_flags_of_a_later_version_is_refused_with_their_names() ->
         ("pong", {**_PBT, "max_grad_norm": 0.0}, "--max_grad_norm=0 cannot be tuned"),
         ("pong", {**_POPART, "multi_head": True}, "--multi_head means nothing with --use_popart"),
         ("pong", {"logdir": "runs/[1]"}, r"--logdir=runs/\[1\] has the character \["),
+        ("pong", {"logdir": "runs/\udcff"}, r"--logdir='runs/\\udcff' is not in UTF-8"),
+        ("pong", {"gpus": 2}, "--gpus=2 is too many: a learner uses one"),
         ("pong", {"logdir": "gs://runs/1"}, "--logdir=gs://runs/1 is no directory of this machine"),
         ("stairway_to_melon", _PBT, "melon has none: add a level of dmlab30"),
         (f"{__name__}:unscored", _PBT, "unscored has none: give the suite some"),
