@@ -8,7 +8,14 @@
 
 If the package is installed, the command popart-impala does the same as python experiment.py.
 A flag that is on or off is written --name or --noname, and any other one --name=value.
+Whole numbers may be written as 1e6, 10k, 200M or 11.4B.
 """
+
+if __name__ == "__main__":
+    # The package refuses other Pythons. Those from 3.6 on can read this file.
+    from scalable_agent_popart.system import signals
+
+    signals.end_at_ctrl_c()
 
 # Flags become one `Config`, and no other file reads them. Heavy imports wait, so that a wrong flag
 # is answered at once.
@@ -26,7 +33,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 import scalable_agent_popart
 from scalable_agent_popart import config as config_lib
@@ -35,7 +42,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.directory import RunDirectory, find_runs, git_revision
-from scalable_agent_popart.system import terminal
+from scalable_agent_popart.system import program, terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
 GROUPS = {
@@ -59,7 +66,7 @@ _KINDS: dict[Any, tuple[Callable[..., Any], str]] = {
     str: (flags.DEFINE_string, "=TEXT"),
     bool: (flags.DEFINE_boolean, ""),
     tuple: (flags.DEFINE_list, "=LIST"),
-    int: (flags.DEFINE_integer, "=N"),
+    int: (functools.partial(flags.DEFINE, program.Integer()), "=N"),
     float: (flags.DEFINE_float, "=X"),
 }
 
@@ -98,7 +105,8 @@ def main(argv: list[str]) -> None:
             return
         config = _make_config(given)
         job = _JOBS[config.mode, given.get("job_name", "learner")]
-        if (number := job(config, given)) is not None:
+        number = job(config, given)
+        if number is not None:
             sys.exit(128 + number)
     except KeyboardInterrupt as stop:  # Only training handles it, by saving a checkpoint.
         numbers = [number for number in stop.args if isinstance(number, int)]
@@ -110,7 +118,8 @@ def main(argv: list[str]) -> None:
         told = f"{place.filename}, line {place.lineno}, called sys.exit, which ends the program"
         raise SystemExit(f"error: {told}; raise an exception there instead") from end
     except Exception as error:
-        if (line := errors.explain(error)) is None:
+        line = errors.explain(error)
+        if line is None:
             raise
         raise SystemExit(f"error: {line}") from error
 
@@ -324,20 +333,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
         if any(map(pattern.fullmatch, words)):
             print(make())
             sys.exit()
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        raise SystemExit(f"error: {error}; see --help") from UserError(error)
+    return flags.FLAGS(argv)
 
 
 if __name__ == "__main__":
     terminal.outlive_terminal()
     # The parent may ignore SIGTERM, and this program would inherit that until it is ready to save.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        app.run(main, flags_parser=_parse_flags)
-    except SystemExit as end:
-        if not isinstance(end.code, str):
-            raise
-        print(end.code, file=sys.stderr)
-        sys.exit(errors.exit_code(end.__cause__))
+    program.run(main, _parse_flags)

@@ -27,13 +27,17 @@ Environments cost nothing then, and the network is a linear layer behind the con
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """
 
+if __name__ == "__main__":
+    from scalable_agent_popart.system import signals
+
+    signals.end_at_ctrl_c()
+
 import json
 import resource
 import statistics
-import sys
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from scalable_agent_popart.system import tensorflow_import
 
@@ -48,7 +52,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.settings import SETTINGS
-from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system import hardware, program
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
@@ -57,7 +61,7 @@ flags.DEFINE_enum(
     ["training", "overhead", "port"],
     "The whole, the program's own work, or what the learner's port takes in.",
 )
-flags.DEFINE_integer("repeats", 3, "How often everything is measured.")
+flags.DEFINE(program.Integer(), "repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
 flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
 flags.DEFINE_string("json", None, "File to write the results to.")
@@ -107,15 +111,12 @@ _MEASURES = {"training": measure, "overhead": costless.measure, "port": wire.mea
 
 def main(argv: list[str]) -> None:
     """Measures, prints medians and writes the JSON file."""
-    try:
-        if FLAGS.measure != "training" and FLAGS.against:
-            raise UserError(f"--measure={FLAGS.measure} goes without --against")
-        config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
-        other = changed(config, FLAGS.against) if FLAGS.against else None
-        for each in (config, other or config):
-            each.check_playable()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    if FLAGS.measure != "training" and FLAGS.against:
+        raise UserError(f"--measure={FLAGS.measure} goes without --against")
+    config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
+    other = changed(config, FLAGS.against) if FLAGS.against else None
+    for each in (config, other or config):
+        each.check_playable()
     hardware.prepare_process()
     for each in (config, other or config):
         factory.check_precision(each)
@@ -142,4 +143,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    program.run(main, FLAGS)

@@ -4,32 +4,53 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from scalable_agent_popart.trained import TrainedAgent
 
 __version__ = "0.1.0"
 
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _refuse(line: str) -> NoReturn:
+    """Raises ImportError, or ends one of the project's own programs, which shows no traceback."""
+    # Python names the command -m while it looks for the module.
+    command = os.path.basename(sys.argv[0]) in ("popart-impala", "-m")
+    place = os.path.relpath(os.path.abspath(sys.argv[0]), _FOLDER).partition(os.sep)[0]
+    if command or place in ("experiment.py", "tools", "benchmarks", "bazel"):
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)  # It would fail again.
+    raise ImportError(line)
+
+
+def _refuse_other_pythons() -> None:
+    """Raises ImportError if this Python is too old or too new, or has none of the packages."""
+    advice = "run make install once, then source .venv/bin/activate"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        version = ".".join(map(str, sys.version_info[:2]))
+        line = f"{sys.executable} is Python {version}, and Python 3.11, 3.12 or 3.13 is needed"
+        _refuse(f"{line}: remove .venv if it has that Python, {advice}")
+    for name in ("absl", "sonnet"):
+        if importlib.util.find_spec(name) is None:
+            _refuse(f"{sys.executable} has no module {name!r}: {advice}")
+
 
 def _refuse_other_modules() -> None:
     """Raises ImportError if the user's own modules hide those next to the package."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name in ("environments", "popart", "vtrace"):
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:
             continue
         other = os.path.abspath(found.origin)
         folders = {os.path.dirname(other), os.path.dirname(os.path.realpath(other))}
-        if not folders & {folder, os.path.realpath(folder)}:  # Build systems link to files.
-            line = f"{other} is found in place of {os.path.join(folder, name)}.py, which "
-            line += "scalable_agent_popart needs: rename it, or move it elsewhere"
-            # A program shows no traceback; Python names it -m while it looks for the module.
-            if os.path.basename(sys.argv[0]) in ("popart-impala", "-m"):
-                sys.exit(f"error: {line}")
-            raise ImportError(line)
+        if not folders & {_FOLDER, os.path.realpath(_FOLDER)}:  # Build systems link to files.
+            line = f"{other} is found in place of {os.path.join(_FOLDER, name)}.py, which "
+            _refuse(f"{line}scalable_agent_popart needs: rename it, or move it elsewhere")
 
 
+_refuse_other_pythons()
 _refuse_other_modules()
 
 

@@ -67,7 +67,7 @@ class Config(Settings):
         own = {"level_name": suite.level_name, "suite": suite}
         if flags.get("use_popart"):  # It has one head per task anyway; older runs recorded both.
             own["multi_head"] = False
-        values = {**defaults, **flags, **own}
+        values = {name: _whole(name, v) for name, v in {**defaults, **flags, **own}.items()}
         fits = min(values["height"], values["width"]) >= config_checks.MIN_UNPADDED
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
         config = cls(**values)
@@ -259,6 +259,12 @@ def _wrong_type(name: str, value: Any) -> str:
     kind: Any = Settings.__dataclass_fields__[name].type
     found = type(value.item() if isinstance(value, np.generic) else value)
     return "" if found is kind or (kind, found) == (float, int) else kind.__name__
+
+
+def _whole(name: str, value: Any) -> Any:
+    """Returns a setting's value, as an int if a suite has a whole float such as 1e6 for a count."""
+    counts = name in SETTINGS and Settings.__dataclass_fields__[name].type is int
+    return int(value) if counts and isinstance(value, float) and value.is_integer() else value
 
 
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:

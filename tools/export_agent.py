@@ -9,30 +9,28 @@ newest. What the signatures of a SavedModel take and return stands in
 `scalable_agent_popart.trained.TrainedAgent.export`, and the shapes in `exported/agent.json`.
 """
 
-import sys
+if __name__ == "__main__":
+    import start  # noqa: F401
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 import scalable_agent_popart
-from scalable_agent_popart import errors
+from scalable_agent_popart.system import program
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("output", None, "Directory to write, which must not exist.", required=True)
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "run"], "What to write.")
-flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the newest.")
+flags.DEFINE(program.Integer(), "frames", None, "Frames of the checkpoint. Default: the newest.")
 
 
 def main(argv: list[str]) -> None:
-    """Exports; a user's error is one line."""
+    """Exports."""
     logging.set_verbosity(logging.WARNING)  # TensorFlow says what it renames.
-    try:
-        agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
-        (agent.export if FLAGS.format == "saved_model" else agent.save)(FLAGS.output)
-    except errors.UserError as error:
-        sys.exit(f"error: {errors.explain(error)}")
+    agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
+    (agent.export if FLAGS.format == "saved_model" else agent.save)(FLAGS.output)
     print(f"exported at {agent.frames:,} frames: {FLAGS.output}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    program.run(main, FLAGS)

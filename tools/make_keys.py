@@ -8,24 +8,25 @@ gets the files `authority.crt`, `learner.crt` and `learner.key`, and actor jobs 
 start. Whoever has these files can take part in the run.
 """
 
-import sys
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 from pathlib import Path
+
+from absl import flags
 
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import program
 
 
-def main(arguments: list[str]) -> None:
-    """Makes keys in a new directory; a user's error is one line and exit code 2."""
-    try:
-        if len(arguments) != 1 or arguments[0].startswith("-"):
-            raise UserError("give one directory that does not exist: make_keys.py keys/NAME")
-        keys.make(Path(arguments[0]))
-        print(f"keys written: {arguments[0]}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+def main(argv: list[str]) -> None:
+    """Makes keys in a new directory."""
+    if len(argv) != 2:
+        raise UserError("give one directory that does not exist: make_keys.py keys/NAME")
+    keys.make(Path(argv[1]))
+    print(f"keys written: {argv[1]}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    program.run(main, flags.FLAGS)

@@ -7,19 +7,20 @@ often, and with the actions of each game, so that in some games its scores diffe
 that the file already has are not played again, so that the same command resumes.
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 import csv
-import signal
-import sys
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from environments import EnvironmentLostError
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain, one_line
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.json_lines import open_to_append
-from scalable_agent_popart.system import tensorflow_import
+from scalable_agent_popart.system import program, tensorflow_import
 
 _FLAGS = flags.FLAGS
 _COLUMNS = ("game", "episodes", "mean", "standard_error")
@@ -30,8 +31,8 @@ _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an e
 def define_flags() -> None:
     """Defines the tool's flags, which other programs of this process may have, too."""
     flags.DEFINE_string("level_name", "atari57", "Suite or tasks to play.")
-    flags.DEFINE_integer("episodes", 30, "Episodes of each task.", lower_bound=2)
-    flags.DEFINE_integer("seed", 1, "Seed of environments and actions.")
+    flags.DEFINE(program.Integer(2), "episodes", 30, "Episodes of each task.")
+    flags.DEFINE(program.Integer(), "seed", 1, "Seed of environments and actions.")
     flags.DEFINE_string("output", None, "CSV file to write, or to complete.", required=True)
 
 
@@ -92,18 +93,12 @@ def measure(config: Config, num_episodes: int, output: Path) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Measures; a user's error is one line and exit code 2."""
-    try:
-        config = Config.from_flags({"level_name": _FLAGS.level_name, "seed": _FLAGS.seed})
-        config.check_playable()
-        measure(config, _FLAGS.episodes, Path(_FLAGS.output).expanduser())
-    except (EnvironmentLostError, UserError, OSError) as error:
-        print(f"error: {explain(error) or one_line(str(error))}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)  # The file has every task that is finished.
+    """Measures; after Ctrl-C the file has every task that was finished."""
+    config = Config.from_flags({"level_name": _FLAGS.level_name, "seed": _FLAGS.seed})
+    config.check_playable()
+    measure(config, _FLAGS.episodes, Path(_FLAGS.output).expanduser())
 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    program.run(main, _FLAGS, OSError)

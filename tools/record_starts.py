@@ -15,26 +15,28 @@ Writes `<game>.npz` for each game, in place of an older one; the module
 player cannot be compared with the papers' human-starts scores; name the player with them.
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 import bisect
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from environments import ArraySpec, SerialEnvironments, StepOutput
 from scalable_agent_popart.config import Config
-from scalable_agent_popart.errors import UserError, explain, one_line
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
-from scalable_agent_popart.system import tensorflow_import
+from scalable_agent_popart.system import program, tensorflow_import
 
 FLAGS = flags.FLAGS
 
@@ -48,9 +50,9 @@ def define_flags() -> None:
     """Defines the tool's flags, which other programs of this process may have, too."""
     flags.DEFINE_string("level_name", None, "A game, games, or atari57.", required=True)
     flags.DEFINE_string("human_starts_dir", None, "Directory to write to.", required=True)
-    flags.DEFINE_integer("num_starts", 100, "Starts of each game.", lower_bound=1)
-    flags.DEFINE_integer("num_games", 10, "Whole games played of each game.", lower_bound=1)
-    flags.DEFINE_integer("seed", 1, "Random seed.", 0, 2**31 - 1)
+    flags.DEFINE(program.Integer(1), "num_starts", 100, "Starts of each game.")
+    flags.DEFINE(program.Integer(1), "num_games", 10, "Whole games played of each game.")
+    flags.DEFINE(program.Integer(0, 2**31 - 1), "seed", 1, "Random seed.")
     flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
     flags.DEFINE_boolean("random", None, "Whether actions are sampled uniformly.")
     flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
@@ -58,39 +60,34 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Records every game; a user's error is one line and exit code 1."""
-    try:
-        if len(argv) > 1:
-            raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
-        for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
-            if (path := FLAGS[name].value) is not None:
-                FLAGS[name].value = os.path.expanduser(path)
-        if not FLAGS.human_starts_dir or not (FLAGS.logdir or FLAGS.random or FLAGS.states):
-            raise UserError("--human_starts_dir, and --logdir or --states, must not be empty")
-        for name in ("num_starts", "num_games"):
-            if FLAGS.states and FLAGS[name].present:
-                raise UserError(f"--{name} means nothing to --states; leave it out")
-        config = _make_config()
-        options = config.environment_options(training=False)
-        config.suite.check(options)
-        recorded: Iterable[tuple[str, list[bytes]]]
-        if FLAGS.states:  # All are checked before anything is written.
-            recorded = [(game, _collect(game, options)) for game in config.suite.tasks]
-        else:
-            make_player = _policy_player(config) if FLAGS.logdir else _random_player
-            how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
-            recorded = (
-                (game, record_starts(game, make_player(), *how)) for game in config.suite.tasks
-            )
-        origin = FLAGS.states or f"{FLAGS.num_games} games"
-        Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
-        for game, states in recorded:
-            path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
-            frames = atari_starts.frames_before(states)
-            after = f"after {frames.min():,} to {frames.max():,} frames"
-            print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {explain(error) or one_line(str(error))}")
+    """Records every game."""
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
+    for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
+        if (path := FLAGS[name].value) is not None:
+            FLAGS[name].value = os.path.expanduser(path)
+    if not FLAGS.human_starts_dir or not (FLAGS.logdir or FLAGS.random or FLAGS.states):
+        raise UserError("--human_starts_dir, and --logdir or --states, must not be empty")
+    for name in ("num_starts", "num_games"):
+        if FLAGS.states and FLAGS[name].present:
+            raise UserError(f"--{name} means nothing to --states; leave it out")
+    config = _make_config()
+    options = config.environment_options(training=False)
+    config.suite.check(options)
+    recorded: Iterable[tuple[str, list[bytes]]]
+    if FLAGS.states:  # All are checked before anything is written.
+        recorded = [(game, _collect(game, options)) for game in config.suite.tasks]
+    else:
+        make_player = _policy_player(config) if FLAGS.logdir else _random_player
+        how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
+        recorded = ((game, record_starts(game, make_player(), *how)) for game in config.suite.tasks)
+    origin = FLAGS.states or f"{FLAGS.num_games} games"
+    Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
+    for game, states in recorded:
+        path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
+        frames = atari_starts.frames_before(states)
+        after = f"after {frames.min():,} to {frames.max():,} frames"
+        print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
 
 
 def _make_config() -> Config:
@@ -185,4 +182,4 @@ def record_starts(
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    program.run(main, FLAGS, OSError)

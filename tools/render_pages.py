@@ -10,6 +10,9 @@ the repository. The functions below are its filters:
 A value that is missing, or a row that is not there, is an error.
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 import json
 import re
 from collections.abc import Iterable

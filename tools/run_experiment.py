@@ -24,6 +24,9 @@ Flags after `--` apply to every training run. A flag file with `--mode=pbt` make
 population, which is scored by its members' training episodes and not tested. Needs Linux.
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 import collections
 import json
 import math
@@ -40,12 +43,12 @@ from typing import NamedTuple
 import pandas as pd
 import run_records
 import search
-from absl import app, flags
+from absl import flags
 
-from scalable_agent_popart.errors import UserError, one_line
+from scalable_agent_popart.errors import PassingError, UserError
 from scalable_agent_popart.runs.directory import write_atomically
 from scalable_agent_popart.runs.json_lines import DAMAGE
-from scalable_agent_popart.system import terminal
+from scalable_agent_popart.system import program, terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.supervisor import Group
 
@@ -53,21 +56,21 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
-flags.DEFINE_integer("places", None, "Runs at a time. Default: one per core.", lower_bound=1)
+flags.DEFINE(program.Integer(1), "places", None, "Runs at a time. Default: one per core.")
 flags.DEFINE_float(
     "turn_minutes",
     None,
     "How long a run trains before it waits, if it has made progress by then. Default: no turns.",
     lower_bound=0.01,
 )
-flags.DEFINE_integer(
+flags.DEFINE(
+    program.Integer(1),
     "test_num_episodes",
     None,
     "Episodes tested of each level. Default: set by the suite.",
-    lower_bound=1,
 )
 flags.DEFINE_list("search_frames", [], "Frames of each round of a search for hyperparameters.")
-flags.DEFINE_integer("search_settings", 16, "Settings of each agent to search.", lower_bound=2)
+flags.DEFINE(program.Integer(2), "search_settings", 16, "Settings of each agent to search.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
@@ -207,7 +210,7 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
             if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
                 raise UserError(f"{flag} is searched; leave it out")
     best = {agent: list(range(FLAGS.search_settings)) for agent in agents}
-    for frames in map(int, FLAGS.search_frames):
+    for frames in _integers("search_frames"):
         runs: dict[Path, dict[int, PlannedRun]] = {agent: {} for agent in agents}
         for agent, numbers in best.items():
             for number in numbers:
@@ -246,6 +249,15 @@ def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
     return [word for word in words if word.lstrip("-").startswith("level_name=")]
 
 
+def _integers(name: str) -> list[int]:
+    """Returns the integers of a flag that is a list of them."""
+    texts = getattr(FLAGS, name)
+    try:
+        return [program.to_integer(text) for text in texts]
+    except ValueError as error:
+        raise UserError(f"--{name}={','.join(texts)}: {error}") from error
+
+
 def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     """Returns the runs that the arguments ask for, and the flags for all of them."""
     flag_files = [Path(name) for name in arguments if not name.startswith("-")]
@@ -261,12 +273,13 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
         for name in ("seeds", "train", "test_num_episodes"):
             if FLAGS[name].present:
                 raise UserError(f"--{name} means nothing with --search_frames; leave it out")
-        rounds = [int(text) if text.isdecimal() else -1 for text in FLAGS.search_frames]
-        if min(rounds) < 0 or sorted({*rounds}) != rounds:
+        rounds = _integers("search_frames")
+        if rounds[0] < 0 or sorted({*rounds}) != rounds:
             raise UserError("--search_frames must be whole numbers, each above the one before")
-    if any(seed.isdecimal() and int(seed) >= search.FIRST_SEED for seed in FLAGS.seeds):
+    seeds = _integers("seeds")
+    if max(seeds) >= search.FIRST_SEED:
         raise UserError(f"--seeds from {search.FIRST_SEED} on are those of searches: give others")
-    runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
+    runs = [PlannedRun(path, str(seed)) for seed in seeds for path in flag_files]
     if len({run.path for run in runs}) < len(runs):
         raise UserError("two runs would have one directory: give each file and each seed once")
     return runs, more_flags
@@ -298,7 +311,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs everything; a failure is one line and exit code 1."""
+    """Runs everything."""
     stops: list[int] = []  # These are signals, since a library might lose an exception.
     terminal.outlive_terminal()
     for number in _SIGNALS:
@@ -308,26 +321,23 @@ def main(argv: list[str]) -> None:
         signal.signal(number, lambda number, frame: stops.append(number))
     for name in ("logdir", "report_dir"):  # The experiment does the same with its own.
         setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name)))
-    try:
-        runs, more_flags = _experiment(argv[1:])
-        failures: list[str] = []
-        if FLAGS.search_frames:
-            failures = _search([run.flag_file for run in runs], more_flags, stops)
-        elif FLAGS.train:
-            failures = _train(runs, more_flags, stops)
-        if not stops and not FLAGS.search_frames:
-            try:
-                _report(runs)
-            except (UserError, OSError) as error:
-                failures.append(str(error))
-        if stops:
-            sys.exit(128 + stops[0])
-        if failures:
-            raise UserError("; ".join(failures))
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {one_line(str(error))}")
+    runs, more_flags = _experiment(argv[1:])
+    failures: list[str] = []
+    if FLAGS.search_frames:
+        failures = _search([run.flag_file for run in runs], more_flags, stops)
+    elif FLAGS.train:
+        failures = _train(runs, more_flags, stops)
+    if not stops and not FLAGS.search_frames:
+        try:
+            _report(runs)
+        except (UserError, OSError) as error:
+            failures.append(str(error))
+    if stops:
+        sys.exit(128 + stops[0])
+    if failures:
+        raise PassingError("; ".join(failures))
 
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("report_dir")
-    app.run(main)
+    program.run(main, FLAGS, OSError)

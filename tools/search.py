@@ -10,6 +10,7 @@ import collections
 import functools
 import math
 import multiprocessing
+import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -43,7 +44,10 @@ def sample(level_name: str, number: int) -> list[dict[str, float]]:
     space = suites.resolve(level_name).search_space
     # Another process does it, since TensorFlow would hold the GPU that the runs need.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_sample, space, number).result()
+        heeds = signal.signal(signal.SIGINT, signal.SIG_IGN)  # It inherits that: Ctrl-C is for us.
+        sampled = pool.submit(_sample, space, number)
+        signal.signal(signal.SIGINT, heeds)
+        return sampled.result()
 
 
 def _sample(space: Mapping[str, Distribution], number: int) -> list[dict[str, float]]:

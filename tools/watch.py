@@ -6,26 +6,28 @@ Above the picture stands the return so far, and next to it the probabilities of 
 value that the agent gives to what it sees. Ctrl-C or closing the window ends it.
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 import asyncio.log
 import contextlib
 import itertools
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 from matplotlib import animation
 from matplotlib import pyplot as plt
 from PIL import Image
 
 import scalable_agent_popart
-from environments import EnvironmentLostError
-from scalable_agent_popart import errors, suites
+from scalable_agent_popart import suites
 from scalable_agent_popart.evaluation.drawing import Play, Screen
+from scalable_agent_popart.system import program
 
 if TYPE_CHECKING:
     from scalable_agent_popart.trained import TaskEnvironment, TrainedAgent
@@ -33,13 +35,13 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("level_name", None, "The task to play. Default: the first of the run.")
-flags.DEFINE_integer("frames", None, "Frames of the checkpoint. Default: the newest.")
-flags.DEFINE_integer("seed", 0, "Seed of the environment and of the sampled actions.")
+flags.DEFINE(program.Integer(), "frames", None, "Frames of the checkpoint. Default: the newest.")
+flags.DEFINE(program.Integer(), "seed", 0, "Seed of the environment and of the sampled actions.")
 flags.DEFINE_bool("greedy", False, "Whether to take the most probable action.")
 flags.DEFINE_string("dataset_path", None, "Images of two DmLab levels. Default: the run's.")
 flags.DEFINE_string("level_cache_dir", None, "For compiled DmLab levels. Default: the run's.")
-flags.DEFINE_integer("port", 8988, "Port of the page on 127.0.0.1, without a display.")
-flags.DEFINE_integer("steps", None, "Agent steps to play. Default: without end.", lower_bound=1)
+flags.DEFINE(program.Integer(), "port", 8988, "Port of the page on 127.0.0.1, without a display.")
+flags.DEFINE(program.Integer(1), "steps", None, "Agent steps to play. Default: without end.")
 
 _STEPS_PER_SECOND = 15  # Four frames at 60 Hz.
 _DOTS_PER_INCH = 100
@@ -79,23 +81,20 @@ def show(steps: Iterator[Image.Image]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Plays; a user's error is one line."""
+    """Plays."""
     logging.set_verbosity(logging.WARNING)  # The page's server names each request.
     asyncio.log.logger.setLevel("CRITICAL")  # It takes a closed page for an error.
     warnings.filterwarnings("ignore", "Animation was deleted")  # The page was never opened.
     matplotlib.rc("webagg", address="127.0.0.1", port=FLAGS.port, open_in_browser=False)
     if "MPLBACKEND" not in os.environ and not _has_window():
         plt.switch_backend("webagg")
-    try:
-        places = FLAGS.dataset_path, FLAGS.level_cache_dir
-        agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
-        # The record of a suite of one's own has no names of actions.
-        suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
-        played = suite.tasks[0], FLAGS.seed, "rgb_array"
-        with contextlib.closing(agent.make_environment(*played)) as environment:
-            show(play(agent, environment, suite))
-    except (EnvironmentLostError, errors.UserError, ValueError) as error:
-        sys.exit(f"error: {errors.explain(error) or errors.one_line(str(error))}")
+    places = FLAGS.dataset_path, FLAGS.level_cache_dir
+    agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
+    # The record of a suite of one's own has no names of actions.
+    suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
+    played = suite.tasks[0], FLAGS.seed, "rgb_array"
+    with contextlib.closing(agent.make_environment(*played)) as environment:
+        show(play(agent, environment, suite))
 
 
 def _has_window() -> bool:
@@ -110,4 +109,4 @@ def _has_window() -> bool:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    program.run(main, FLAGS, ValueError)

@@ -3,6 +3,9 @@
 python tools/write_configuration.py
 """
 
+if __name__ == "__main__":
+    import start  # noqa: F401
+
 from pathlib import Path
 
 import experiment
@@ -14,9 +17,9 @@ _START = """\
 # Flags
 
 `experiment.py --help` prints the same list. A flag on the command line or in a flag file wins over
-the default. A flag that means nothing in the mode asked for, or without another flag, is refused.
-`tools/write_configuration.py` writes this page from
-[`settings.py`](../scalable_agent_popart/settings.py).
+the default. Whole numbers may be written as `1e6`, `10k`, `200M` or `11.4B`. A flag that means
+nothing in the mode asked for, or without another flag, is refused. `tools/write_configuration.py`
+writes this page from [`settings.py`](../scalable_agent_popart/settings.py).
 
 | Flag | Default | Meaning |
 |---|---|---|

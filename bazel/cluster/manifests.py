@@ -12,6 +12,11 @@ Flags that the experiment would refuse are refused here, before anything is writ
 loading TensorFlow. A back end is an entry of `_BACK_ENDS` and a template of the same name.
 """
 
+if __name__ == "__main__":
+    from scalable_agent_popart.system import signals
+
+    signals.end_at_ctrl_c()
+
 import argparse
 import functools
 import json
@@ -30,6 +35,7 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import program
 
 # What a back end's file is called after the job's name, and its template before `.j2`.
 _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
@@ -206,7 +212,7 @@ def _int_in(low: int, high: int, wrong: str) -> Callable[[str], int]:
     """Makes a type of option, whose values are whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
-        if not low <= (value := int(text)) <= high:
+        if not low <= (value := program.to_integer(text)) <= high:
             raise argparse.ArgumentTypeError(f"{value} {wrong}")
         return value
 

@@ -113,8 +113,9 @@ def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measures everything, prints the medians and writes the JSON file."""
+    layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        usage=argparse.SUPPRESS, description=__doc__, formatter_class=layout
     )
     parser.add_argument("--environments", type=Path, default=Path("peers"), help="folder")
     parser.add_argument("--repeats", type=int, default=3)

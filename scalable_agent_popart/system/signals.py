@@ -1,5 +1,6 @@
 """Stopping on request: SIGINT, SIGTERM and SIGHUP end a run after its checkpoint is saved."""
 
+import os
 import signal
 from types import FrameType
 
@@ -27,3 +28,19 @@ class StopOnSignal:
     def _handle(self, number: int, _: FrameType | None) -> None:
         self.signal_number = self.signal_number or number
         signal.signal(signal.SIGINT, self._previous[signal.SIGINT])
+
+
+def end_at_ctrl_c() -> None:
+    """Makes SIGINT, unless it is ignored, end a program without a traceback while it loads."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def raise_at_ctrl_c() -> None:
+    """Makes SIGINT raise KeyboardInterrupt again after `end_at_ctrl_c`."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    os._exit(128 + number)  # An import may lose an exception, or show it.

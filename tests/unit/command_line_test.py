@@ -1,5 +1,6 @@
 """The command line: what it tells of itself, and what is refused, in one line, at once."""
 
+import ast
 import os
 import re
 import shutil
@@ -19,7 +20,16 @@ import scalable_agent_popart
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import tensorflow_import
-from tests.fakes.programs import ROOT, run_python
+from tests.fakes.programs import DEADLINE_SECONDS, ROOT, run_python
+
+_MODULES = ("run_records", "search", "start")  # Tools import these, and nobody starts them.
+_TOOLS = [
+    f"tools/{path.name}" for path in (ROOT / "tools").glob("*.py") if path.stem not in _MODULES
+]
+_PROGRAMS = ["experiment.py", *_TOOLS, "benchmarks/throughput.py", "bazel/cluster/manifests.py"]
+# Two have no flags, and the last loads TensorFlow before it looks at them.
+_WITHOUT_FLAGS = ("tools/render_pages.py", "tools/write_configuration.py")
+_WITHOUT_FLAGS += ("benchmarks/throughput.py",)
 
 
 def _refusal(*arguments: str) -> str:
@@ -102,6 +112,78 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
     assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert "absl.flags" in imported, "imports are to be seen at all"
     assert not {"tensorflow", "sonnet"} & imported
+
+
+@pytest.mark.parametrize("program", [own for own in _PROGRAMS if own not in _WITHOUT_FLAGS])
+def test_every_program_answers_a_wrong_flag_in_one_line_and_with_the_same_exit_code(
+    program: str,
+) -> None:
+    result = run_python(program, "--nope")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert (result.returncode, result.stdout) == (2, "")
+
+
+def test_flags_that_cannot_be_parsed_are_named_in_one_line() -> None:
+    for flag, told in (
+        ("--flagfile=nope", "Unable to open flagfile: [Errno 2] No such file or directory: 'nope'"),
+        ("--task=1e20", "flag --task=1e20: not below 2**63"),
+    ):
+        result = run_python("experiment.py", flag)
+        assert (result.returncode, result.stderr) == (2, f"error: {told}; see --help\n")
+
+
+_IMPORTED = ("absl", "jinja2", "matplotlib", "numpy", "pandas")
+_LOAD = ("--logdir=agents/catch5", "--output=none")
+
+
+@pytest.mark.parametrize(
+    ("command", "loaded"),
+    [((program,), _IMPORTED) for program in _PROGRAMS]
+    + [(("tools/export_agent.py", *_LOAD), ("tensorflow",))],
+)
+def test_ctrl_c_ends_a_program_that_loads_without_a_traceback(
+    tmp_path: Path, command: tuple[str, ...], loaded: tuple[str, ...]
+) -> None:
+    for name in loaded:
+        source = "import signal\nprint('loads', flush=True)\nsignal.pause()\n"
+        (tmp_path / f"{name}.py").write_text(source)
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, **path}, **pipes
+    )
+    with process:
+        assert process.stdout
+        assert process.stdout.readline() == b"loads\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=DEADLINE_SECONDS) == (b"", b"")
+    assert process.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("program", _PROGRAMS[:-2])
+def test_a_python_that_cannot_run_a_program_is_named_with_what_helps(program: str) -> None:
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
+    fake = "import runpy, sys; sys.version_info = (3, 8); sys.argv[:] = sys.argv[1:]; "
+    fake += (
+        "sys.path[0] = sys.argv[0].rpartition('/')[0]; runpy.run_path(*sys.argv, None, '__main__')"
+    )
+    for arguments, told in (
+        (("-S", program), f"{sys.executable} has no module 'absl': run make install"),
+        (
+            ("-c", fake, program),
+            f"{sys.executable} is Python 3.8, and Python 3.11, 3.12 or 3.13 is",
+        ),
+    ):
+        result = run_python(*arguments, env=environment)
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"error: {told}")
+        assert line.endswith("source .venv/bin/activate")
+        assert result.returncode == 2
+
+
+def test_the_pythons_of_old_systems_can_read_the_launch_script() -> None:
+    ast.parse((ROOT / "experiment.py").read_text(), feature_version=(3, 6))
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

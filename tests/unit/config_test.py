@@ -2,8 +2,10 @@
 
 import dataclasses
 import importlib.util
+import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.config import Config, refuse_meaningless
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.settings import CHECKPOINT, FIELDS, SETTINGS
+from tests.fakes.main_program import given_flags
 from tools import write_configuration
 
 _HUMAN = {"starts": "human", "human_starts_dir": "starts"}
@@ -153,6 +156,35 @@ def test_number_is_held_to_its_bounds(name: str) -> None:
             told = f"has {value} for --{name}, which is no int"
         with pytest.raises(UserError, match=told):
             config.with_flags({name: value})
+
+
+def test_integers_may_be_written_as_everybody_does(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text("--pbt_burn_in_frames=20M\n")
+    words = ["--total_environment_frames=11.4B", "--num_actors=0.1k", "--seed=1e3"]
+    words += ["--batch_size=3_2", "--test_num_episodes=2.5e+2", "--pbt_member=-1"]
+    taken = given_flags(f"--flagfile={tmp_path / 'flags'}", *words)
+    expected = {"total_environment_frames": 11_400_000_000, "num_actors": 100, "seed": 1000}
+    expected |= {"batch_size": 32, "test_num_episodes": 250, "pbt_member": -1}
+    assert taken == {**expected, "pbt_burn_in_frames": 20_000_000}
+    assert {type(value) for value in taken.values()} == {int}
+    assert given_flags("--seed=9.2G", "--task=9223372036854775807")["task"] == 2**63 - 1
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "0.0005k", "1M5", "nan", "inf", ""])
+def test_what_is_no_integer_is_refused(text: str) -> None:
+    for name in (field.name for field in FIELDS if field.type is int):
+        with pytest.raises(flags.Error, match="not a whole number such as 1000, 1e6"):
+            given_flags(f"--{name}={text}")
+        with pytest.raises(flags.Error, match=r"not below 2\*\*63"):
+            given_flags(f"--{name}=1e20")
+
+
+def test_a_suite_may_have_whole_floats_for_counts() -> None:
+    suite = suites.resolve("catch5")
+    defaults = {**suite.defaults, "batch_size": 4e1}
+    suite = dataclasses.replace(suite, total_frames=1e6, defaults=defaults)  # type: ignore[arg-type]
+    config = Config.from_settings({"level_name": "catch5"}, suite)
+    assert json.dumps([config.total_environment_frames, config.batch_size]) == "[1000000, 40]"
 
 
 def test_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:

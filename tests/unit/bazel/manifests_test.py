@@ -230,7 +230,7 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
     [
         ("--pbt_member=0", "is set for each process of the job; leave it out"),
         ("--use_popat", "Did you mean: use_popart"),
-        ("--num_actors=many", "invalid literal"),
+        ("--num_actors=many", "not a whole number"),
         ("--level_name=cacth5", "did you mean catch5"),
         ("--level_name=atari57", "--num_actors=8 in each of --actor_jobs=3 cannot play"),
         ("--popart_step_size=0.1", "means nothing without --use_popart"),

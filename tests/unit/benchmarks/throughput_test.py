@@ -7,6 +7,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from scalable_agent_popart.errors import UserError
+
 _BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 _TINY = "--level_name=catch5 --num_actors=5 --batch_size=2 --unroll_length=5 --precision=float32"
 
@@ -21,10 +23,10 @@ def test_training_is_reported_next_to_the_bare_rates(
         more = ["--use_popart", "--repeats=1", "--seconds=0.3", f"--json={tmp_path / 'json'}"]
         throughput.main(flags.FLAGS(["throughput.py", *_TINY.split(), *more]))
         figures = json.loads((tmp_path / "json").read_text())
-        with pytest.raises(SystemExit, match="error: --num_actors must be above 0"):
+        with pytest.raises(UserError, match="--num_actors must be above 0"):
             throughput.main(flags.FLAGS(["throughput.py", "--against=num_actors=0"]))
         for changes in ("use_popart", "use_popat=false", "seconds=5", "seed=2;"):
-            with pytest.raises(SystemExit, match=f"error: --against={changes}"):
+            with pytest.raises(UserError, match=f"--against={changes}"):
                 throughput.main(flags.FLAGS(["throughput.py", f"--against={changes}"]))
         throughput.main(flags.FLAGS(["throughput.py", "--against=", "--measure=overhead"]))
     overhead = json.loads((tmp_path / "json").read_text())

@@ -19,7 +19,14 @@ import pandas as pd
 import pytest
 from absl import flags
 
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, logged_frames, metrics, wait_until
+from tests.fakes.programs import (
+    DEADLINE_SECONDS,
+    ROOT,
+    children,
+    logged_frames,
+    metrics,
+    wait_until,
+)
 
 _ENDLESS = 10**9
 _FIRST_SEED = 1_000_000  # It is the first of those that are a search's alone.
@@ -76,9 +83,9 @@ class Experiment:
         assert process.returncode == code, error
         return error
 
-    def refusal(self, *arguments: str) -> str:
+    def refusal(self, *arguments: str, code: int = 2) -> str:
         """Returns the one line that the tool ends with."""
-        (line,) = self.run(*arguments, code=1).splitlines()
+        (line,) = self.run(*arguments, code=code).splitlines()
         return line
 
     def any_alive(self) -> bool:
@@ -125,7 +132,7 @@ def test_a_test_that_was_stopped_or_had_fewer_episodes_is_repeated(experiment: E
 
 
 def test_a_test_of_no_episodes_is_refused_before_anything_trains(experiment: Experiment) -> None:
-    told = experiment.run("--test_num_episodes=0", experiment.flag_file("first"), code=1)
+    told = experiment.refusal("--test_num_episodes=0", experiment.flag_file("first"))
     assert "flag --test_num_episodes=0" in told
     assert not (experiment.folder / "runs").exists()
 
@@ -238,7 +245,7 @@ def test_a_run_whose_flags_are_damaged_is_named_and_the_others_are_kept(
     bad, good = map(experiment.flag_file, ("bad", "good"))
     experiment.run(bad, good)
     (experiment.run_path("bad") / "config.json").write_text("{")
-    told = experiment.refusal("--notrain", bad, good)
+    told = experiment.refusal("--notrain", bad, good, code=1)
     assert f"{experiment.run_path('bad')} is left out of runs.json" in told
     assert [run["flag_file"] for run in experiment.reported()] == ["good.flags"]
     with tarfile.open(experiment.folder / "report" / "logs.tar.xz") as archive:
@@ -285,7 +292,7 @@ def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None
     assert "no run of first came to 200 frames" in experiment.refusal(*asked)
     finished = experiment.folder / "runs" / f"first-setting-01-{_FIRST_SEED + 1}"
     (finished / "metrics.jsonl").write_text('{"frames": 200}\n')
-    assert "first-setting-00-1000000 failed" in experiment.refusal(*asked)
+    assert "first-setting-00-1000000 failed" in experiment.refusal(*asked, code=1)
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     assert table.setting.tolist() == [1, 0]
     assert table.fitness[1] == -math.inf
@@ -296,10 +303,11 @@ def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None
     [
         (["--search_frames=200", "--seeds=2"], "--seeds means nothing with --search_frames"),
         (["--search_frames=200,100"], "whole numbers, each above the one before"),
-        (["--search_frames=1e6"], "whole numbers"),
+        (["--search_frames=1k,0.5k"], "whole numbers, each above the one before"),
+        (["--search_frames=0.5"], "--search_frames=0.5: not a whole number"),
         (["--search_frames=200"], "names no --level_name"),
         (["--search_frames=200", "--report_dir=."], "holds the agents' own flag files"),
-        (["--seeds=1000000"], "--seeds from 1000000 on are those of searches"),
+        (["--seeds=1e6"], "--seeds from 1000000 on are those of searches"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused(
@@ -307,6 +315,26 @@ def test_a_search_that_makes_no_sense_is_refused(
 ) -> None:
     assert told in experiment.refusal(*given, experiment.flag_file("first"))
     assert not (experiment.folder / "runs").exists()
+
+
+def test_ctrl_c_while_settings_are_sampled_ends_a_search_without_a_traceback(
+    experiment: Experiment,
+) -> None:
+    file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
+
+    def samplers(process: int) -> list[int]:
+        """Returns the child process, which a terminal would send the signal, too."""
+        commands = {
+            child: Path(f"/proc/{child}/cmdline").read_text() for child in children(process)
+        }
+        return [child for child, command in commands.items() if "spawn_main" in command]
+
+    with experiment.running("--search_settings=2", "--search_frames=200", file) as process:
+        wait_until(lambda: bool(samplers(process.pid)), process)
+        for each in (*samplers(process.pid), process.pid):
+            os.kill(each, signal.SIGINT)
+        _, error = process.communicate(timeout=DEADLINE_SECONDS)
+    assert (process.returncode, error) == (128 + signal.SIGINT, "")
 
 
 def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:

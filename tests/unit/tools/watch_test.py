@@ -71,7 +71,7 @@ def test_without_a_display_it_is_a_page_until_ctrl_c(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     ended = run_python("tools/watch.py", f"--logdir={_AGENT}", "--level_name=pong")
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr.startswith("error: ")
     assert len(ended.stderr.splitlines()) == 1
 
