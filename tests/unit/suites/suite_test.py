@@ -156,10 +156,6 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = make(defaults={'batch_size': '8'})", "own has '8' for --batch_size, .* no int"),
         ("SUITE = make_suite('own', {}, (12, 8), 2, 9)", r"channels\), not \(12, 8\)"),
         (
-            "SUITE = dataclasses.replace(make(), total_frames=1e6)",
-            "own has 1000000.0 for --total_environment_frames, which is no int",
-        ),
-        (
             "SUITE = make_suite('own', {'a': lambda: Counter()}, (12, 8, 3), 2, 9, processes=True)",
             "cannot be made .*[Pp]ickle",
         ),
