@@ -119,7 +119,7 @@ class Config(Settings):
     def minimal_actions(self) -> Sequence[str]:
         """The names of the actions if these are a minimal set; otherwise none."""
         minimal = self.action_set == suites.MINIMAL
-        return self.suite.names_of_actions(suites.MINIMAL) if minimal else ()
+        return self.suite.effective_actions.get(self.suite.tasks[0], ()) if minimal else ()
 
     @property
     def num_heads(self) -> int:
@@ -242,7 +242,7 @@ class Config(Settings):
             played = replace(played, suite=suite.select(self.suite.tasks))
         differences = played.differences(self)
         if config.minimal_actions != self.minimal_actions:
-            differences.append("the minimal actions of other levels are others")
+            differences.append(f"{suite.tasks[0]} has other minimal actions")
         if played.remarks() != self.remarks():
             differences.append(
                 f"--dataset_path was {self.dataset_path} and is {played.dataset_path}"

@@ -24,8 +24,9 @@ def problems(config: "Config") -> Iterator[str]:
     if lower > upper:
         yield f"--popart_scale_lower_bound={lower} is above --popart_scale_upper_bound={upper}"
     if config.action_set not in suite.action_sets:
-        shared = ", and minimal where all games share theirs" * bool(suite.effective_actions)
-        yield f"--action_set={config.action_set} is none of {', '.join(suite.action_sets)}{shared}"
+        if config.action_set == suites.MINIMAL and suite.effective_actions:
+            yield "--action_set=minimal is for levels with the same minimal actions; give full"
+        yield f"--action_set={config.action_set} is none of {', '.join(suite.action_sets)}"
     if config.starts == "human" and not suite.human_starts_scores:
         yield f"--starts=human: {suite.name} has no human starts; leave it out"
     if (config.starts == "human") != bool(config.human_starts_dir):

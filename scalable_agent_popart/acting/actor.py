@@ -67,6 +67,7 @@ def run_actor(
     """
     waiting = np.zeros(0, np.int64)  # Environments with a whole rollout.
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
+    max_to_catch_up = 0  # Actors that join others late have missed nothing.
     generator = np.random.default_rng(seed)
     try:
         buffer = RolloutBuffer(spec, environments.task_ids)
@@ -84,7 +85,8 @@ def run_actor(
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)
                 taken = _hand_over(buffer, waiting, num_taken, sink, environments.lockstep)
                 num_taken[taken] += 1
-                np.maximum(num_taken, sink.newest_turn - _MAX_TO_CATCH_UP, out=num_taken)
+                np.maximum(num_taken, sink.newest_turn - max_to_catch_up, out=num_taken)
+                max_to_catch_up = _MAX_TO_CATCH_UP if len(taken) else max_to_catch_up
                 waiting = waiting[len(taken) :]
                 ids = np.sort(np.concatenate([ids[~full], taken]))
                 env_output = buffer.newest(ids)

@@ -14,8 +14,8 @@ class RolloutQueue:
     """A bounded `tf.queue.FIFOQueue` of rollouts, whose capacity actors reserve before they put.
 
     The learner is to learn equally often from every environment, whatever thread or job plays it.
-    So capacity goes by turns, as `RolloutSink` says. Another quarter is for environments that are
-    behind, while others wait for the learner.
+    So capacity goes by turns, as `RolloutSink` says. A further quarter of the capacity is for
+    environments that are behind, while others wait for the learner.
     """
 
     def __init__(self, spec: Rollout, capacity: int):
@@ -24,7 +24,7 @@ class RolloutQueue:
         self._capacity = capacity
         self._reserved = 0
         self._extra_capacity = capacity // 4
-        self._waiting: list[int] = []  # The turns of threads that wait in `reserve`.
+        self._waiting: list[int] = []  # Threads that wait in `reserve` have these turns.
         self.newest_turn = 0
         self._changed = threading.Condition()
         self._queue = tf.queue.FIFOQueue(
@@ -70,7 +70,7 @@ class RolloutQueue:
     def free(self, seconds: float = 0.0, turn: int | None = None) -> int:
         """Returns how many rollouts of a turn, by default the newest, the queue has capacity for.
 
-        It waits so long for the first.
+        It waits up to `seconds` for the first.
         """
         with self._changed:
             return self._wait(lambda: self._free(turn), seconds)
@@ -80,7 +80,7 @@ class RolloutQueue:
         return max(0, self._capacity + self._extra_capacity * behind - self._reserved)
 
     def _wait(self, look: Callable[[], int], seconds: float) -> int:
-        """Waits so long for a number above 0, and returns it; returns 0 once closed."""
+        """Waits up to `seconds` for a number above 0; returns it, or 0 once closed."""
         self._changed.wait_for(lambda: self.closed or look() > 0, seconds)
         return 0 if self.closed else look()
 

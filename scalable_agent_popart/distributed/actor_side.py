@@ -63,12 +63,17 @@ def run_actor_job(config: Config) -> int | None:
             over.set()
         return over.wait(seconds) or stop.signal_number is not None
 
-    with StopOnSignal() as stop, contextlib.closing(link):
+    with StopOnSignal() as stop, contextlib.ExitStack() as stack:
+        stack.callback(link.close)
         while weights.latest().version < 0:
             if ends(_WAIT_SECONDS):
                 return stop.signal_number
         num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
-        sinks = [RemoteQueue(link, over, spread) for _ in range(num_threads)]
+        # Rollouts of one link wait for one another, and a thread's turn has to reach the learner.
+        links = [link, *(LearnerLink(locate, settings, name) for _ in range(num_threads - 1))]
+        for each in links[1:]:
+            stack.callback(each.close)
+        sinks = [RemoteQueue(each, over, spread) for each in links]
         # The random number keeps a job that is started again from playing the same again.
         seed = np.random.SeedSequence([config.seed, config.task, int.from_bytes(os.urandom(4))])
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
@@ -116,8 +121,8 @@ class RemoteQueue:
         self._link = link
         self._over = over
         self._max_per_call = max_per_call
-        self._answered = False  # True if there was a learner for the last message.
-        self._turn = 1  # It is that of the rollouts which `put` comes with.
+        self._answered = False  # The last message reached a learner if this is true.
+        self._turn = 1  # `put` sends rollouts of this turn.
         self.newest_turn = 0
 
     @property

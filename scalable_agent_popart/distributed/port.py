@@ -39,7 +39,7 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
 
 # Threads that answer calls, how many of them may wait for the queue at a time, and how long.
-_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 16, 8, 1.0
+_NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 80, 64, 1.0
 _HANDSHAKE_MILLISECONDS = 10_000
 # Questions per second of all clients together while the queue is full, and their longest pause.
 _QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0

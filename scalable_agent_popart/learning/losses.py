@@ -62,7 +62,7 @@ def diagnostics(
     targets: tf.Tensor,
     values: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """Computes what shows how learning goes, of each rollout `[B]`, without gradient.
+    """Computes diagnostics of each rollout `[B]`, without gradient.
 
     Logits are `[T, B, num_actions]` of mu, which acted, and of pi, which learns. Targets v_s and
     values V(x_s) are on the scale of the rewards. The results are means over time: the `entropy` of

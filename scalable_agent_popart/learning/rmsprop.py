@@ -34,7 +34,7 @@ class RMSProp(snt.Module):
         self._momentum = momentum
         self.mean_square = [
             tf.Variable(
-                tf.fill(variable.shape, initial_mean_square), trainable=False, name="mean_square"
+                initial_mean_square * tf.ones_like(variable), trainable=False, name="mean_square"
             )
             for variable in variables
         ]

@@ -106,10 +106,12 @@ class Suite:
             told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
             raise UserError(f"{told}; give a tuple, since their order decides on their ids")
         tasks = tuple(self.tasks)
-        sets = {name: size for name, size in self.action_sets.items() if name != MINIMAL}
-        effective = {self.effective_actions.get(task) for task in tasks}
-        if len(effective) == 1 and (names := effective.pop()):
-            sets[MINIMAL] = len(names)
+        sets = dict(self.action_sets)
+        if self.effective_actions:
+            sets.pop(MINIMAL, None)  # Other tasks were selected before.
+            effective = {self.effective_actions.get(task) for task in tasks}
+            if len(effective) == 1 and (names := effective.pop()):
+                sets[MINIMAL] = len(names)
         self.__dict__.update(  # The class is frozen.
             tasks=tasks,
             action_sets=sets,
@@ -166,9 +168,8 @@ class Suite:
 
     def names_of_actions(self, action_set: str) -> Sequence[str]:
         """Returns the names of a set's actions, or nothing if they have numbers only."""
-        return (
-            self.effective_actions[self.tasks[0]] if action_set == MINIMAL else self.action_names()
-        )
+        names = self.effective_actions.get(self.tasks[0], ()) if action_set == MINIMAL else ()
+        return names or self.action_names()
 
     def select(self, tasks: Iterable[str]) -> "Suite":
         return replace(self, tasks=tuple(tasks))

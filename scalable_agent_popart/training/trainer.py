@@ -268,7 +268,7 @@ def _record(
         for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
             by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
     else:
-        del by_task["largest_target"]  # It would be in units of the rewards.
+        del by_task["largest_target"]  # Without PopArt it is in units of the rewards.
     # Updates have reported some hyperparameters themselves, as they used them.
     values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
     values["environment_restarts"] = sum(restarts.values())

@@ -191,6 +191,21 @@ def test_an_environment_that_is_late_catches_up_with_a_few_rollouts_of_many() ->
     assert [int(made.task_id[0]) for made in sink.rollouts] == [1] * 30 + [0] * caught_up
 
 
+def test_an_actor_that_joins_others_late_has_missed_nothing() -> None:
+    turns: list[int] = []
+
+    class BusySink(ListSink):
+        """Has taken 500 rollouts of each of the others' environments."""
+
+        def reserve(self, count: int, seconds: float, turn: int) -> int:
+            turns.append(turn)
+            self.newest_turn = max(500, turn)
+            return count
+
+    act(CountingEnvironments(np.arange(2)), BusySink(3))
+    assert turns == [1, 501, 502]
+
+
 def requests(
     taken: list[int], waiting: list[int], grants: list[int], lockstep: bool = False
 ) -> list[tuple[int, float, int]]:

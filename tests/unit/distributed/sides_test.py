@@ -22,6 +22,7 @@ from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.training.local_actors import ActorThreads
 from tests.fakes.threads import refuse_thread, running
 
 
@@ -234,6 +235,24 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
         with pytest.raises(ZeroDivisionError):
             run_actor_job(config)
     assert len(set(seen)) == len(seen) == 2 * config.num_actors
+
+
+def test_threads_of_a_job_wait_at_the_learner_each_in_its_own_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages of one link are sent one after the other."""
+    links: list[object] = []
+
+    def start(threads: ActorThreads) -> None:
+        links.extend(sink._link for _, sink in threads._ends)
+        raise ZeroDivisionError  # Ends the job.
+
+    monkeypatch.setattr(ActorThreads, "start", start)
+    config = flags(actor_threads=3, learner_address="host:1", job_name="actor", task=7)
+    give_weights(monkeypatch, config)
+    with pytest.raises(ZeroDivisionError):
+        run_actor_job(config)
+    assert len({id(link) for link in links}) == 3
 
 
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:

@@ -27,7 +27,7 @@ def change_in_closed_form(
 
 @pytest.mark.parametrize(
     ("decay", "epsilon", "momentum", "start"),
-    [(0.99, 0.1, 0.0, 1.0), (0.9, 1e-3, 0.9, 1.0), (0.5, 2.0, 0.9, 1.0), (0.99, 1e-3, 0.0, 0.0)],
+    [(0.99, 0.1, 0.0, 1.0), (0.9, 1e-3, 0.9, 1.0), (0.5, 2.0, 0.9, 1.0), (0.99, 1e-3, 0.0, 0)],
 )
 def test_several_steps_are_tensorflow_1_s(
     decay: float, epsilon: float, momentum: float, start: float

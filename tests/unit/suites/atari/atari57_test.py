@@ -1,5 +1,6 @@
 """Atari-57 on the real emulator: games and lives, rewards, observations, actions, seeds."""
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -171,7 +172,9 @@ def test_minimal_actions_are_the_emulators_and_play_the_same_game() -> None:
 def test_games_share_a_minimal_set_only_if_its_actions_are_the_same() -> None:
     assert suites.resolve("pong,space_invaders").action_sets == {"full": 18, "minimal": 6}
     assert suites.resolve("pong,qbert").action_sets == {"full": 18}  # Six other ones.
-    assert suites.resolve("catch5").action_sets == {"moves": 3}
+    own = dataclasses.replace(suites.resolve("catch5"), action_sets={"minimal": 3})
+    assert own.action_sets == {"minimal": 3}, "a set of that name without names of actions"
+    assert not own.names_of_actions("minimal")
 
 
 def test_games_begin_after_1_to_30_noops() -> None:
