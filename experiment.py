@@ -306,10 +306,12 @@ def _interrupt(number: int, _: Any) -> None:
 
 def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:
     """Prints what this process is about to do, loads TensorFlow, and chooses its devices."""
-    from scalable_agent_popart.system import tensorflow_import  # noqa: PLC0415
+    from scalable_agent_popart.system import signals, tensorflow_import  # noqa: PLC0415
 
     print(f"{what}: loading TensorFlow", file=sys.stderr)
+    signals.end_at_ctrl_c()
     tensorflow_import.import_quietly()
+    signals.raise_at_ctrl_c()
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     # Only a learner demands a GPU, although all jobs and tests may have its flags.

@@ -28,6 +28,11 @@ Environments cost nothing then, and the network is a linear layer behind the con
 """
 
 if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    # A Python without the project's packages does not have the project itself, either.
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
     from scalable_agent_popart.system import signals
 
     signals.end_at_ctrl_c()

@@ -45,6 +45,9 @@ def explain(error: BaseException) -> str | None:
         return one_line(str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left on a disk that is needed ({error}); make room and repeat"
+    if isinstance(error, MemoryError):
+        sizes = "--num_actors, --batch_size, --unroll_length or --test_num_episodes"
+        return f"there is not enough memory ({one_line(str(error))}); lower {sizes}"
     return None
 
 
@@ -63,6 +66,6 @@ def exit_code(error: BaseException | None) -> int:
     if type(error) is UserError and isinstance(cause, UserError):
         return exit_code(cause)  # It is repeated in more words.
     passing = isinstance(cause, OSError) and cause.errno in PASSING
-    fails_again = isinstance(error, UserError | InvalidStepError)
+    fails_again = isinstance(error, UserError | InvalidStepError | MemoryError)
     passing |= isinstance(error, PassingError)
     return FAILS_AGAIN if fails_again and not passing else 1

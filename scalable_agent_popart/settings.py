@@ -66,6 +66,9 @@ class Part(NamedTuple):
 
 
 POSITIVE, SHARE = Bounds(above=0), Bounds(0, 1)
+# Arrays, queues and loops have these sizes, and a larger one is a slip such as 32M for 32.
+SIZE = Bounds(1, 10**6)
+SIZE_OR_NONE = Bounds(0, 10**6)
 RUNS = ("train", "pbt", "test")
 _MODES = (*RUNS, "report")
 EXPERIMENT = Part("experiment", ("train", "pbt"))  # The same in runs with other seeds.
@@ -133,7 +136,7 @@ class Settings:
         0,
         "Actor jobs that the learner starts on its own machine, as processes with --num_actors "
         "environments each.",
-        Bounds(0),
+        SIZE_OR_NONE,
     )
     seed: int = RUN.setting(1, "Random seed.", Bounds(0))
     init_from: str = EXPERIMENT.setting(
@@ -151,21 +154,19 @@ class Settings:
         ...,
         "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
         "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
-        POSITIVE,
+        SIZE,
     )
     actor_threads: int = PROCESS.setting(
         0,
         "Threads that step actors. 0 stands for one per core, with a GPU for two, or for fewer if "
         "each would have less than eight actors.",
-        Bounds(0),
+        SIZE_OR_NONE,
     )
-    unroll_length: int = EXPERIMENT.setting(..., "Agent steps per rollout.", POSITIVE, shared=True)
-    batch_size: int = EXPERIMENT.setting(..., "Rollouts per batch.", POSITIVE)
-    num_action_repeats: int = CHECKPOINT.setting(
-        ..., "Frames per agent step.", POSITIVE, shared=True
-    )
-    height: int = CHECKPOINT.setting(..., "Height of the observation.", POSITIVE, shared=True)
-    width: int = CHECKPOINT.setting(..., "Width of the observation.", POSITIVE, shared=True)
+    unroll_length: int = EXPERIMENT.setting(..., "Agent steps per rollout.", SIZE, shared=True)
+    batch_size: int = EXPERIMENT.setting(..., "Rollouts per batch.", SIZE)
+    num_action_repeats: int = CHECKPOINT.setting(..., "Frames per agent step.", SIZE, shared=True)
+    height: int = CHECKPOINT.setting(..., "Height of the observation.", SIZE, shared=True)
+    width: int = CHECKPOINT.setting(..., "Width of the observation.", SIZE, shared=True)
     action_set: str = CHECKPOINT.setting(
         ...,
         "Set of actions: in DmLab-30 popart or impala, in Atari full (18) or minimal, those that "
@@ -265,13 +266,13 @@ class Settings:
     )
     xla: bool = PROCESS.setting(False, "XLA compiles the learner's update, which is for GPUs.")
     population_size: int = CHECKPOINT.during("pbt", "test").setting(
-        0, "Number of members.", Bounds(0)
+        0, "Number of members.", SIZE_OR_NONE
     )
     pbt_member: int = PROCESS.during("pbt", "test").setting(
         -1, "Number of the member to train or test, from 0. Without it this machine trains all."
     )
     pbt_places: int = PROCESS.during("pbt").setting(
-        1, "Members that this machine trains at a time.", POSITIVE
+        1, "Members that this machine trains at a time.", SIZE
     )
     pbt_episodes: int = EXPERIMENT.during("pbt").setting(
         ...,
@@ -293,7 +294,7 @@ class Settings:
         "Lets a run be resumed with other flags that shape learning; config.json keeps what "
         "changed when, and reports name it.",
     )
-    test_num_episodes: int = TEST.setting(..., "Episodes of each level.", POSITIVE)
+    test_num_episodes: int = TEST.setting(..., "Episodes of each level.", SIZE)
     starts: str = TEST.setting("noop", "1 to 30 no-ops, or human starts.", ("noop", "human"))
     human_starts_dir: str = TEST.setting(
         "", "Recorded starts for --starts=human, one file per game."

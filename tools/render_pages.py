@@ -15,17 +15,19 @@ if __name__ == "__main__":
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import jinja2
 import pandas as pd
+from absl import flags
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.final_scores import PAPERS_MEAN
 from scalable_agent_popart.report.render import number
+from scalable_agent_popart.system import program
 
 _ROOT = Path(__file__).resolve().parents[1]
 _AGGREGATES = {*scores.reported_aggregates([0.0]), PAPERS_MEAN, "probability_of_improvement"}
@@ -147,7 +149,7 @@ def sources() -> list[Path]:
     return sorted(path for place in places for path in _ROOT.glob(f"{place}*.md.j2"))
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Writes the pages, and names those that change."""
     for source in sources():
         page, text = source.with_suffix(""), render(source)
@@ -157,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main, flags.FLAGS)

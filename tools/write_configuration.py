@@ -6,10 +6,14 @@ python tools/write_configuration.py
 if __name__ == "__main__":
     import start  # noqa: F401
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from absl import flags
 
 import experiment
 from scalable_agent_popart import config, settings
+from scalable_agent_popart.system import program
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -37,6 +41,11 @@ def page() -> str:
     return _START + "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str]) -> None:
+    """Writes the page."""
     PAGE.write_text(page())
     print(f"written: {PAGE}")
+
+
+if __name__ == "__main__":
+    program.run(main, flags.FLAGS)

@@ -13,6 +13,11 @@ loading TensorFlow. A back end is an entry of `_BACK_ENDS` and a template of the
 """
 
 if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    # A Python without the project's packages does not have the project itself, either.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
     from scalable_agent_popart.system import signals
 
     signals.end_at_ctrl_c()

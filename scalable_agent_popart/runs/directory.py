@@ -242,9 +242,9 @@ class RunDirectory:
 
 def check_init_from(config: Config) -> Config:
     """Returns the configuration of `--init_from`; raises UserError if its network is another."""
+    refuse_pattern(config.init_from, "init_from")
     directory = RunDirectory(config.init_from)
     try:
-        refuse_pattern(config.init_from)
         other = directory.find_config()
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
