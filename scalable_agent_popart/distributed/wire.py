@@ -23,7 +23,7 @@ METHODS = {
 }
 
 _MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES = 8, 4 * 2**20
-_MAX_VERSION = 2**48
+_MAX_VERSION, _MAX_TURN = 2**48, 2**31
 
 SESSION_BYTES = 16
 # A `PutRequest` has so many bytes for its session, and so many before its leaves.
@@ -55,11 +55,17 @@ def put_request(session: bytes, number: int, turn: int, leaves: Sequence[np.ndar
 
 
 def read_put_head(data: bytes) -> pb.PutRequest:
-    """Reads a `PutRequest` up to its leaves; raises ValueError if they begin elsewhere."""
+    """Reads a `PutRequest` up to its leaves.
+
+    Raises ValueError if these begin elsewhere, or if no environment can have had so many turns.
+    """
     try:
-        return pb.PutRequest.FromString(data[:_PUT_HEAD_BYTES])
+        head = pb.PutRequest.FromString(data[:_PUT_HEAD_BYTES])
     except DecodeError as error:
         raise ValueError("put rollouts behind another head") from error
+    if head.turn > _MAX_TURN:
+        raise ValueError(f"put rollouts of the turn {head.turn}")
+    return head
 
 
 @functools.cache

@@ -260,6 +260,32 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
     assert answers == [StatusReply(free=8, newest_turn=1)]
 
 
+def test_of_messages_that_wait_the_lowest_turn_is_taken_first(
+    run: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_module, "_WAIT_SECONDS", DEADLINE_SECONDS)
+    run.open().publish(shown(0))
+    links = {turn: run.link() for turn in (3, 2)}
+    wait_until(lambda: links[3].put(marked(8, 1), turn=1) is not None)
+    wait_until(lambda: links[2].status() is not None)
+    taken: list[int] = []
+
+    def put(turn: int) -> None:
+        if links[turn].put(marked(1, 1), turn).taken:  # type: ignore[union-attr]
+            taken.append(turn)
+
+    threads = [threading.Thread(target=put, args=(turn,)) for turn in links]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: sorted(run.queue._waiting) == [2, 3])
+    for expected in ([2], [2, 3]):
+        run.queue.get(1)
+        wait_until(lambda expected=expected: len(taken) == len(expected))
+        assert taken == expected
+    for thread in threads:
+        thread.join()
+
+
 def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,6 +546,10 @@ BAD_PUTS = {
     "no number": (
         PutRequest(count=1, turn=1, leaves=put().leaves),
         "put rollouts behind another head",
+    ),
+    "a turn that is not": (
+        PutRequest(number=1, count=1, turn=2**32 - 1, leaves=put().leaves),
+        "put rollouts of the turn 4294967295",
     ),
     "a task that is not": (put(changed=leaf("task_id", 7)), "task_id of 7, which is not in"),
     "an action that is not": (put(changed=leaf("agent_outputs.action", 3)), "action of 3, which"),
