@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,7 @@ from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
 _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an episode.
-# Agent steps after which an episode is long. Games of Atari have 108,000 frames at most.
-_LONG_EPISODE_STEPS = 120_000
+_MAX_SILENT_SECONDS = 600.0  # A test that no episode has ended in for so long says why.
 
 
 def follow(config: Config) -> None:
@@ -41,7 +41,7 @@ def follow(config: Config) -> None:
     after `learner_timeout_hours` without a newer checkpoint, and what a learner takes to the next.
     """
     directory, tester = RunDirectory(config.logdir), Tester(config)
-    frames, waits_since = -1, time.monotonic()
+    frames, waits_since = -1, monotonic()
     patience_seconds = 3600 * config.learner_timeout_hours + config.checkpoint_seconds
     directory.prepare_evaluation(config.record_video)  # TensorBoard's writer explains nothing.
     path = directory.path / "evaluator"
@@ -51,7 +51,7 @@ def follow(config: Config) -> None:
         with contextlib.suppress(UserError):  # The file may be readable again soon.
             saved = saved_frames(directory.checkpoints)
         if saved in (None, frames):
-            if time.monotonic() - waits_since > patience_seconds:
+            if monotonic() - waits_since > patience_seconds:
                 logging.warning(
                     "the evaluator ends, as if the run were over: there was no newer checkpoint in "
                     "%s for %g hours (--learner_timeout_hours)",
@@ -62,7 +62,7 @@ def follow(config: Config) -> None:
             time.sleep(_POLL_SECONDS)
             continue
         summary = tester.test()
-        waits_since = time.monotonic()
+        waits_since = monotonic()
         frames, scores = summary["frames"], summary["aggregate"]
         means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
         record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
@@ -167,16 +167,17 @@ def play(
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
     Each environment has a quota, because the first episodes to end anywhere would be short ones.
-    A line names the `tasks` whose episodes are so long that they may never end, and another one
-    whenever their steps have doubled. Raises EnvironmentLostError if an environment is lost too
-    often within an episode.
+    If no episode ends for minutes, a line names the `tasks` that are waited for, and another one
+    follows whenever that time has doubled. Raises EnvironmentLostError if an environment is lost
+    too often within an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining, begun = np.array(quotas), np.zeros(len(quotas), bool)
     restarts = np.zeros_like(remaining)  # Up to the end of each environment's last episode.
-    steps, warn_at = np.zeros_like(remaining), _LONG_EPISODE_STEPS  # Steps of present episodes.
+    steps = np.zeros_like(remaining)  # Agent steps of each present episode.
     with _showing("starting environments", len(quotas)):
         environments.start()
+    last_end, patience = monotonic(), _MAX_SILENT_SECONDS
     # The last episodes are the longest, and the mean rate falls while they are played.
     with progress_bar(int(remaining.sum()), " episodes", smoothing=0) as progress:
         while remaining.any():
@@ -195,15 +196,16 @@ def play(
             progress.update(len(finished))
             remaining[finished] -= 1
             steps[ids] = np.where(info.episode_end, 0, info.episode_step)
-            is_long = (steps >= _LONG_EPISODE_STEPS) & (remaining > 0)
-            if (longest := int(np.max(steps, where=is_long, initial=0))) >= warn_at:
-                names = name_some([tasks[i] for i in environments.task_ids[is_long]])
+            if len(finished):
+                last_end, patience = monotonic(), _MAX_SILENT_SECONDS
+            elif (silent := monotonic() - last_end) >= patience:
+                names = name_some([tasks[i] for i in environments.task_ids[remaining > 0]])
                 progress.write(
-                    f"{names}: an episode has not ended after {longest:,} agent steps; the test "
-                    "waits for its end",
+                    f"{names}: no episode has ended for {silent / 60:.0f} minutes, and the longest "
+                    f"has {steps[remaining > 0].max():,} agent steps; the test waits for the end",
                     file=progress.fp,
                 )
-                warn_at = 2 * longest
+                patience = 2 * silent
             restarts[finished] = environments.restarts[finished]
             if np.any(environments.restarts - restarts > _MAX_RESTARTS):
                 how_often = f"more than {_MAX_RESTARTS} times before it could finish an episode"

@@ -150,9 +150,7 @@ def read_run(path: str) -> Run:
     if population is not None:
         directory = population.directory.member(population.shown.number)
         segments = population.segments
-    record = directory.read_record()
-    if record is None:
-        raise UserError("it holds no config.json, so no run")
+    record = directory.find_record()
     config = record.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):

@@ -79,10 +79,14 @@ class RunDirectory:
         return record.config if record else None
 
     def find_config(self) -> Config:
-        """Returns as `read_config`; raises UserError, which names runs nearby, if there is none."""
+        """Returns as `read_config`; raises UserError as `find_record`."""
+        return self.find_record().config
+
+    def find_record(self) -> Record:
+        """Returns as `read_record`; raises UserError, which names runs nearby, if there is none."""
         self.refuse_population()
-        if (config := self.read_config()) is not None:
-            return config
+        if (record := self.read_record()) is not None:
+            return record
         parent = os.path.normpath(self.path / os.pardir)
         near = [parent] if _is_run(parent) else _runs_in(str(self.path))
         advice = f"give {' or '.join(near[:_MAX_NEAR])}" if near else "train first"

@@ -287,7 +287,7 @@ def test_a_leading_tilde_is_the_home_folder(
     assert f"no run in {tmp_path}/file; train" in _refusal("--mode=test", "--logdir=~/file")
     assert f"={tmp_path}/file cannot be" in _refusal("--level_name=catch5", "--logdir=~/file")
     report = ["--mode=report", "--report_dir=~/report"]
-    told = f"there is no run to report on: {tmp_path}/file skipped: it holds no config.json"
+    told = f"there is no run to report on: {tmp_path}/file skipped: there is no run in"
     assert told in _refusal(*report, "--runs=~/file")
     for name in ("a~b", "~/fil?s"):  # What is readable is not reported on without the others.
         told = f"--runs names {name.replace('~/', f'{tmp_path}/')}, which does not exist"

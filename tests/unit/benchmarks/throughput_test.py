@@ -23,7 +23,7 @@ def test_training_is_reported_next_to_the_bare_rates(
         more = ["--use_popart", "--repeats=1", "--seconds=0.3", f"--json={tmp_path / 'json'}"]
         throughput.main(flags.FLAGS(["throughput.py", *_TINY.split(), *more]))
         figures = json.loads((tmp_path / "json").read_text())
-        with pytest.raises(UserError, match="--num_actors must be above 0"):
+        with pytest.raises(UserError, match="--num_actors must be at least 1"):
             throughput.main(flags.FLAGS(["throughput.py", "--against=num_actors=0"]))
         for changes in ("use_popart", "use_popat=false", "seconds=5", "seed=2;"):
             with pytest.raises(UserError, match=f"--against={changes}"):

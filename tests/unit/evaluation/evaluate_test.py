@@ -71,21 +71,25 @@ def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path:
     assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
 
 
-@pytest.mark.parametrize(("long", "lines"), [(2, [2, 4]), (3, [3, 6]), (EPISODE_STEPS, [])])
+@pytest.mark.parametrize(
+    ("minutes_per_step", "lines"), [(10, [1, 2, 4]), (5, [2, 4]), (10 / (EPISODE_STEPS + 1), [])]
+)
 def test_tasks_whose_episodes_do_not_end_are_named_ever_more_rarely(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    long: int,
+    minutes_per_step: float,
     lines: list[int],
 ) -> None:
-    monkeypatch.setattr(evaluate, "_LONG_EPISODE_STEPS", long)
+    clock = itertools.count(step=60 * minutes_per_step)
+    monkeypatch.setattr(evaluate, "monotonic", clock.__next__)
     pool = Lockstep(*(CountingEnvironments(np.array([task, task])) for task in (0, 1)))
-    evaluate.play(pool, _StillPolicy(), [1] * 4, VideoRecorder(tmp_path, {}), _TASKS)
+    # The first environment has met its quota and its task has not.
+    evaluate.play(pool, _StillPolicy(), [0, 1, 1, 1], VideoRecorder(tmp_path, {}), _TASKS)
     assert capsys.readouterr().err.splitlines()[:-1] == [
-        f"pong, boxing: an episode has not ended after {steps} agent steps; the test waits for "
-        "its end"
-        for steps in lines
+        f"pong, boxing: no episode has ended for {minutes_per_step * step:.0f} minutes, and the "
+        f"longest has {step - 1} agent steps; the test waits for the end"
+        for step in lines
     ]
 
 
