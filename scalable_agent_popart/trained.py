@@ -230,8 +230,8 @@ class TrainedAgent:
         the agent has no state, and `batch_size` again, which `act` does not take. The signature
         `act` takes `seed` int32 `[2]`, and of each of N environments `observation` (and
         `instruction`), `reward`, `done`, `last_action` and the states. It returns `action`,
-        `probabilities` and the next states. `agent.json` has the names of tasks, and the shapes.
-        `output` must not exist. Raises UserError as `save`.
+        `probabilities` and the next states. `agent.json` has the shapes, the names of tasks, and
+        those of actions if they have any. `output` must not exist. Raises UserError as `save`.
         """
         specs = tree.flatten(self.observation_spec)
         leaves = ["observation", "instruction"][: len(specs)]
@@ -268,6 +268,7 @@ class TrainedAgent:
             "initial_state": module.initial_state.get_concrete_function(size),
         }
         facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
+        facts["actions"] = list(self.config.suite.names_of_actions(self.config.action_set))
         shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
         shapes = {name: shape.replace("None", "N") for name, shape in shapes.items()}
         with _new_directory(output) as partial:

@@ -44,9 +44,10 @@ def sample(level_name: str, number: int) -> list[dict[str, float]]:
     space = suites.resolve(level_name).search_space
     # Another process does it, since TensorFlow would hold the GPU that the runs need.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        heeds = signal.signal(signal.SIGINT, signal.SIG_IGN)  # It inherits that: Ctrl-C is for us.
+        # The process inherits this, and a Ctrl-C in between reaches this process a moment later.
+        heeded = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         sampled = pool.submit(_sample, space, number)
-        signal.signal(signal.SIGINT, heeds)
+        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         return sampled.result()
 
 

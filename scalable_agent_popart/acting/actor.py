@@ -29,8 +29,8 @@ class RolloutSink(Protocol):
     def reserve(self, count: int, seconds: float, turn: int) -> int:
         """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
 
-        Each is the rollout number `turn` of its environment, from 1. Of those that wait, the lowest
-        turn comes first. Those behind the newest turn have additional capacity.
+        Each is the rollout number `turn` of its environment, from 1. Among waiting threads the
+        lowest turn comes first. Rollouts behind the newest turn have additional capacity.
         """
 
     def put(self, rollouts: Rollout) -> None:

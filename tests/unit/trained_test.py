@@ -173,7 +173,9 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
     np.savez(tmp_path / "steps.npz", **arrays, seed=state.seed[0])
     ended = run_python("-c", _ALONE, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads((tmp_path / "exported/agent.json").read_text())["tasks"] == [*agent.tasks]
+    facts = json.loads((tmp_path / "exported/agent.json").read_text())
+    assert facts["tasks"] == [*agent.tasks]
+    assert facts["actions"] == [*agent.config.suite.action_names()]
     with pytest.raises(UserError, match="exists: give another"):
         agent.export(str(tmp_path / "exported"))
 

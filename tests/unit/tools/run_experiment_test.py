@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,22 @@ def test_ctrl_c_while_settings_are_sampled_ends_a_search_without_a_traceback(
             os.kill(each, signal.SIGINT)
         _, error = process.communicate(timeout=DEADLINE_SECONDS)
     assert (process.returncode, error) == (128 + signal.SIGINT, "")
+
+
+def test_ctrl_c_while_the_process_that_samples_starts_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    search = importlib.import_module("search")
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *_: Any) -> Future:  # type: ignore[override]
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().submit(list)
+
+    monkeypatch.setattr(search, "ProcessPoolExecutor", lambda number, _: Pool(number))
+    with pytest.raises(KeyboardInterrupt):
+        search.sample.__wrapped__("pong", 1)
 
 
 def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:

@@ -1,0 +1,45 @@
+"""The table and the figure of how fast runs learn, next to other systems' curves."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalable_agent_popart.errors import UserError
+from tests.fakes.synthetic_runs import make_run
+from tools import compare_learning
+
+_CURVES = "game,agent,agent_steps_millions,lowest_return,median_return,highest_return\n"
+
+
+def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "first", episodes=1200, level_name="pong", seed=7)
+    make_run(tmp_path / "second", episodes=600, level_name="boxing", use_popart=True)
+    curves = pd.read_csv(_write(tmp_path / "curves.csv", f"{_CURVES}pong,A,0.25,-20,-19,-18\n"))
+    compare_learning.compare([str(tmp_path)], curves, tmp_path / "output")
+    table = pd.read_csv(tmp_path / "output" / "returns.csv")
+    assert (tmp_path / "output" / "returns.png").stat().st_size > 0
+    assert table["agent"].tolist() == ["IMPALA", "IMPALA", "PopArt-IMPALA"]
+    first = table[table["run"] == "first"]
+    assert first[["agent_steps_millions", "games", "seed"]].to_numpy().tolist() == [
+        [0.125, 500, 7],  # Of 250 agent steps, four frames each.
+        [0.25, 500, 7],
+    ]
+    ended = pd.read_json(directory.episodes, lines=True)["episode_return"]
+    means = [ended[:500].mean(), ended[500:1000].mean()]
+    np.testing.assert_allclose(first["mean_return"], means, rtol=1e-5)
+    np.testing.assert_allclose(first["minutes"], [500 / 60, 1000 / 60], rtol=1e-5)
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", level_name="pong,boxing")
+    curves = pd.read_csv(_write(tmp_path / "curves.csv", _CURVES))
+    with pytest.raises(UserError, match="learns several games"):
+        compare_learning.compare([str(tmp_path)], curves, tmp_path / "output")
+    assert not (tmp_path / "output").exists()
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

@@ -1,0 +1,118 @@
+"""Compares how fast runs learn single games with curves of other systems.
+
+  python tools/compare_learning.py --runs=runs/learning --curves=public.csv --output=learning_speed
+
+`returns.csv` of the output folder has the mean raw return of each run's training games by agent
+steps and by minutes of training. `returns.png` draws them, with a panel per game. A file of
+`--curves` has the columns game, agent, agent_steps_millions, lowest_return, median_return and
+highest_return.
+"""
+
+if __name__ == "__main__":
+    import start  # noqa: F401
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from absl import flags
+from matplotlib.figure import Figure
+
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.report.read import Run, read_run
+from scalable_agent_popart.runs.directory import RunDirectory, find_runs
+from scalable_agent_popart.system import program
+
+_FLAGS = flags.FLAGS
+_WINDOW = 0.125  # Millions of agent steps whose games have one mean.
+_COLOURS = {"IMPALA": "#0072B2", "PopArt-IMPALA": "#E69F00"}
+_GREY = "#7F7F7F"
+
+
+def define_flags() -> None:
+    """Defines the tool's flags, which other programs of this process may have, too."""
+    flags.DEFINE_list("runs", None, "Directories of runs, or of folders of them.", required=True)
+    flags.DEFINE_string("curves", "", "CSV file of other systems' curves.")
+    flags.DEFINE_string("output", None, "Folder to write to.", required=True)
+
+
+def tabulate(run: Run) -> pd.DataFrame:
+    """Tabulates the mean raw return of the games that ended in each window of agent steps.
+
+    A row holds for the end of its window, and `minutes` is how long training took up to there,
+    without the time between a stop and the next start. Raises UserError for several games.
+    """
+    if len(run.config.suite.tasks) > 1:
+        raise UserError(f"{run.path} learns several games; give runs of one game")
+    episodes = run.logs["episodes"]
+    steps = episodes["frames"] / run.config.num_action_repeats / 1e6
+    marks = np.arange(1, int(run.frames / run.config.num_action_repeats / 1e6 / _WINDOW) + 1)
+    ended = episodes["episode_return"].groupby(np.ceil(steps / _WINDOW).astype(int))
+    table = pd.DataFrame({"agent_steps_millions": marks * _WINDOW}, index=marks)
+    table["games"] = ended.size().reindex(marks, fill_value=0)
+    table["mean_return"] = ended.mean().reindex(marks)
+    frames, minutes = _minutes(run.path)
+    at = table["agent_steps_millions"] * 1e6 * run.config.num_action_repeats
+    table["minutes"] = np.interp(at, frames, minutes)
+    who = {"run": run.path.name, "game": run.config.suite.tasks[0], "agent": run.config.agent_name}
+    for i, (name, value) in enumerate((who | {"seed": run.seed}).items()):
+        table.insert(i, name, value)
+    return table
+
+
+def _minutes(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Returns frames and the minutes of training that each record of a run was written after."""
+    lines = RunDirectory(path).metrics.read_text().splitlines()
+    records = pd.DataFrame([json.loads(line) for line in lines])
+    seconds = records["frames"].diff().fillna(records["frames"]) / records["frames_per_second"]
+    return records["frames"].to_numpy(), seconds.cumsum().to_numpy() / 60
+
+
+def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str, axis: str) -> Figure:
+    """Draws a panel per game: runs as lines, and other systems as a line within their range."""
+    games = sorted({*table["game"], *curves["game"]} & {*table["game"]})
+    figure = Figure(figsize=(3.2 * len(games) + 0.6, 3.4), layout="constrained")
+    shown = {}
+    for axes, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
+        runs = table[table["game"] == game].dropna(subset="mean_return")
+        for (agent, _), run in runs.groupby(["agent", "run"]):
+            colour = _COLOURS.get(agent, "#000000")
+            (shown[agent],) = axes.plot(run[against], run["mean_return"], color=colour, lw=1.2)
+        others = curves[(curves["game"] == game) & (curves[against] <= runs[against].max())]
+        for agent, other in others.groupby("agent"):
+            (shown[agent],) = axes.plot(other[against], other["median_return"], "--", color=_GREY)
+            ends = other["lowest_return"], other["highest_return"]
+            axes.fill_between(other[against], *ends, color=_GREY, alpha=0.25, lw=0)
+        axes.set_title(game.replace("_", " "), fontsize=10)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    figure.supxlabel(axis, fontsize=10)
+    figure.supylabel("mean raw return of training games", fontsize=10)
+    figure.legend(shown.values(), shown, loc="outside upper left", ncols=len(shown))
+    return figure
+
+
+def compare(paths: Iterable[str], curves: pd.DataFrame, output: Path) -> None:
+    """Writes the table of runs and its figure."""
+    table = pd.concat([tabulate(read_run(path)) for path in find_runs(paths)])
+    output.mkdir(parents=True, exist_ok=True)
+    table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
+    figure = draw(table, curves, "agent_steps_millions", "million agent steps")
+    figure.savefig(output / "returns.png", dpi=150)
+
+
+def main(_: list[str]) -> None:
+    """Compares the runs of the flags."""
+    names = ["game", "agent", "agent_steps_millions"]
+    names += [f"{which}_return" for which in ("lowest", "median", "highest")]
+    curves = pd.read_csv(_FLAGS.curves) if _FLAGS.curves else pd.DataFrame(columns=names)
+    if missing := set(names) - set(curves.columns):
+        raise UserError(f"--curves={_FLAGS.curves} has no column {', '.join(sorted(missing))}")
+    compare(_FLAGS.runs, curves, Path(_FLAGS.output).expanduser())
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main, _FLAGS, OSError)
