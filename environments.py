@@ -3,7 +3,7 @@
 It needs only NumPy and dm-tree, so that processes that emulate stay small. An actor plays an
 *environment pool*, whose N environments need not wait for one another. A *batched environment*
 steps N environments in lockstep; `Lockstep` makes a pool of one or several. A single `Environment`
-runs in its own process, or with others in a `SerialEnvironments`.
+runs in its own process, or with others in one batched environment.
 
 `done` marks the end of a training episode: the return is cut and the recurrent state reset there.
 `info.episode_end` marks the end of a scored episode, which in Atari is the whole game: a lost life
@@ -13,7 +13,6 @@ observation is repeated.
 """
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -42,15 +41,6 @@ class Observation(NamedTuple):
     instruction: Any
 
 
-_MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
-_MAX_REWARD = float(np.finfo(np.float32).max)
-_STEP_TYPES = {
-    "reward": np.dtype(np.float32),
-    "done": np.dtype(np.bool_),
-    "episode_return": np.dtype(np.float64),
-    "episode_step": np.dtype(np.int32),
-    "episode_end": np.dtype(np.bool_),
-}
 MAX_WORDS = 64
 NUM_WORD_BUCKETS = 1000
 
@@ -194,99 +184,6 @@ class EpisodeCounter:
         return StepOutputInfo(episode_return, episode_step, episode_end)
 
 
-class StepCheck:
-    """Compares rewards and observations with what was declared of them."""
-
-    def __init__(self, observation: Any):
-        """Takes nested `ArraySpec`s of one environment's observation."""
-        self._specs = [(spec.shape, np.dtype(spec.dtype)) for spec in tree.flatten(observation)]
-
-    def fault(self, reward: Any, observation: Any, *size: int) -> str:
-        """Returns what is not as declared in a step of one environment, or of `size`; or nothing.
-
-        Rewards must be finite as float32. Nothing is converted: a float in [0, 1] would make a
-        black image, and a NaN would spread to all tasks.
-        """
-        arrays = tree.flatten(observation)
-        if (number := len(self._specs)) != len(arrays):
-            return f"an observation is declared as {number} arrays, and has {len(arrays)}"
-        for array, (shape, dtype) in zip(arrays, self._specs, strict=True):
-            if getattr(array, "dtype", None) != dtype or array.shape != size + shape:
-                declared, found = ArraySpec(size + shape, dtype), np.asarray(array)
-                is_now = ArraySpec(found.shape, found.dtype)
-                return f"an observation is declared as {declared}, and is {is_now}"
-        rewards = np.asarray(reward)
-        if rewards.dtype.kind not in "fiub" or rewards.shape != size:
-            return f"a reward must be a number, and is {reward!r:.100}"
-        # Some environments take no longer for a whole step than NumPy for a reduction.
-        largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
-        if not largest <= _MAX_REWARD:
-            return f"a reward must be a finite float32, and is {reward!r:.100}"
-        return ""
-
-
-class SerialEnvironments:
-    """A batched environment of N single ones, stepped one after the other."""
-
-    def __init__(
-        self,
-        make: Sequence[Callable[[], Environment]],
-        task_ids: np.ndarray,
-        names: Sequence[str],
-        observation: Any,
-    ):
-        """Makes N environments of these names; observations must fit nested `ArraySpec`s."""
-        self.task_ids = task_ids
-        self._names = [f"{name} (environment {i})" for i, name in enumerate(names)]
-        self._check = StepCheck(observation)
-        self._counter = EpisodeCounter(len(make))
-        self._members: list[Environment] = []
-        for i, each in enumerate(make):
-            self._members.append(self._play(i, each))
-            report(1)
-
-    def reset(self) -> StepOutput:
-        observations = [self._play(i, member.reset) for i, member in enumerate(self._members)]
-        return self._counter.start(self._stack([0.0] * len(observations), observations))
-
-    def send(self, actions: np.ndarray) -> None:
-        self._actions = actions
-
-    def receive(self) -> StepOutput:
-        taken = enumerate(zip(self._members, self._actions.tolist(), strict=True))
-        steps = [self._play(i, member.step, action) for i, (member, action) in taken]
-        rewards, dones, observations = zip(*steps, strict=True)
-        observation = self._stack(rewards, observations)
-        reward, done = np.array(rewards, np.float64), np.array(dones, bool)
-        info = self._counter.step(reward, done)
-        return StepOutput(reward.astype(np.float32), info, done, observation)
-
-    def _play(self, i: int, method: Callable, *action: int) -> Any:
-        """Calls a function of environment i; closes all of them if it fails."""
-        try:
-            return method(*action)
-        except (Exception, SystemExit) as error:
-            self._close_quietly()
-            raise lost(self._names[i], error) from error
-
-    def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
-        """Stacks observations of steps that are as declared; closes all environments otherwise."""
-        for name, *step in zip(self._names, rewards, observations, strict=True):
-            if fault := self._check.fault(*step):
-                self._close_quietly()
-                raise InvalidStepError(f"{name}: {fault}")
-        return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)
-
-    def _close_quietly(self) -> None:
-        """Closes all environments; what that raises must not hide why."""
-        members, self._members = self._members, []
-        with contextlib.suppress(Exception, SystemExit):
-            _close_all(members)
-
-    def close(self) -> None:
-        _close_all(self._members)
-
-
 class Lockstep:
     """A pool of batched environments, each a group; all that do not rest step together."""
 
@@ -318,86 +215,10 @@ class Lockstep:
             self.members[i].send(part)
 
     def close(self) -> None:
-        _close_all(self.members)
+        close_all(self.members)
 
 
-class CheckedPool:
-    """A pool that compares what another one returns with what was declared of it.
-
-    It raises InvalidStepError if that does not fit, or if a type is not that of `StepOutput`. It
-    raises EnvironmentLostError if an environment calls `sys.exit`, which would otherwise end the
-    program as if that were finished.
-    """
-
-    def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
-        """Takes a pool, its environments' names and nested `ArraySpec`s of an observation."""
-        self.task_ids, self.lockstep, self.groups = pool.task_ids, pool.lockstep, pool.groups
-        self.restarts = pool.restarts  # The same array, in which the pool counts.
-        self._pool, self._names = pool, names
-        self._check = StepCheck(observation)
-
-    def start(self) -> None:
-        with without_exit(self._names):
-            self._pool.start()
-
-    def receive(self, seconds: float) -> Ready:
-        with without_exit(self._names):
-            ready = self._pool.receive(seconds)
-        reward, info, done, observation = ready.output
-        fault = self._check.fault(reward, observation, len(ready.ids))
-        # The compiled policy takes no other types, and its error would name no environment.
-        for name, array in {"reward": reward, "done": done, **info._asdict()}.items():
-            dtype = getattr(array, "dtype", None)
-            if dtype != _STEP_TYPES[name]:
-                fault = fault or f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"
-        if not fault and not np.isfinite(info.episode_return).all():
-            fault = "an episode's return is not a finite number"
-        if fault:
-            own = [self._names[i] for i in ready.ids]
-            rewards = np.asarray(reward)
-            if rewards.shape == ready.ids.shape and rewards.dtype.kind in "fiub":
-                own = [own[i] for i in np.flatnonzero(~(abs(rewards) <= _MAX_REWARD))] or own
-            raise InvalidStepError(f"{name_some(own)}: {fault}")
-        return ready
-
-    def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        with without_exit(self._names):
-            self._pool.send(ids, actions)
-
-    def close(self) -> None:
-        with without_exit(self._names):
-            self._pool.close()
-
-
-@contextlib.contextmanager
-def without_exit(names: Sequence[str]) -> Iterator[None]:
-    """Raises EnvironmentLostError in place of a SystemExit of environments of these names."""
-    try:
-        yield
-    except SystemExit as error:
-        raise lost(name_some(names), error) from error
-
-
-def lost(name: str, error: BaseException) -> EnvironmentLostError:
-    """Returns an error whose one line names the environment, the exception and its origin."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    exits = isinstance(error, SystemExit)
-    what = "called sys.exit" if exits else f"raised {describe(error)}"
-    return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
-
-
-def describe(error: BaseException) -> str:
-    """Returns an exception's class and text in one line, without the end of a very long one."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Lists environments' names for a message, each once, and not too many."""
-    distinct = list(dict.fromkeys(names))
-    return ", ".join(distinct[:_MAX_NAMED]) + ", ..." * (len(distinct) > _MAX_NAMED)
-
-
-def _close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
+def close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
     """Closes every member, even if closing one fails."""
     with contextlib.ExitStack() as stack:
         for member in members:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import popart
-from environments import BatchedEnvironment, CheckedPool, EnvironmentPool, without_exit
+from environments import BatchedEnvironment, EnvironmentPool
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
@@ -17,6 +17,7 @@ from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites.checked import CheckedPool, without_exit
 from scalable_agent_popart.system import cores, hardware
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from environments import ArraySpec, SerialEnvironments, StepOutput
+from environments import ArraySpec, StepOutput
 from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.directory import RunDirectory
@@ -36,6 +36,7 @@ from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
+from scalable_agent_popart.suites.checked import SerialEnvironments
 from scalable_agent_popart.system import program, tensorflow_import
 
 FLAGS = flags.FLAGS

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tree
 from absl import logging
 
-from environments import EnvironmentLostError, EnvironmentPool, name_some, reporting
+from environments import EnvironmentLostError, EnvironmentPool, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.config import Config
@@ -26,6 +26,7 @@ from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.runs.logs import write_events
+from scalable_agent_popart.suites.checked import name_some
 from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.scores import Aggregate, ReferenceScore
-from scalable_agent_popart.suites import catch, cluttered_catch
+from scalable_agent_popart.suites import catch, checked, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import MINIMAL, EnvironmentOptions, Suite
@@ -126,7 +125,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
         else:
             problem = fault_of_names(suite) or fault_of_contents(suite)
     except (Exception, SystemExit) as error:
-        why = environments.describe(error)
+        why = checked.describe(error)
         raise UserError(f"--level_name: {source} cannot be loaded ({why})") from error
     if problem:
         raise UserError(f"--level_name: {source} {problem}")

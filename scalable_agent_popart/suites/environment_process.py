@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import tree
 
-from environments import ArraySpec, Environment, InvalidStepError, StepCheck
+from environments import ArraySpec, Environment, InvalidStepError
+from scalable_agent_popart.suites.checked import StepCheck
 from scalable_agent_popart.system import supervisor
 
 # Its arguments are the number of earlier attempts, whose end it avoids, and a temporary folder.

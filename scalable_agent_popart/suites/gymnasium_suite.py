@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import environments
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites import environment_process
+from scalable_agent_popart.suites import checked, environment_process
 from scalable_agent_popart.suites.process_pool import ProcessPool
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 from scalable_agent_popart.system import supervisor
@@ -54,7 +54,7 @@ def check_environment(
     """
     shape, num_actions = _declared(make, "the environment")
     generator = np.random.default_rng(seed)
-    step_check = environments.StepCheck(environments.ArraySpec(shape, np.uint8))
+    step_check = checked.StepCheck(environments.ArraySpec(shape, np.uint8))
     step, fault = 0, ""
     try:
         played = GymnasiumEnvironment(make, seed)
@@ -65,7 +65,7 @@ def check_environment(
             fault = step_check.fault(reward, image)
         played.close()
     except (Exception, SystemExit) as error:
-        why = environments.describe(error)
+        why = checked.describe(error)
         raise UserError(f"the environment failed at step {step} ({why})") from error
     if fault:
         raise UserError(f"at step {step} {fault}")
@@ -114,7 +114,7 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
         images, actions = environment.observation_space, environment.action_space
         environment.close()
     except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be made ({environments.describe(error)})") from error
+        raise UserError(f"{name} cannot be made ({checked.describe(error)})") from error
     for space in (images, actions):
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name} is not Gymnasium's: it has {type(space)} as a space")
@@ -149,7 +149,7 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
         try:
             pickle.dumps(make)
         except Exception as error:
-            why = environments.describe(error)
+            why = checked.describe(error)
             raise UserError(f"the environment of {task} cannot be made ({why})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
     with tempfile.TemporaryFile(buffering=0) as output, supervisor.Group() as group:
@@ -230,9 +230,7 @@ def make_suite(
         image = environments.ArraySpec((height, width, num_channels), np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
-        return environments.Lockstep(
-            environments.SerialEnvironments(makers, task_ids, names, image)
-        )
+        return environments.Lockstep(checked.SerialEnvironments(makers, task_ids, names, image))
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         checks = _check_in_child if processes else _check_all

@@ -25,9 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from environments import ArraySpec, SerialEnvironments, StepOutput
+from environments import ArraySpec, StepOutput
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.atari.emulator import Emulator, action_names, actions_of
+from scalable_agent_popart.suites.checked import SerialEnvironments
 from scalable_agent_popart.suites.suite import EnvironmentOptions
 
 _FORMAT = "atari-starts-1"

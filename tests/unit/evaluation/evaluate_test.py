@@ -23,7 +23,6 @@ from environments import (
     Lockstep,
     Ready,
     StepOutput,
-    without_exit,
 )
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
@@ -34,6 +33,7 @@ from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
+from scalable_agent_popart.suites.checked import without_exit
 from scalable_agent_popart.system.terminal import progress_bar
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
