@@ -36,11 +36,11 @@ from typing import Any
 from absl import flags, logging
 
 import scalable_agent_popart
-from scalable_agent_popart import config as config_lib
 from scalable_agent_popart import errors, settings, suites
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.runs import config as config_lib
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory, find_runs, git_revision
 from scalable_agent_popart.system import program, terminal
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import environments
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent import networks
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
 
 # So many agent steps lie between the ends of an environment's episodes.

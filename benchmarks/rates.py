@@ -12,7 +12,7 @@ import tensorflow as tf
 from environments import EnvironmentPool
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting.policy import Policy, WeightStore
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 

@@ -54,8 +54,8 @@ import wire
 
 import experiment
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.settings import SETTINGS
 from scalable_agent_popart.system import hardware, program
 

@@ -13,12 +13,12 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_side import RemoteQueue
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call, num_bytes
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import hardware
 
 _HANDSHAKE = {"benchmark": "wire"}

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from scalable_agent_popart.trained import TrainedAgent
+    from scalable_agent_popart.evaluation.trained import TrainedAgent
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,7 @@ def load(
     # Processes that do without TensorFlow import this package as well.
     if "tensorflow" not in sys.modules:
         importlib.import_module(f"{__name__}.system.tensorflow_import").import_quietly()
-    agent: TrainedAgent = importlib.import_module(f"{__name__}.trained").TrainedAgent(
+    agent: TrainedAgent = importlib.import_module(f"{__name__}.evaluation.trained").TrainedAgent(
         os.path.expanduser(logdir), frames, level_name, dataset_path, level_cache_dir
     )
     return agent

@@ -13,9 +13,9 @@ from environments import BatchedEnvironment, EnvironmentPool
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.pixel_control import QHead
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites.checked import CheckedPool, without_exit
 from scalable_agent_popart.system import cores, hardware

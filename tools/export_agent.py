@@ -5,8 +5,8 @@
 
 The second writes a small run directory of weights and flags instead, which this project loads,
 tests and starts new runs from, but cannot resume. `--frames` names a checkpoint other than the
-newest. What the signatures of a SavedModel take and return stands in
-`scalable_agent_popart.trained.TrainedAgent.export`, and the shapes in `exported/agent.json`.
+newest. The method `TrainedAgent.export` says what the signatures of a SavedModel take and return,
+and `exported/agent.json` has the shapes.
 """
 
 if __name__ == "__main__":

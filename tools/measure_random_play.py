@@ -17,8 +17,8 @@ import numpy as np
 from absl import flags
 
 from environments import EnvironmentLostError
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import open_to_append
 from scalable_agent_popart.system import program, tensorflow_import
 

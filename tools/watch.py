@@ -30,7 +30,7 @@ from scalable_agent_popart.evaluation.drawing import Play, Screen
 from scalable_agent_popart.system import program
 
 if TYPE_CHECKING:
-    from scalable_agent_popart.trained import TaskEnvironment, TrainedAgent
+    from scalable_agent_popart.evaluation.trained import TaskEnvironment, TrainedAgent
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from absl import flags
 
 import experiment
-from scalable_agent_popart import config, settings
+from scalable_agent_popart import settings
+from scalable_agent_popart.runs import config
 from scalable_agent_popart.system import program
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

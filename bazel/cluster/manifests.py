@@ -38,8 +38,8 @@ from absl import flags as absl_flags
 from absl.testing import flagsaver
 
 import experiment
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import program
 
 # What a back end's file is called after the job's name, and its template before `.j2`.

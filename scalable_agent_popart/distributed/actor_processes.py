@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from absl import logging
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import cores, supervisor
 from scalable_agent_popart.system.child_program import Program
 

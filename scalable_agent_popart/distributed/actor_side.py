@@ -11,7 +11,6 @@ from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.handshake import handshake
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply
@@ -19,6 +18,7 @@ from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.errors import DivergenceError, PassingError
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.training.local_actors import ActorThreads

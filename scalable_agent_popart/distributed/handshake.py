@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 

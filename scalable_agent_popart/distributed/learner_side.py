@@ -8,7 +8,6 @@ import contextlib
 import os
 import time
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.distributed.handshake import handshake
@@ -16,6 +15,7 @@ from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.trainer import Parts

@@ -17,12 +17,12 @@ from absl import logging
 from environments import EnvironmentLostError, EnvironmentPool, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.runs.logs import write_events

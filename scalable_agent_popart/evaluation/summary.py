@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
 
 

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,

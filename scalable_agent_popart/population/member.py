@@ -21,13 +21,13 @@ from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError, explain
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines
 from scalable_agent_popart.training import initial_weights, trainer

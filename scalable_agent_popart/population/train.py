@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import progress_bar, show_saved

@@ -18,8 +18,8 @@ from matplotlib.ticker import LogFormatter, MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.errors import one_line
+from scalable_agent_popart.population.lineage import Segment
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
-from scalable_agent_popart.report.lineage import Segment
 from scalable_agent_popart.report.read import Member, Population
 from scalable_agent_popart.report.render import interval
 from scalable_agent_popart.report.tables import gradients_over_frames

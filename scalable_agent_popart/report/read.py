@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, to_event
-from scalable_agent_popart.report.lineage import Segment, trace
+from scalable_agent_popart.population.lineage import Segment, trace
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
 from scalable_agent_popart.runs.json_lines import (
     DAMAGE,

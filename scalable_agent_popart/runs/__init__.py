@@ -1,5 +1,5 @@
-"""Files of a run: its directory and record, its checkpoints and its logs.
+"""A run: its checked configuration, its directory and record, its checkpoints and its logs.
 
-It may know the configuration and a suite's tasks, never the learner, actors or threads that make
+It may know the settings and a suite's tasks, never the learner, actors or threads that make
 the data. Variables, metrics and finished games come in; a run that is resumed gets them back.
 """

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from scalable_agent_popart.config import Config, refuse_pattern
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
+from scalable_agent_popart.runs.config import Config, refuse_pattern
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
 POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.

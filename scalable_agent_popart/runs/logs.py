@@ -25,9 +25,9 @@ from tensorboard.plugins.hparams import api as hparams
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UnsavedError
 from scalable_agent_popart.runs import json_lines
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.terminal import progress_bar

@@ -7,9 +7,9 @@ from typing import Self
 from scalable_agent_popart.acting.batch_feed import BatchFeed
 from scalable_agent_popart.acting.policy import WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.threads import Threads
 
 

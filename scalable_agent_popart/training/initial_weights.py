@@ -5,10 +5,10 @@ from typing import Any
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory, check_init_from
 
 _SAME_VALUES = (

@@ -9,9 +9,9 @@ from environments import EnvironmentPool, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.actor import RolloutSink, run_actor
 from scalable_agent_popart.acting.policy import Policy, WeightSource
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.stage_clock import StageClock
 from scalable_agent_popart.system.threads import Threads
 from scalable_agent_popart.training.actors import Actors

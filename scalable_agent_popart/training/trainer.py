@@ -12,11 +12,11 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart import factory, suites
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, describe_device
 from scalable_agent_popart.runs.logs import RunLog
 from scalable_agent_popart.system import hardware

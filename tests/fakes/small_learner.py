@@ -12,10 +12,10 @@ import popart
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
+from scalable_agent_popart.runs.config import Config
 from tests.fakes import oracles
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,

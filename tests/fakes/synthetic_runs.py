@@ -8,11 +8,11 @@ from typing import Any
 import av
 import numpy as np
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.read import read_run
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
 

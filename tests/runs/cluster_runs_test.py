@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_side, keys, learner_side
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.training import trainer
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, children, is_alive, metrics, wait_until
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from scalable_agent_popart import factory, rollouts
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from tests.fakes.programs import metrics, run_python
 
 _PROGRAM = """

@@ -18,8 +18,8 @@ import tensorflow as tf
 import experiment
 from environments import StepOutput
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import videos
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.atari import emulator as atari_emulator

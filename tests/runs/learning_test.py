@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.runs.checkpoints import restore_at
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training import trainer
 from tests.fakes.programs import metrics

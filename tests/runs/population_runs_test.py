@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import member
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import hardware
 from tests.fakes.main_program import run
 

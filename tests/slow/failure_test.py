@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.config import Config
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
 
 SETTINGS = {

@@ -19,11 +19,11 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import handshake, keys
 from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutRequest
 from scalable_agent_popart.distributed.link import LearnerStub, open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
+from scalable_agent_popart.runs.config import Config
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, logged_frames, wait_until
 
 _NOBODY = 65534

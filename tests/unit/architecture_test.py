@@ -16,8 +16,8 @@ _SOURCES = {
 # These are imported by processes that do without TensorFlow.
 _LIGHT = re.compile(
     r"environments"
-    rf"|{_PACKAGE}\.(config|errors|scores|suites|report|runs\.directory|runs\.json_lines"
-    r"|evaluation\.summary|population\.directory)\b.*"
+    rf"|{_PACKAGE}\.(errors|scores|suites|report|runs\.(config|directory|json_lines)"
+    r"|evaluation\.summary|population\.(directory|lineage))\b.*"
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.system.threads"}
 _MATHS = [
@@ -65,8 +65,7 @@ def _target(module: str) -> str:
         return "//:launch_script" if module == "experiment" else f"//:{path[0]}"
     if len(path) > 1 and (_ROOT / _PACKAGE / path[1] / "BUILD").is_file():
         return f"//{_PACKAGE}/{path[1]}"
-    own = path[-1].split("_")[0]
-    return f"//{_PACKAGE}" + (f":{own}" if own in ("config", "factory", "trained") else "")
+    return f"//{_PACKAGE}" + (":factory" if path[-1] == "factory" else "")
 
 
 def _arrows() -> dict[str, set[str]]:
@@ -125,7 +124,7 @@ def test_what_processes_without_tensorflow_import_is_light() -> None:
 
 
 def test_maths_knows_neither_configuration_nor_environments_nor_threads_nor_files() -> None:
-    forbidden = {f"{_PACKAGE}.{name}" for name in ("config", "suites", "runs")} | _THREADS
+    forbidden = {f"{_PACKAGE}.{name}" for name in ("suites", "runs")} | _THREADS
     forbidden |= {"environments", "os", "pathlib", "io"}
     for module in _MATHS:
         assert not forbidden & _reach(module), module

@@ -17,7 +17,7 @@ from absl.testing import flagsaver
 
 import experiment
 import scalable_agent_popart
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import tensorflow_import
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, run_python

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent import networks
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import hardware
 from tests.fakes.agent_inputs import make_inputs
 

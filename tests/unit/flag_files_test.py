@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.settings import SETTINGS
 from tests.fakes.main_program import given_flags
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.settings import OLDER, SETTINGS
 from tests.fakes.main_program import given_flags
 

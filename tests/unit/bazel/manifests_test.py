@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from tests.fakes.main_program import given_flags
 from tests.fakes.programs import ROOT
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_processes
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import child_program, cores
 from tests.fakes.programs import is_alive, wait_until
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.distributed import actor_processes, keys
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
@@ -21,6 +20,7 @@ from scalable_agent_popart.distributed.learner_side import RemoteParts
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.training.local_actors import ActorThreads
 from tests.fakes.threads import refuse_thread, running

@@ -26,11 +26,11 @@ from environments import (
 )
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites.atari import emulator, starts
 from scalable_agent_popart.suites.checked import without_exit

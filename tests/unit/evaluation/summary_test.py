@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scalable_agent_popart import scores, suites
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.evaluation import summary as evaluation_summary
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout, select
 from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.training import trainer
 from tests.fakes import programs
 from tests.fakes.agent_inputs import SMALL

@@ -17,7 +17,6 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import (
     Event,
@@ -25,6 +24,7 @@ from scalable_agent_popart.population.directory import (
     PopulationDirectory,
     Published,
 )
+from scalable_agent_popart.runs.config import Config
 
 _ENDINGS = ("index", "data-00000-of-00001")
 _VALUES = {"entropy_cost": 1e-3, "epsilon": 1e-7}

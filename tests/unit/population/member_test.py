@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import InUseError
 from scalable_agent_popart.population import member, rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.population.member import Member
 from scalable_agent_popart.runs.checkpoints import Checkpoints
+from scalable_agent_popart.runs.config import Config
 from tests.fakes import small_learner
 
 _BURN_IN, _EPISODES = 1000, 10

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.report import figures, final_scores, tables
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import agents_numbers, summarise
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run

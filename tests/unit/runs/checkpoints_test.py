@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.runs.checkpoints import Checkpoints, restore_at, saved_frames
+from scalable_agent_popart.runs.config import Config
 
 
 def make_learner(**given: object) -> Learner:

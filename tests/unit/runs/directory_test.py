@@ -11,10 +11,10 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import directory as run_directory
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.settings import SETTINGS

@@ -21,8 +21,8 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from environments import StepOutputInfo
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
 from tests.fakes.programs import metrics, read_log
 

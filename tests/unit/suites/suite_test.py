@@ -18,8 +18,8 @@ import pytest
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import suites
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import record, suite
 from scalable_agent_popart.suites.gymnasium_suite import check_environment, map_actions, pad_images

@@ -23,7 +23,7 @@ def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path:
     assert table["agent"].tolist() == ["IMPALA", "IMPALA", "PopArt-IMPALA"]
     first = table[table["run"] == "first"]
     assert first[["agent_steps_millions", "games", "seed"]].to_numpy().tolist() == [
-        [0.125, 500, 7],  # Of 250 agent steps, four frames each.
+        [0.125, 500, 7],  # A game takes 250 agent steps of four frames each.
         [0.25, 500, 7],
     ]
     ended = pd.read_json(directory.episodes, lines=True)["episode_return"]

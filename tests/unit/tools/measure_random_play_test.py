@@ -8,8 +8,8 @@ import pytest
 
 from environments import EnvironmentLostError
 from scalable_agent_popart import factory
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from tests.fakes.uneven_environments import UnevenEnvironments
 from tools import measure_random_play
 

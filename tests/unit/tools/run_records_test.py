@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.report import read
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.settings import SETTINGS
 from tests.fakes.synthetic_runs import make_run

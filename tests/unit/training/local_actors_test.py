@@ -9,7 +9,7 @@ import pytest
 from environments import Lockstep, StepOutput, report
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.config import Config
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed

@@ -10,8 +10,8 @@ import pytest
 
 import environments
 from scalable_agent_popart import suites
-from scalable_agent_popart.config import Config
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites.dmlab import dmlab30
 from tests.fakes import fake_deepmind_lab
 

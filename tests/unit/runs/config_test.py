@@ -13,8 +13,8 @@ from absl import flags
 
 import experiment  # noqa: F401 - defines the flags.
 from scalable_agent_popart import suites
-from scalable_agent_popart.config import Config, refuse_meaningless
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.runs.config import Config, refuse_meaningless
 from scalable_agent_popart.settings import CHECKPOINT, FIELDS, SETTINGS
 from tests.fakes.main_program import given_flags
 from tools import write_configuration

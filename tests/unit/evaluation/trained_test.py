@@ -13,7 +13,7 @@ from PIL import Image
 import scalable_agent_popart
 from scalable_agent_popart import factory, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.trained import TrainedAgent
+from scalable_agent_popart.evaluation.trained import TrainedAgent
 from tests.fakes.main_program import run
 from tests.fakes.programs import ROOT, run_python
 

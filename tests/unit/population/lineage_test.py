@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalable_agent_popart.report.lineage import trace
+from scalable_agent_popart.population.lineage import trace
 from tests.fakes.synthetic_runs import LINEAGES, START, make_event
 
 _ANEW = make_event(2, 300, fitness=None, started_over=True)

@@ -37,9 +37,9 @@ from environments import (
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import compile_step
 from scalable_agent_popart.agent.agent import AgentState
-from scalable_agent_popart.config import Config, refuse_pattern
 from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.config import Config, refuse_pattern
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
