@@ -1,11 +1,12 @@
 """Compares how fast runs learn single games with curves of other systems.
 
   python tools/compare_learning.py --runs=runs/learning --curves=public.csv --output=learning_speed
+  python tools/compare_learning.py --runs=runs/hour --tables=peer.csv --against=minutes --output=.
 
 `returns.csv` of the output folder has the mean raw return of each run's training games by agent
-steps and by minutes of training. `returns.png` draws them, with a panel per game. A file of
-`--curves` has the columns game, agent, agent_steps_millions, lowest_return, median_return and
-highest_return.
+steps and by minutes of training. `returns.png` draws them, with a panel per game. `--tables` adds
+files with the same columns. A file of `--curves` has the columns game, agent, agent_steps_millions,
+lowest_return, median_return and highest_return.
 """
 
 if __name__ == "__main__":
@@ -27,6 +28,7 @@ from scalable_agent_popart.system import program
 
 _FLAGS = flags.FLAGS
 _WINDOW = 0.125  # Millions of agent steps whose games have one mean.
+_AXES = {"agent_steps_millions": "million agent steps", "minutes": "minutes of training"}
 _COLOURS = {"IMPALA": "#0072B2", "PopArt-IMPALA": "#E69F00"}
 _GREY = "#7F7F7F"
 
@@ -34,7 +36,9 @@ _GREY = "#7F7F7F"
 def define_flags() -> None:
     """Defines the tool's flags, which other programs of this process may have, too."""
     flags.DEFINE_list("runs", None, "Directories of runs, or of folders of them.", required=True)
-    flags.DEFINE_string("curves", "", "CSV file of other systems' curves.")
+    flags.DEFINE_list("tables", [], "CSV files with the columns of returns.csv, to be added.")
+    flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs by agent steps.")
+    flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "What the figure's axis has.")
     flags.DEFINE_string("output", None, "Folder to write to.", required=True)
 
 
@@ -70,9 +74,9 @@ def _minutes(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return records["frames"].to_numpy(), seconds.cumsum().to_numpy() / 60
 
 
-def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str, axis: str) -> Figure:
-    """Draws a panel per game: runs as lines, and other systems as a line within their range."""
-    games = sorted({*table["game"], *curves["game"]} & {*table["game"]})
+def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
+    """Draws a panel per game: runs as lines, and the curves as lines within their ranges."""
+    games = sorted(set(table["game"]))
     figure = Figure(figsize=(3.2 * len(games) + 0.6, 3.4), layout="constrained")
     shown = {}
     for axes, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
@@ -80,37 +84,45 @@ def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str, axis: str) -> 
         for (agent, _), run in runs.groupby(["agent", "run"]):
             colour = _COLOURS.get(agent, "#000000")
             (shown[agent],) = axes.plot(run[against], run["mean_return"], color=colour, lw=1.2)
-        others = curves[(curves["game"] == game) & (curves[against] <= runs[against].max())]
-        for agent, other in others.groupby("agent"):
-            (shown[agent],) = axes.plot(other[against], other["median_return"], "--", color=_GREY)
-            ends = other["lowest_return"], other["highest_return"]
-            axes.fill_between(other[against], *ends, color=_GREY, alpha=0.25, lw=0)
+        known = curves[(curves["game"] == game) & (curves[against] <= runs[against].max())]
+        for agent, curve in known.groupby("agent"):
+            (shown[agent],) = axes.plot(curve[against], curve["median_return"], "--", color=_GREY)
+            ends = curve["lowest_return"], curve["highest_return"]
+            axes.fill_between(curve[against], *ends, color=_GREY, alpha=0.25, lw=0)
         axes.set_title(game.replace("_", " "), fontsize=10)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
-    figure.supxlabel(axis, fontsize=10)
+    figure.supxlabel(_AXES[against], fontsize=10)
     figure.supylabel("mean raw return of training games", fontsize=10)
     figure.legend(shown.values(), shown, loc="outside upper left", ncols=len(shown))
     return figure
 
 
-def compare(paths: Iterable[str], curves: pd.DataFrame, output: Path) -> None:
-    """Writes the table of runs and its figure."""
-    table = pd.concat([tabulate(read_run(path)) for path in find_runs(paths)])
+def compare(
+    paths: Iterable[str],
+    tables: Iterable[str],
+    curves: pd.DataFrame,
+    against: str,
+    output: Path,
+) -> None:
+    """Writes the table of runs, with those of other files, and its figure."""
+    parts = [tabulate(read_run(path)) for path in find_runs(paths)]
+    table = pd.concat([*parts, *map(pd.read_csv, tables)])[list(parts[0].columns)]
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
-    figure = draw(table, curves, "agent_steps_millions", "million agent steps")
+    figure = draw(table, curves, against)
     figure.savefig(output / "returns.png", dpi=150)
 
 
 def main(_: list[str]) -> None:
     """Compares the runs of the flags."""
-    names = ["game", "agent", "agent_steps_millions"]
+    names = ["game", "agent", _FLAGS.against]
     names += [f"{which}_return" for which in ("lowest", "median", "highest")]
     curves = pd.read_csv(_FLAGS.curves) if _FLAGS.curves else pd.DataFrame(columns=names)
     if missing := set(names) - set(curves.columns):
         raise UserError(f"--curves={_FLAGS.curves} has no column {', '.join(sorted(missing))}")
-    compare(_FLAGS.runs, curves, Path(_FLAGS.output).expanduser())
+    output = Path(_FLAGS.output).expanduser()
+    compare(_FLAGS.runs, _FLAGS.tables, curves, _FLAGS.against, output)
 
 
 if __name__ == "__main__":

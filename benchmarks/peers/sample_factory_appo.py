@@ -11,6 +11,7 @@ environments on two workers. All further options go to Sample Factory. The envir
 that cost nothing, and the network's torso is one linear layer.
 """
 
+import argparse
 import multiprocessing
 import sys
 import tempfile
@@ -129,9 +130,14 @@ def make_config(directory: str, settings: dict[str, Any], rest: list[str]) -> At
     for name, value in settings.items():
         arguments += [f"--{name}", str(value)]
     parser, _ = parse_sf_args(arguments + rest)
+    add_tuning(parser)
+    return parse_full_cfg(parser, arguments + rest)
+
+
+def add_tuning(parser: argparse.ArgumentParser) -> None:
+    """Declares what `make_actor_critic` tunes a network by."""
     parser.add_argument("--channels_last", type=lambda text: text == "True", default=False)
     parser.add_argument("--torch_threads", type=int, default=0, help="0 leaves it as it is")
-    return parse_full_cfg(parser, arguments + rest)
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from scalable_agent_popart.errors import UserError
 from tests.fakes.synthetic_runs import make_run
 from tools import compare_learning
 
+_COLUMNS = "run,game,agent,seed,agent_steps_millions,games,mean_return,minutes\n"
 _CURVES = "game,agent,agent_steps_millions,lowest_return,median_return,highest_return\n"
 
 
@@ -17,10 +18,13 @@ def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path:
     directory = make_run(tmp_path / "first", episodes=1200, level_name="pong", seed=7)
     make_run(tmp_path / "second", episodes=600, level_name="boxing", use_popart=True)
     curves = pd.read_csv(_write(tmp_path / "curves.csv", f"{_CURVES}pong,A,0.25,-20,-19,-18\n"))
-    compare_learning.compare([str(tmp_path)], curves, tmp_path / "output")
+    peer = _write(tmp_path / "peer.csv", f"{_COLUMNS}p,pong,P,1,1,2,3,4\n")
+    steps = "agent_steps_millions"
+    compare_learning.compare([str(tmp_path)], [str(peer)], curves, steps, tmp_path / "output")
     table = pd.read_csv(tmp_path / "output" / "returns.csv")
     assert (tmp_path / "output" / "returns.png").stat().st_size > 0
-    assert table["agent"].tolist() == ["IMPALA", "IMPALA", "PopArt-IMPALA"]
+    assert table["agent"].tolist() == ["IMPALA", "IMPALA", "PopArt-IMPALA", "P"]
+    assert table.iloc[-1][["agent_steps_millions", "mean_return", "minutes"]].tolist() == [1, 3, 4]
     first = table[table["run"] == "first"]
     assert first[["agent_steps_millions", "games", "seed"]].to_numpy().tolist() == [
         [0.125, 500, 7],  # A game takes 250 agent steps of four frames each.
@@ -36,7 +40,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "run", level_name="pong,boxing")
     curves = pd.read_csv(_write(tmp_path / "curves.csv", _CURVES))
     with pytest.raises(UserError, match="learns several games"):
-        compare_learning.compare([str(tmp_path)], curves, tmp_path / "output")
+        compare_learning.compare([str(tmp_path)], [], curves, "minutes", tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
 

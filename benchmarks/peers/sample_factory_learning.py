@@ -1,0 +1,97 @@
+"""Records how Sample Factory's own Atari example learns a game, by minutes.
+
+  OMP_WAIT_POLICY=PASSIVE python sample_factory_learning.py --game=breakout --minutes=60 \\
+    --csv=breakout.csv
+
+The settings of learning are the example's, and those of speed what `sample_factory_appo.py` calls
+tuned, with the example's eight environments on two workers. All further options go to Sample
+Factory. Each row of the table is a minute, with the columns of `tools/compare_learning.py`: agent
+steps up to its end, the games that ended in it, and their mean raw return. A minute in which no
+game ended has no row.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ale_py  # noqa: F401 - It registers the games, also in the workers.
+import sample_factory_appo
+import setting
+from sample_factory.algo.utils.context import global_model_factory
+from sample_factory.algo.utils.misc import EPISODIC, ExperimentStatus
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+from sample_factory.utils.attr_dict import AttrDict
+from sf_examples.atari.atari_params import atari_override_defaults
+from sf_examples.atari.atari_utils import make_atari_env
+
+_SETTINGS = {"device": "cpu", "num_workers": 2, "num_envs_per_worker": 4}
+_RETURN = "RecordEpisodeStatistics_reward"  # The raw return of a whole game.
+_COLUMNS = ["run", "game", "agent", "seed", "agent_steps_millions", "games", "mean_return"]
+_COLUMNS += ["minutes"]
+
+
+def make_config(directory: str, name: str, seed: int, rest: list[str]) -> AttrDict:
+    """Makes the example's settings for the game that it calls `name`, and those of speed."""
+    arguments = [f"--env={name}", f"--seed={seed}", f"--train_dir={directory}"]
+    for name, value in {**_SETTINGS, **sample_factory_appo.TUNED}.items():
+        arguments += [f"--{name}", str(value)]
+    arguments += ["--train_for_env_steps=1000000000", *rest]
+    parser, partial = parse_sf_args(arguments)
+    atari_override_defaults(partial.env, parser)
+    sample_factory_appo.add_tuning(parser)
+    return parse_full_cfg(parser, arguments)
+
+
+def main() -> int:
+    """Trains for so many minutes, and writes the table."""
+    setting.heed_signals()
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--game", required=True)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--csv", type=Path, required=True)
+    options, rest = parser.parse_known_args()
+    returns: dict[int, list[float]] = {}
+    steps: dict[int, int] = {}
+    began = setting.now()
+
+    def on_episode(runner: Any, message: dict[str, Any], policy: int) -> None:
+        minutes = (setting.now() - began) / 60
+        minute = int(minutes) + 1
+        steps[minute] = runner.env_steps.get(policy, 0) // setting.FRAME_SKIP
+        if _RETURN in message[EPISODIC]:  # Otherwise it is a lost life.
+            returns.setdefault(minute, []).append(float(message[EPISODIC][_RETURN]))
+        if minutes >= options.minutes:
+            runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
+
+    name = f"atari_{options.game.replace('_', '')}"  # The example has no underscores in games.
+    register_env(name, make_atari_env)
+    global_model_factory().register_actor_critic_factory(sample_factory_appo.make_actor_critic)
+    with tempfile.TemporaryDirectory() as directory:
+        _, runner = make_runner(make_config(directory, name, options.seed, rest))
+        runner.register_episodic_stats_handler(on_episode)
+        status = runner.init()
+        if status == ExperimentStatus.SUCCESS:
+            began = setting.now()
+            status = runner.run()
+        for process in multiprocessing.active_children():
+            process.join()
+    with open(options.csv, "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(_COLUMNS)
+        for minute, ended in sorted(returns.items()):
+            who = [options.csv.stem, options.game, "Sample Factory's APPO", options.seed]
+            played = [f"{steps[minute] / 1e6:.6g}", len(ended), f"{statistics.fmean(ended):.6g}"]
+            table.writerow([*who, *played, minute])
+    return 0 if status == ExperimentStatus.SUCCESS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
