@@ -190,6 +190,20 @@ class ValueHead(snt.Module):
         if not self.normalise:
             return
         old_shift, old_scale = tf.identity(self.shift), self._precise_scale()
+        changed = self._adapt_scale(targets, task_ids, rewarded, included)
+        self._preserve_outputs(old_shift, old_scale, changed)
+
+    def _adapt_scale(
+        self,
+        targets: tf.Tensor,
+        task_ids: tf.Tensor,
+        rewarded: tf.Tensor | None,
+        included: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """Moves the statistics (equation 6); returns which tasks they changed for, `[num_tasks]`.
+
+        The arguments are those of `update`.
+        """
         targets = tf.cast(tf.stop_gradient(targets), tf.float64)
         mean = tf.reduce_mean(targets, axis=0)  # [B]
         if self._second_moment_of == "squares":
@@ -197,13 +211,13 @@ class ValueHead(snt.Module):
         else:
             square = tf.square(mean)
 
-        # The B updates in closed form. Rollouts m_1, ..., m_k of one task with the weights
+        # The B updates in closed form. Rollouts m_1, ..., m_k of one task with the step sizes
         # a_1, ..., a_k leave
         #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
         own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
         if included is not None:
             own_task *= tf.cast(included, tf.float64)[:, tf.newaxis]
-        counted, weights = own_task, 2 * [own_task * self._step_size]
+        counted, step_sizes = own_task, 2 * [own_task * self._step_size]
         if self.count is not None:
             if rewarded is not None:
                 rewards = own_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
@@ -211,23 +225,27 @@ class ValueHead(snt.Module):
                 counted = tf.where(has_scale, own_task, 0.0)
             count = self.count + tf.cumsum(counted, axis=0)  # [B, num_tasks]
             averaged = (count + 1.0, tf.maximum(count, 1.0))  # The mean's first is all zeros.
-            weights = [counted * tf.maximum(1.0 / n, self._step_size) for n in averaged]
+            step_sizes = [counted * tf.maximum(1.0 / n, self._step_size) for n in averaged]
             self.count.assign_add(tf.reduce_sum(counted, axis=0))
         moments = ((self.shift, mean), (self.second_moment, square))
-        for (variable, observed), own_weight in zip(moments, weights, strict=True):
-            kept = tf.math.cumprod(1.0 - own_weight, axis=0, exclusive=True, reverse=True)
+        for (variable, observed), step_size in zip(moments, step_sizes, strict=True):
+            kept = tf.math.cumprod(1.0 - step_size, axis=0, exclusive=True, reverse=True)
             # Selected rather than multiplied by zero, which would spread one task's NaN to all.
-            own = tf.where(counted > 0, own_weight * kept * observed[:, tf.newaxis], 0.0)
-            memory = tf.reduce_prod(1.0 - own_weight, axis=0)  # [num_tasks], 1 where absent
-            variable.assign(memory * variable + tf.reduce_sum(own, axis=0))
+            added = tf.where(counted > 0, step_size * kept * observed[:, tf.newaxis], 0.0)
+            memory = tf.reduce_prod(1.0 - step_size, axis=0)  # [num_tasks], 1 where absent
+            variable.assign(memory * variable + tf.reduce_sum(added, axis=0))
+        return tf.reduce_any(counted > 0, axis=0)
 
+    def _preserve_outputs(
+        self, old_shift: tf.Tensor, old_scale: tf.Tensor, changed: tf.Tensor
+    ) -> None:
+        """Rescales w and b of tasks whose statistics changed (equations 9 and 13)."""
         if self.weights is None:
             return  # Never called: there are no outputs to preserve yet.
         new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
         # It is computed in float64 and rounded once.
         weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
         bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
-        present = tf.reduce_any(counted > 0, axis=0)  # [num_tasks]
-        weights = tf.where(present[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
+        weights = tf.where(changed[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)
         self.weights.assign(weights)
-        self.bias.assign(tf.where(present, tf.cast(bias, tf.float32), self.bias))
+        self.bias.assign(tf.where(changed, tf.cast(bias, tf.float32), self.bias))

@@ -88,6 +88,8 @@ OLDER = {
     "popart_start": "fixed",
     "precision": "float32",
 }
+# Older versions had these flags. Only the values here are those of this version.
+RETIRED = {"popart_order": "gradient_first"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +214,6 @@ class Settings:
         "squares",
         "The second moment averages the squares of a rollout's targets, or squares their mean.",
         ("squares", "mean"),
-    )
-    popart_order: str = POPART.setting(
-        "gradient_first",
-        "The gradient step or the update of the statistics comes first.",
-        ("gradient_first", "statistics_first"),
     )
     reward_clipping: str = CHECKPOINT.setting(
         ...,

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import sonnet as snt
@@ -10,12 +11,12 @@ import tensorflow as tf
 
 import popart
 import vtrace
-from environments import image_of
+from environments import StepOutput, image_of
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.agent.agent import Agent, Unroll
 from scalable_agent_popart.learning import losses, pixel_control
 from scalable_agent_popart.learning.rmsprop import RMSProp
-from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.rollouts import AgentOutput, Rollout
 from scalable_agent_popart.settings import Settings
 
 
@@ -40,6 +41,16 @@ class Hyperparameters:
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
 
 
+class _Computed(NamedTuple):
+    """Losses of a batch and their gradient, with the targets that they move to."""
+
+    losses: dict[str, tf.Tensor]  # The total and its parts, scalars.
+    gradients: list[tf.Tensor]
+    targets: tf.Tensor  # [T, B], on the scale of the rewards
+    began: tf.Tensor  # bool [B], whether the statistics have counted these targets already
+    diagnostics: dict[str, tf.Tensor]  # [B]
+
+
 class Learner(snt.Module):
     """Owns the agent's weights, the value head, the optimiser and the frame count.
 
@@ -61,16 +72,14 @@ class Learner(snt.Module):
         The value head has one head for all tasks, or one per task. `spec` is one environment's.
         `q_head` learns pixel control on the side. The gradient of a batch is the sum of those of
         `num_microbatches`, each of some of its rollouts. They are computed one after the other, so
-        that memory holds the activations of only one. If statistics go first, they need all
-        targets, and the batch stays whole.
+        that memory holds the activations of only one.
         """
         super().__init__()
         self.agent = agent
         self.head = head
         self.q_head = q_head
         self._settings = settings
-        whole = settings.popart_order == "statistics_first"
-        self._num_microbatches = 1 if whole else num_microbatches
+        self._num_microbatches = num_microbatches
         self.hyperparameters = Hyperparameters(
             *(
                 tf.Variable(getattr(settings, name), trainable=False, dtype=tf.float32, name=name)
@@ -113,8 +122,7 @@ class Learner(snt.Module):
 
         Losses are sums over rollouts, so the gradient g of a batch `[T + 1, B, ...]` to the agent's
         weights is the sum of those of its tasks: g = sum_k g_k. Values count because they reach the
-        agent through shared layers. Statistics scale them as they would in an update, and are left
-        as they were.
+        agent through shared layers. Statistics scale them as they are.
 
         Returns:
           |g_k| before any clipping, by the names of the tasks in the batch. `policy_gradient_norm`
@@ -129,13 +137,12 @@ class Learner(snt.Module):
         return norms
 
     def _norms(self, batch: Rollout) -> dict[str, tf.Tensor]:
-        weights, statistics = self.agent.trainable_variables, self.head.variables
-        before = [tf.identity(variable) for variable in statistics]
+        weights = self.agent.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False, persistent=True) as tape:
             tape.watch(weights)
-            parts, *_ = self._losses(batch)
-        for variable, value in zip(statistics, before, strict=True):
-            variable.assign(value)
+            unroll = self._unroll(batch)
+            returns, _ = self._returns(batch, unroll)
+            parts = self._losses(batch, unroll, returns)
         named = {
             "policy_gradient_norm": "policy_gradient_loss",
             "total_gradient_norm": "total_loss",
@@ -148,10 +155,10 @@ class Learner(snt.Module):
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
         settings, hyperparameters = self._settings, self.hyperparameters
         if self._num_microbatches > 1:
-            parts, targets, by_rollout, gradients = self._differentiate_in_turn(batch)
+            computed = self._differentiate_in_turn(batch)
         else:
-            parts, targets, by_rollout, gradients = self._differentiate(batch)
-        began = by_rollout.pop("began")
+            computed = self._differentiate(batch)
+        targets, gradients = computed.targets, computed.gradients
         gradient_norm = tf.linalg.global_norm(gradients)
         if settings.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
@@ -164,106 +171,131 @@ class Learner(snt.Module):
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
         largest_target = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
-        if settings.popart_order == "gradient_first":
-            rewarded = self._rewarded(batch)
-            self.head.update(targets, self._head_ids(batch), rewarded, included=~began)
+        self._update_statistics(batch, targets, ~computed.began)
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
         self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
         self.num_updates.assign_add(1)
         return {
-            **parts,
+            **computed.losses,
             "gradient_norm": gradient_norm,
             "learning_rate": learning_rate,
             "policy_lag": lag,
             "largest_target": largest_target,
-            **by_rollout,
+            **computed.diagnostics,
         }
 
-    def _differentiate(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict, list]:
-        """Computes `_losses` of an update, and the gradient of the total to each parameter."""
-        with tf.GradientTape() as tape:
-            parts, targets, by_rollout = self._losses(batch)
-        return parts, targets, by_rollout, tape.gradient(parts["total_loss"], self._parameters)
+    def _differentiate(self, batch: Rollout) -> _Computed:
+        """Computes targets, then losses, then the gradient of the total to each parameter.
 
-    def _differentiate_in_turn(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict, list]:
+        Targets that begin a task's average move the statistics before these scale anything.
+        Otherwise a task's first rewards would be learned from on their own scale.
+        """
+        with tf.GradientTape() as tape:
+            unroll = self._unroll(batch)
+            returns, values = self._returns(batch, unroll)
+            began = self.head.is_new(self._head_ids(batch))
+            if self.head.count is not None:
+                self._update_statistics(batch, returns.vs, began)
+            parts = self._losses(batch, unroll, returns)
+        diagnostics = losses.diagnostics(
+            batch.agent_outputs.policy_logits[1:],
+            unroll.policy_logits[:-1],
+            returns.log_rhos,
+            returns.vs,
+            values,
+        )
+        gradients = tape.gradient(parts["total_loss"], self._parameters)
+        return _Computed(parts, gradients, returns.vs, began, diagnostics)
+
+    def _differentiate_in_turn(self, batch: Rollout) -> _Computed:
         """Computes the same for one microbatch after the other."""
-        results: list[tuple] = []
+        results: list[_Computed] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
                 own = rollouts.select(batch, ids)
             results.append(self._differentiate(own))
-        parts, targets, by_rollout, gradients = zip(*results, strict=True)
+        parts, gradients, targets, *by_rollout = zip(*results, strict=True)
         parts, gradients = (
             tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
         )
-        by_rollout = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *by_rollout)
-        return parts, tf.concat(targets, axis=1), by_rollout, gradients
-
-    def _losses(self, batch: Rollout) -> tuple[dict, tf.Tensor, dict]:
-        """Computes the total loss and its weighted parts, and the value targets `[T, B]`.
-
-        Targets that begin a task's average update the statistics before these scale anything, and
-        all targets do if statistics go first. Otherwise a task's first rewards would be learned
-        from on their own scale. The last result has tensors `[B]`: `began` marks the rollouts that
-        are counted in this way, and the others are `losses.diagnostics`.
-        """
-        settings, env_outputs = self._settings, batch.env_outputs
-        # Row t of env_outputs and agent_outputs is what led to step t. So row t + 1 has the action,
-        # reward and done of the transition from t to t + 1.
-        taken, led_to = tf.nest.map_structure(lambda t: t[1:], (batch.agent_outputs, env_outputs))
-        unroll = self.agent.unroll(
-            batch.agent_outputs.action, env_outputs, batch.agent_state, bootstrap=True
+        began, diagnostics = (
+            tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *own) for own in by_rollout
         )
-        logits = unroll.policy_logits[:-1]  # [T, B, num_actions]
-        head_ids = self._head_ids(batch)  # [B]
-        step_ids = tf.tile(head_ids[tf.newaxis], [env_outputs.reward.shape[0], 1])  # [T + 1, B]
-        value = self.head(unroll.features, step_ids)  # [T + 1, B]
-        unnormalised = value.unnormalised
+        return _Computed(parts, gradients, tf.concat(targets, axis=1), began, diagnostics)
+
+    def _unroll(self, batch: Rollout) -> Unroll:
+        """Computes logits and features `[T + 1, B, ...]` with the present weights."""
+        return self.agent.unroll(
+            batch.agent_outputs.action, batch.env_outputs, batch.agent_state, bootstrap=True
+        )
+
+    def _returns(
+        self, batch: Rollout, unroll: Unroll
+    ) -> tuple[vtrace.VTraceFromLogitsReturns, tf.Tensor]:
+        """Computes V-trace on the scale of the rewards, and the values V(x_s) `[T, B]` it took."""
+        taken, led_to = _transitions(batch)
+        values = self._values(batch, unroll).unnormalised  # [T + 1, B]
         returns = vtrace.from_logits(
             behaviour_policy_logits=taken.policy_logits,
-            target_policy_logits=logits,
+            target_policy_logits=unroll.policy_logits[:-1],
             actions=taken.action,
-            discounts=tf.where(led_to.done, 0.0, settings.discounting),
-            rewards=losses.clip_rewards(led_to.reward, settings.reward_clipping),
-            values=unnormalised[:-1],
-            bootstrap_value=unnormalised[-1],
+            discounts=tf.where(led_to.done, 0.0, self._settings.discounting),
+            rewards=losses.clip_rewards(led_to.reward, self._settings.reward_clipping),
+            values=values[:-1],
+            bootstrap_value=values[-1],
         )
-        goes_first = settings.popart_order == "statistics_first"
-        began = self.head.is_new(head_ids) | goes_first  # [B]
-        if goes_first or self.head.count is not None:
-            self.head.update(returns.vs, head_ids, self._rewarded(batch), included=began)
-            value = self.head(unroll.features, step_ids)
-        shift, scale = self.head.statistics(head_ids)  # [B]
-        value_loss = losses.value_loss(returns.vs, value.normalised[:-1], shift, scale)
+        return returns, values[:-1]
+
+    def _losses(
+        self, batch: Rollout, unroll: Unroll, returns: vtrace.VTraceFromLogitsReturns
+    ) -> dict[str, tf.Tensor]:
+        """Computes the total loss and its weighted parts with the present statistics."""
+        settings = self._settings
+        shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
+        normalised = self._values(batch, unroll).normalised[:-1]
+        value_loss = losses.value_loss(returns.vs, normalised, shift, scale)
+        entropy_loss = losses.entropy_loss(unroll.policy_logits[:-1])
         parts = {
             "policy_gradient_loss": losses.policy_gradient_loss(
                 returns.target_action_log_probs, returns.pg_advantages / scale
             ),
             "value_loss": settings.baseline_cost * value_loss,
-            "entropy_loss": self.hyperparameters.entropy_cost * losses.entropy_loss(logits),
+            "entropy_loss": self.hyperparameters.entropy_cost * entropy_loss,
         }
         if self.q_head is not None:
+            taken, led_to = _transitions(batch)
             parts["pixel_control_loss"] = settings.pixel_control_cost * pixel_control.loss(
                 self.q_head,
                 unroll.features,
-                image_of(env_outputs.observation),
-                env_outputs.info.episode_end,
+                image_of(batch.env_outputs.observation),
+                batch.env_outputs.info.episode_end,
                 taken.action,
                 tf.where(led_to.done, 0.0, settings.pixel_control_discount),
             )
-        by_rollout = losses.diagnostics(
-            taken.policy_logits, logits, returns.log_rhos, returns.vs, unnormalised[:-1]
-        )
-        total = tf.add_n(list(parts.values()))
-        return {"total_loss": total, **parts}, returns.vs, {"began": began, **by_rollout}
+        return {"total_loss": tf.add_n(list(parts.values())), **parts}
 
-    def _rewarded(self, batch: Rollout) -> tf.Tensor:
-        """Returns which rollouts `[B]` have a clipped reward other than 0."""
+    def _values(self, batch: Rollout, unroll: Unroll) -> popart.Value:
+        """Computes the values `[T + 1, B]` of each rollout's head."""
+        times = [unroll.features.shape[0], 1]
+        return self.head(unroll.features, tf.tile(self._head_ids(batch)[tf.newaxis], times))
+
+    def _update_statistics(self, batch: Rollout, targets: tf.Tensor, included: tf.Tensor) -> None:
+        """Moves the statistics towards the value targets `[T, B]` of some rollouts `[B]`."""
         rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
-        return tf.reduce_any(rewards != 0, axis=0)
+        rewarded = tf.reduce_any(rewards != 0, axis=0)  # [B]
+        self.head.update(targets, self._head_ids(batch), rewarded, included)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""
         return batch.task_id if self.head.num_tasks > 1 else tf.zeros_like(batch.task_id)
+
+
+def _transitions(batch: Rollout) -> tuple[AgentOutput, StepOutput]:
+    """Returns the actions `[T, B]` of a batch's transitions, and what they led to.
+
+    Row t of env_outputs and agent_outputs is what led to step t. So row t + 1 has the action,
+    reward and done of the transition from t to t + 1.
+    """
+    return tf.nest.map_structure(lambda t: t[1:], (batch.agent_outputs, batch.env_outputs))

@@ -43,6 +43,9 @@ class Config(Settings):
         flags = dict(record["flags"])
         if flags.get("precision") == "auto":  # An older version did not record what it chose.
             del flags["precision"]
+        for name, kept in settings.RETIRED.items():
+            if (value := flags.pop(name, kept)) != kept:
+                raise ValueError(f"it has --{name}={value}, which this version does not have")
         if newer := ", ".join(sorted(flags.keys() - SETTINGS.keys())):
             raise ValueError(f"it has flags that this version does not know: {newer}")
         for name in SETTINGS.keys() & flags.keys():

@@ -212,9 +212,10 @@ def _learn(
             log.show_start("compiling the update")
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
-        measures = due and config.log_task_gradients  # It uses the weights before the update.
-        gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         metrics = learner.update(batch)
+        # After the update PopArt knows a scale of each task in the batch.
+        measures = due and config.log_task_gradients
+        gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         task_ids = batch.task_id.numpy()
         averages.add(metrics, task_ids)
         actors.publish(int(learner.num_updates))

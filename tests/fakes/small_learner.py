@@ -48,7 +48,6 @@ SETTINGS = dataclasses.replace(
     momentum=0.0,
     epsilon=3.0,
     max_grad_norm=0.0,
-    popart_order="gradient_first",
 )
 
 

@@ -92,7 +92,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "multi-head": {"multi_head": True, "network": "deep", "reward_clipping": "soft_asymmetric"},
     "popart": {
         **{"use_popart": True, "use_lstm": True, "momentum": 0.5, "reward_clipping": "oar"},
-        **{"popart_order": "statistics_first", "popart_second_moment_of": "mean"},
+        **{"popart_second_moment_of": "mean"},
     },
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.settings import OLDER, SETTINGS
+from scalable_agent_popart.settings import OLDER, RETIRED, SETTINGS
 from tests.fakes.main_program import given_flags
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ def test_runs_were_made_with_the_flags_of_their_files(path: Path) -> None:
         config, made = Config.from_flags(given).flags, {**OLDER, **record["flags"]}
         if made["precision"] == "auto":  # It is of an older version.
             del made["precision"]
+        assert all(made.pop(name, value) == value for name, value in RETIRED.items())
         # Flags may have been added since, but none is another now.
         assert {"level_name", "reward_clipping", "use_popart", "seed"} <= made.keys()
         assert made.keys() <= config.keys()

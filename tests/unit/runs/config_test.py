@@ -75,7 +75,7 @@ def test_defaults_are_the_papers() -> None:
         **{"width": 84, "network": "deep", "use_lstm": False, "reward_clipping": "abs_one"},
         **{"learning_rate": 6e-4, "entropy_cost": 0.01, "epsilon": 0.01, "max_grad_norm": 40.0},
         **{"decay": 0.99, "momentum": 0.0, "baseline_cost": 0.5, "discounting": 0.99},
-        **{"popart_step_size": 3e-4, "popart_order": "gradient_first", "mode": "train"},
+        **{"popart_step_size": 3e-4, "mode": "train"},
         **{"popart_scale_lower_bound": 1e-4, "popart_scale_upper_bound": 1e6},
         **{"popart_second_moment_of": "squares", "pixel_control_discount": 0.9},
         **{"use_popart": False, "multi_head": False, "pixel_control": False},
@@ -201,7 +201,7 @@ def test_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
 @pytest.mark.parametrize(
     ("flag", "value", "others", "expected"),
     [
-        ("popart_order", "gradient_first", {}, "without --use_popart"),
+        ("popart_start", "average", {}, "without --use_popart"),
         ("pixel_control_cost", 0.1, _POPART, "without --pixel_control"),
         ("pbt_places", 1, {}, "is for --mode=pbt"),
         ("pbt_member", -1, {}, "is for --mode=pbt|test, not --mode=train"),
@@ -282,6 +282,15 @@ def test_a_record_with_flags_of_a_later_version_is_refused_with_their_names() ->
     record = _config("pong").record
     record["flags"] |= {"of_later": 1, "latest": 2}
     with pytest.raises(ValueError, match=r"this version does not know: latest, of_later$"):
+        Config.from_record(record)
+
+
+def test_a_record_with_a_flag_that_is_gone_is_read_if_its_value_means_the_same() -> None:
+    record = _config("pong").record
+    record["flags"]["popart_order"] = "gradient_first"
+    assert Config.from_record(record) == _config("pong")
+    record["flags"]["popart_order"] = "statistics_first"
+    with pytest.raises(ValueError, match=r"--popart_order=statistics_first, which this version"):
         Config.from_record(record)
 
 
