@@ -10,6 +10,7 @@ from tools import render_pages
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = ("agents", "bazel", "benchmarks", "configs", "docs", "results")
+_CODE = ("scalable_agent_popart", "bazel", "benchmarks", "tests", "tools")
 _PAGES = [*_ROOT.glob("*.md"), *(page for own in _FOLDERS for page in _ROOT.glob(f"{own}/**/*.md"))]
 _SOURCES = render_pages.sources()
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -59,7 +60,7 @@ def test_names_of_code_exist(name: str) -> None:
     found = _NAME.findall((_ROOT / "docs" / name).read_text())
     assert found
     for file, thing in found:
-        (path,) = [each for each in (_ROOT / file, *_ROOT.glob(f"*/**/{file}")) if each.is_file()][
-            :1
-        ]
+        below = (path for folder in _CODE for path in _ROOT.glob(f"{folder}/**/{file}"))
+        path = next(filter(Path.is_file, (_ROOT / file, *below)), None)
+        assert path, file
         assert not thing or _defines(path, thing), f"{file}:{thing}"
