@@ -66,7 +66,7 @@ def run() -> None:
         connection.recv(1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    tensorflow_import.import_quietly()  # This forks, so that threads may only start later.
+    tensorflow_import.import_quietly()
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         for signal_number in work(payload):

@@ -36,18 +36,17 @@ def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_p
     assert asked_for.stdout == "0\n"
 
 
-def test_keras_waits_for_its_use_and_warnings_are_hidden() -> None:
+def test_warnings_are_hidden() -> None:
     program = """
-import sys
 from scalable_agent_popart.system import tensorflow_import
 tensorflow_import.import_quietly()
 import tensorflow as tf
-print("keras" in sys.modules, tf.get_logger().level, tf.keras.optimizers.SGD.__name__)
+print(tf.get_logger().level)
 """
-    assert run_python("-c", program).stdout == "False 40 SGD\n"
+    assert run_python("-c", program).stdout == "40\n"
 
 
 def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:
-    result = _run(tmp_path, "os.abort()")
+    result = _run(tmp_path, "raise OSError")
     assert result.returncode != 0
     assert "oneDNN custom operations are on" in result.stderr
