@@ -52,8 +52,8 @@ REQUIREMENTS = requirements/python$$($(1) -c \
   'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null).txt
 
 install: $(VENV)/installed
-	@test "$(origin PYTHON)" != "command line" || test "$$($(PYTHON) -V)" = "$$($(PY) -V)" || \
-	  { echo "$(VENV) has another Python than PYTHON=$(PYTHON); to change it: rm -r $(VENV)" >&2; exit 1; }
+	@test "$(origin PYTHON)" != "command line" || \
+	  echo "$(VENV) has $$($(PY) -V); to change that: rm -r $(VENV)" >&2
 
 $(VENV)/installed: pyproject.toml $(wildcard requirements/*.txt)
 	@test -n "$(PYTHON)" || \
@@ -62,6 +62,9 @@ $(VENV)/installed: pyproject.toml $(wildcard requirements/*.txt)
 	  { echo "PYTHON=$(PYTHON) is no Python 3.11, 3.12 or 3.13; give another or none" >&2; exit 1; }
 	@test ! -L $(PY) -a ! -e $(PY) -o -e $(call REQUIREMENTS,$(PY)) || \
 	  { echo "$(VENV) has no Python 3.11, 3.12 or 3.13; remove it and repeat: rm -r $(VENV)" >&2; exit 1; }
+	@test "$(origin PYTHON)" != "command line" -o ! -e $(PY) -o \
+	  $(call REQUIREMENTS,$(PYTHON)) = $(call REQUIREMENTS,$(PY)) || \
+	  { echo "$(VENV) has another Python than $(PYTHON); remove it and repeat: rm -r $(VENV)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --no-deps --require-hashes --requirement $(call REQUIREMENTS,$(PY))
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .

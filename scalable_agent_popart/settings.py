@@ -88,7 +88,7 @@ OLDER = {
     "popart_start": "fixed",
     "precision": "float32",
 }
-# Older versions had these flags. Only the values here are those of this version.
+# Older versions had these flags. This version does what these values asked for.
 RETIRED = {"popart_order": "gradient_first"}
 
 

@@ -5,16 +5,17 @@
 
 `returns.csv` of the output folder has the mean raw return of each run's training games by agent
 steps and by minutes of training. `returns.png` draws them, with a panel per game. `--tables` adds
-files with the same columns. A file of `--curves` has the columns game, agent, agent_steps_millions,
-lowest_return, median_return and highest_return.
+files with the same columns. A file of `--curves` has ranges of other systems' runs, in the columns
+game, agent, lowest_return, median_return, highest_return, and agent_steps_millions or minutes.
 """
 
 if __name__ == "__main__":
     import start  # noqa: F401
 
-import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory, find_runs
+from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
 from scalable_agent_popart.system import program
 
 _FLAGS = flags.FLAGS
@@ -37,19 +39,20 @@ def define_flags() -> None:
     """Defines the tool's flags, which other programs of this process may have, too."""
     flags.DEFINE_list("runs", None, "Directories of runs, or of folders of them.", required=True)
     flags.DEFINE_list("tables", [], "CSV files with the columns of returns.csv, to be added.")
-    flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs by agent steps.")
-    flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "What the figure's axis has.")
+    flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs.")
+    flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "The figure's x-axis.")
     flags.DEFINE_string("output", None, "Folder to write to.", required=True)
 
 
 def tabulate(run: Run) -> pd.DataFrame:
     """Tabulates the mean raw return of the games that ended in each window of agent steps.
 
-    A row holds for the end of its window, and `minutes` is how long training took up to there,
-    without the time between a stop and the next start. Raises UserError for several games.
+    A row holds for the end of its window, and `minutes` is how long training took up to there.
+    They leave out the time between a stop and the next start, and work that was lost by it. Raises
+    UserError for several games, and for a population.
     """
-    if len(run.config.suite.tasks) > 1:
-        raise UserError(f"{run.path} learns several games; give runs of one game")
+    if len(run.config.suite.tasks) > 1 or run.population:
+        raise UserError(f"{run.path} is no run of a single game; give such runs")
     episodes = run.logs["episodes"]
     steps = episodes["frames"] / run.config.num_action_repeats / 1e6
     marks = np.arange(1, int(run.frames / run.config.num_action_repeats / 1e6 / _WINDOW) + 1)
@@ -67,22 +70,27 @@ def tabulate(run: Run) -> pd.DataFrame:
 
 
 def _minutes(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Returns frames and the minutes of training that each record of a run was written after."""
-    lines = RunDirectory(path).metrics.read_text().splitlines()
-    records = pd.DataFrame([json.loads(line) for line in lines])
-    seconds = records["frames"].diff().fillna(records["frames"]) / records["frames_per_second"]
-    return records["frames"].to_numpy(), seconds.cumsum().to_numpy() / 60
+    """Returns the frames of each record of a run, and the minutes of training up to it."""
+
+    def row(record: Any) -> tuple[int, float]:
+        return to_count(record["frames"]), to_number(record["frames_per_second"])
+
+    records = np.array([(0, 1.0), *read_lines(RunDirectory(path).metrics, row, [])])
+    seconds = np.diff(records[:, 0]) / records[1:, 1]
+    return records[:, 0], np.cumsum([0.0, *seconds]) / 60
 
 
 def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
     """Draws a panel per game: runs as lines, and the curves as lines within their ranges."""
     games = sorted(set(table["game"]))
     figure = Figure(figsize=(3.2 * len(games) + 0.6, 3.4), layout="constrained")
+    others = sorted({*table["agent"]} - _COLOURS.keys())
+    colours = _COLOURS | {agent: f"C{i + 2}" for i, agent in enumerate(others)}
     shown = {}
     for axes, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
         runs = table[table["game"] == game].dropna(subset="mean_return")
         for (agent, _), run in runs.groupby(["agent", "run"]):
-            colour = _COLOURS.get(agent, "#000000")
+            colour = colours[agent]
             (shown[agent],) = axes.plot(run[against], run["mean_return"], color=colour, lw=1.2)
         known = curves[(curves["game"] == game) & (curves[against] <= runs[against].max())]
         for agent, curve in known.groupby("agent"):
@@ -107,20 +115,34 @@ def compare(
 ) -> None:
     """Writes the table of runs, with those of other files, and its figure."""
     parts = [tabulate(read_run(path)) for path in find_runs(paths)]
-    table = pd.concat([*parts, *map(pd.read_csv, tables)])[list(parts[0].columns)]
+    added = [read_table(path, parts[0].columns, "tables") for path in tables]
+    table = pd.concat([*parts, *added])
+    if table.empty:
+        raise UserError(f"no run has come to {_WINDOW} million agent steps yet")
+    names = Counter(name for part in (*parts, *added) for name in set(part["run"]))
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise UserError(f"several runs are called {', '.join(twice)}; rename their directories")
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
     figure = draw(table, curves, against)
     figure.savefig(output / "returns.png", dpi=150)
 
 
+def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
+    """Reads these columns of a CSV file; raises UserError if it lacks one."""
+    try:
+        return pd.read_csv(path)[list(columns)]
+    except (KeyError, ValueError) as error:
+        raise UserError(f"--{flag}={path} has not all columns: {error}") from error
+
+
 def main(_: list[str]) -> None:
     """Compares the runs of the flags."""
     names = ["game", "agent", _FLAGS.against]
     names += [f"{which}_return" for which in ("lowest", "median", "highest")]
-    curves = pd.read_csv(_FLAGS.curves) if _FLAGS.curves else pd.DataFrame(columns=names)
-    if missing := set(names) - set(curves.columns):
-        raise UserError(f"--curves={_FLAGS.curves} has no column {', '.join(sorted(missing))}")
+    curves = pd.DataFrame(columns=names)
+    if _FLAGS.curves:
+        curves = read_table(_FLAGS.curves, names, "curves")
     output = Path(_FLAGS.output).expanduser()
     compare(_FLAGS.runs, _FLAGS.tables, curves, _FLAGS.against, output)
 

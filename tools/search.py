@@ -44,7 +44,7 @@ def sample(level_name: str, number: int) -> list[dict[str, float]]:
     space = suites.resolve(level_name).search_space
     # Another process does it, since TensorFlow would hold the GPU that the runs need.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        # The process inherits this, and a Ctrl-C in between reaches this process a moment later.
+        # The child inherits the mask, and a Ctrl-C meanwhile is raised below.
         heeded = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         sampled = pool.submit(_sample, space, number)
         signal.pthread_sigmask(signal.SIG_SETMASK, heeded)

@@ -6,8 +6,8 @@
 The settings of learning are the example's, and those of speed what `sample_factory_appo.py` calls
 tuned, with the example's eight environments on two workers. All further options go to Sample
 Factory. Each row of the table is a minute, with the columns of `tools/compare_learning.py`: agent
-steps up to its end, the games that ended in it, and their mean raw return. A minute in which no
-game ended has no row.
+steps up to its last game's end, the games that ended in it, and their mean raw return. A minute
+in which no game ended has no row.
 """
 
 import argparse

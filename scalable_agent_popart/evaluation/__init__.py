@@ -1,5 +1,6 @@
-"""Testing of a run: its newest policy is frozen and plays, and scores and videos are the result.
+"""Testing of a run, and its agent to use: the newest policy is frozen, and plays or is exported.
 
 The package knows checkpoints, policies and environments, but nothing of training or its processes.
-A configuration and a run directory come in; `evaluation.json`, tables and videos go out.
+A configuration and a run directory come in; `evaluation.json`, tables, videos and agents for other
+programs go out.
 """

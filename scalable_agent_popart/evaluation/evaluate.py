@@ -31,7 +31,7 @@ from scalable_agent_popart.system.terminal import progress_bar
 
 _POLL_SECONDS = 1.0
 _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an episode.
-_MAX_SILENT_SECONDS = 600.0  # A test that no episode has ended in for so long says why.
+_MAX_SILENT_SECONDS = 600.0  # After so long without an episode's end a test says what it waits for.
 
 
 def follow(config: Config) -> None:

@@ -42,12 +42,12 @@ class Hyperparameters:
 
 
 class _Computed(NamedTuple):
-    """Losses of a batch and their gradient, with the targets that they move to."""
+    """Losses of a batch, their gradient, and the value targets."""
 
     losses: dict[str, tf.Tensor]  # The total and its parts, scalars.
     gradients: list[tf.Tensor]
     targets: tf.Tensor  # [T, B], on the scale of the rewards
-    began: tf.Tensor  # bool [B], whether the statistics have counted these targets already
+    began: tf.Tensor  # bool [B], whether the average of the rollout's task was still empty
     diagnostics: dict[str, tf.Tensor]  # [B]
 
 

@@ -213,7 +213,7 @@ def _learn(
 
         due = time.monotonic() >= min(log_due, checkpoint_due)
         metrics = learner.update(batch)
-        # After the update PopArt knows a scale of each task in the batch.
+        # After the update PopArt has a scale of each task that has shown it a reward.
         measures = due and config.log_task_gradients
         gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
         task_ids = batch.task_id.numpy()

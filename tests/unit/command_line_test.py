@@ -211,7 +211,11 @@ def test_another_python_is_refused_before_an_environment_is_made_and_in_one_that
     python.chmod(0o700)
     left = tmp_path / ".venv" / "bin" / "python"
     left.parent.mkdir(parents=True)
-    for target in ("nowhere", "/bin/false"):
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\necho 3.11\n")
+    other.chmod(0o700)
+    (tmp_path / "requirements" / "python3.11.txt").touch()
+    for target in ("nowhere", "/bin/false", str(other)):
         left.symlink_to(target)
         assert make(str(python)).endswith("remove it and repeat: rm -r .venv")
         left.unlink()

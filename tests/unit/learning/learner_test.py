@@ -291,7 +291,7 @@ def _train(logdir: Path, **given: Any) -> list[dict[str, Any]]:
     return programs.metrics(logdir)
 
 
-def test_a_run_measures_norms_with_the_weights_and_statistics_of_the_update(
+def test_a_run_measures_norms_with_the_weights_and_statistics_after_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tell_updates(learner: Learner, batch: Rollout, tasks: Any) -> dict[str, dict[str, float]]:

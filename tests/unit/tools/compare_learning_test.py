@@ -39,7 +39,7 @@ def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path:
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "run", level_name="pong,boxing")
     curves = pd.read_csv(_write(tmp_path / "curves.csv", _CURVES))
-    with pytest.raises(UserError, match="learns several games"):
+    with pytest.raises(UserError, match="is no run of a single game"):
         compare_learning.compare([str(tmp_path)], [], curves, "minutes", tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
