@@ -98,6 +98,7 @@ def _bare_agent(config: Config) -> Agent:
         dtype=tf.as_dtype(config.precision),
         num_parts=num_parts,
         padding=config.padding.upper(),
+        image_scale=config.image_scale,
     )
 
 

@@ -194,6 +194,13 @@ class Settings:
         ("valid", "same"),
         shared=True,
     )
+    image_scale: float = CHECKPOINT.setting(
+        1.0,
+        "Factor of the network's images, which are in [0, 1]: 1 as in the papers, or more for "
+        "short runs, whose first features are then larger.",
+        POSITIVE,
+        shared=True,
+    )
     use_lstm: bool = CHECKPOINT.setting(..., "Adds an LSTM after the torso.", shared=True)
     multi_head: bool = CHECKPOINT.setting(False, "One value head per level (MultiHead-IMPALA).")
     use_popart: bool = CHECKPOINT.setting(

@@ -40,6 +40,7 @@ class Agent(snt.Module):
         dtype: tf.DType = tf.float32,
         num_parts: int = 1,
         padding: str = "SAME",
+        image_scale: float = 1.0,
     ):
         """Builds the modules: a torso of `networks.TORSOS`, and after it an LSTM if there is one.
 
@@ -51,10 +52,11 @@ class Agent(snt.Module):
             parallel. Processor cores that each take a part need not wait for one another within
             a convolution, and find in their cache what the layer before has left there.
           padding: SAME or VALID, of the shallow network's convolutions.
+          image_scale: factor of images, after bytes are scaled to [0, 1].
         """
         super().__init__()
         self.num_actions = num_actions
-        self._torso = networks.TORSOS[network](dtype, padding)
+        self._torso = networks.TORSOS[network](dtype, padding, image_scale)
         self._core = ResettingLSTM(256, name="core") if use_lstm else None
         self._stacked_frame = stacked_frame
         self._encoder = networks.InstructionEncoder() if reads_instructions else None

@@ -65,16 +65,17 @@ def _add_bias(outputs: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]
 class Torso(snt.Module):
     """Convolutions and one linear layer, separate so that images can pass in several parts."""
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
+    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
         super().__init__()
         self._dtype = dtype
+        self._image_scale = image_scale
         self._linear = snt.Linear(256)
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
         """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
         # bfloat16 also holds bytes exactly, so the first layer's few weights are scaled in place of
         # all the pixels.
-        scale = 1.0 / 255.0 if images.dtype == tf.uint8 else 1.0
+        scale = self._image_scale / (255.0 if images.dtype == tf.uint8 else 1.0)
         images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
         hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, h, w, 32]
         return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [T * B, F]
@@ -107,8 +108,8 @@ class DeepTorso(Torso):
     Its padding is always SAME, as in the code that was released with IMPALA.
     """
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
-        super().__init__(dtype, padding)
+    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
+        super().__init__(dtype, padding, image_scale)
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -135,8 +136,8 @@ class ShallowTorso(Torso):
     on images of 72x96. Images of fewer than 20 pixels per side, as Catch's boards, need SAME.
     """
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME"):
-        super().__init__(dtype, padding)
+    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
+        super().__init__(dtype, padding, image_scale)
         self._first = Convolution(16, kernel=8, stride=4, padding=padding, name="first")
         self._second = Convolution(32, kernel=4, stride=2, padding=padding, name="second")
 
@@ -144,7 +145,7 @@ class ShallowTorso(Torso):
         return self._second(tf.nn.relu(self._first(images, scale)))
 
 
-TORSOS: dict[str, Callable[[tf.DType, str], Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
+TORSOS: dict[str, type[Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}
 
 
 class InstructionEncoder(snt.Module):

@@ -27,7 +27,8 @@ from scalable_agent_popart.runs.json_lines import DAMAGE
 
 POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
 _MAX_NEAR = 3  # Runs that a message names.
-_SAME_NETWORK = ("network", "padding", "use_lstm", "height", "width")  # Weights fit no other ones.
+# Weights fit no other ones.
+_SAME_NETWORK = ("network", "padding", "image_scale", "use_lstm", "height", "width")
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 

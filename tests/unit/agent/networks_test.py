@@ -133,6 +133,13 @@ def test_a_torso_in_bfloat16_is_near_the_one_in_float32(name: str) -> None:
 
     fractions = np.float32(images) / np.float32(255)
     assert relative_error(features_of(torsos[0], fractions), exact) < 16 * EPS
+    scaled = TORSOS[name](tf.float32, image_scale=0.5)
+    features_of(scaled, images)
+    for variable, value in zip(scaled.variables, torsos[0].variables, strict=True):
+        variable.assign(value)
+    expected = features_of(torsos[0], fractions * np.float32(0.5))
+    for halved in (images, fractions):
+        assert relative_error(features_of(scaled, halved), expected) < 16 * EPS
 
 
 def features_of_figure_3(torso: Any, images: np.ndarray, padding: str) -> tf.Tensor:

@@ -62,7 +62,7 @@ def test_page_of_all_settings_is_current() -> None:
 
 def test_settings_of_networks_and_rollouts_are_the_declared_ones() -> None:
     both = {"level_name", "network", "use_lstm", "height", "width", "num_action_repeats"}
-    both |= {"action_set", "padding"}
+    both |= {"action_set", "padding", "image_scale"}
     learners = {"use_popart", "popart_start", "multi_head", "pixel_control"}
     learners |= {"initial_mean_square"}
     learners |= {"population_size", "reward_clipping"}
