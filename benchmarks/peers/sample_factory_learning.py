@@ -33,15 +33,15 @@ from sf_examples.atari.atari_utils import make_atari_env
 
 _SETTINGS = {"device": "cpu", "num_workers": 2, "num_envs_per_worker": 4}
 _RETURN = "RecordEpisodeStatistics_reward"  # The raw return of a whole game.
-_COLUMNS = ["run", "game", "agent", "seed", "agent_steps_millions", "games", "mean_return"]
-_COLUMNS += ["minutes"]
+_WHO = ["run", "game", "agent", "seed"]
+_COLUMNS = [*_WHO, "agent_steps_millions", "games", "mean_return", "minutes"]
 
 
 def make_config(directory: str, name: str, seed: int, rest: list[str]) -> AttrDict:
     """Makes the example's settings for the game that it calls `name`, and those of speed."""
     arguments = [f"--env={name}", f"--seed={seed}", f"--train_dir={directory}"]
-    for name, value in {**_SETTINGS, **sample_factory_appo.TUNED}.items():
-        arguments += [f"--{name}", str(value)]
+    for option, value in {**_SETTINGS, **sample_factory_appo.TUNED}.items():
+        arguments += [f"--{option}", str(value)]
     arguments += ["--train_for_env_steps=1000000000", *rest]
     parser, partial = parse_sf_args(arguments)
     atari_override_defaults(partial.env, parser)
@@ -66,7 +66,7 @@ def main() -> int:
         minutes = (setting.now() - began) / 60
         minute = int(minutes) + 1
         steps[minute] = runner.env_steps.get(policy, 0) // setting.FRAME_SKIP
-        if _RETURN in message[EPISODIC]:  # Otherwise it is a lost life.
+        if _RETURN in message[EPISODIC]:  # Otherwise only a life was lost.
             returns.setdefault(minute, []).append(float(message[EPISODIC][_RETURN]))
         if minutes >= options.minutes:
             runner.cfg.train_for_env_steps = 0  # Ends training at the next update.
