@@ -279,7 +279,7 @@ def _act(config: Config, given: Mapping[str, Any]) -> int | None:
     if config.pbt_member >= 0:
         population = PopulationDirectory(config.logdir)
         config = population.member_config(config, config.pbt_member, {})
-    return actor_side.run_actor_job(config)
+    return actor_side.run_actor_job(config, show_progress=True)
 
 
 def _test(config: Config, given: Mapping[str, Any]) -> None:

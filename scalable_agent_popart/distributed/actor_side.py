@@ -21,14 +21,17 @@ from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system.signals import StopOnSignal
+from scalable_agent_popart.system.terminal import progress_bar
 from scalable_agent_popart.training.local_actors import ActorThreads
 
 _POLL_SECONDS = 0.2
 _WAIT_SECONDS = 0.1  # Between looks for a learner that is not there.
 
 
-def run_actor_job(config: Config) -> int | None:
+def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
     """Plays for the learner until the run is finished, and waits while there is no learner.
+
+    A progress line shows how many environments are made, if asked for.
 
     Returns None at the end, or the number of the signal that asked to stop. A job that reaches no
     learner at its address for `learner_timeout_hours` takes the run for finished. Raises UserError
@@ -79,6 +82,11 @@ def run_actor_job(config: Config) -> int | None:
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)
         try:
             actors.start()
+            how = {"desc": "making environments", "leave": False, "disable": not show_progress}
+            with progress_bar(config.num_actors, "", **how) as progress:
+                while len(actors.pools) < num_threads and not ends(_POLL_SECONDS):
+                    progress.n = sum(actors.made)
+                    progress.update(0)
             while not ends(_POLL_SECONDS):
                 pass
         finally:

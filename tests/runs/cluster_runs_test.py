@@ -4,6 +4,7 @@ import contextlib
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     # Only a process's main thread can handle signals.
     no_signal = contextlib.nullcontext(SimpleNamespace(signal_number=None))
     monkeypatch.setattr(actor_side, "StopOnSignal", lambda: no_signal)
+    monkeypatch.setattr(actor_side, "progress_bar", bar := mock.MagicMock())
     sizes = {"num_actors": 10, "actor_threads": 2, "batch_size": 4, "unroll_length": 10}
     where = {"level_name": "catch5", "logdir": str(tmp_path), **sizes}
     ended: list[int | None] = []
@@ -29,12 +31,14 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
         role = {"job_name": "actor", "task": 3, "precision": "bfloat16"}
         # A job that sees the run directory waits for a learner without a limit.
         actor = Config.from_flags({**where, **role, "learner_timeout_hours": 1e-9})
-        job = threading.Thread(target=lambda: ended.append(actor_side.run_actor_job(actor)))  # noqa: B023
+        job = threading.Thread(target=lambda: ended.append(actor_side.run_actor_job(actor, True)))  # noqa: B023
         job.start()
         role = {"learner_address": "localhost:0", "log_seconds": 0.1, "precision": "float32"}
         trainer.train(Config.from_flags({**where, **role}), parts=learner_side.RemoteParts())
         job.join(DEADLINE_SECONDS)
     assert ended == [None, None]
+    shown = mock.call(10, "", desc="making environments", leave=False, disable=False)
+    assert bar.call_args_list == [shown] * 2
     assert actor_side.run_actor_job(actor) is None, "one that comes too late ends as well"
     lines = metrics(tmp_path)
     assert lines[-1]["frames"] == 2400
