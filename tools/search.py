@@ -46,8 +46,10 @@ def sample(level_name: str, number: int) -> list[dict[str, float]]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         # The child inherits the mask, and a Ctrl-C meanwhile is raised below.
         heeded = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        sampled = pool.submit(_sample, space, number)
-        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
+        try:
+            sampled = pool.submit(_sample, space, number)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         return sampled.result()
 
 

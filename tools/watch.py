@@ -76,12 +76,8 @@ def show(steps: Iterator[Image.Image]) -> None:
     playing = animation.FuncAnimation(
         figure, image.set_data, steps, interval=1000 / _STEPS_PER_SECOND, repeat=False, save_count=1
     )
-    # A Ctrl-C that another thread receives has an effect only at the main thread's next event.
-    events = figure.canvas.new_timer(interval=500)
-    events.add_callback(lambda: None)
-    events.start()
     plt.show()
-    del playing, events  # They last as long as something holds them.
+    del playing  # It plays as long as something holds it.
 
 
 def main(argv: list[str]) -> None:

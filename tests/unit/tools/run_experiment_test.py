@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -350,8 +351,16 @@ def test_ctrl_c_while_the_process_that_samples_starts_is_not_lost(
             return super().submit(list)
 
     monkeypatch.setattr(search, "ProcessPoolExecutor", lambda number, _: Pool(number))
-    with pytest.raises(KeyboardInterrupt):
-        search.sample.__wrapped__("pong", 1)
+    ended = threading.Event()
+    # A thread that receives the signal makes this one raise at once, in the middle of the start.
+    with ThreadPoolExecutor(1) as other:
+        other.submit(ended.wait)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                search.sample.__wrapped__("pong", 1)
+        finally:
+            ended.set()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_search_refuses_flags_that_it_samples(experiment: Experiment) -> None:
