@@ -15,7 +15,6 @@ if __name__ == "__main__":
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory, find_runs
-from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
+from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.system import program
 
 _FLAGS = flags.FLAGS
@@ -71,13 +70,9 @@ def tabulate(run: Run) -> pd.DataFrame:
 
 def _minutes(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns the frames of each record of a run, and the minutes of training up to it."""
-
-    def row(record: Any) -> tuple[int, float]:
-        return to_count(record["frames"]), to_number(record["frames_per_second"])
-
-    records = np.array([(0, 1.0), *read_lines(RunDirectory(path).metrics, row, [])])
-    seconds = np.diff(records[:, 0]) / records[1:, 1]
-    return records[:, 0], np.cumsum([0.0, *seconds]) / 60
+    lines = [(r["frames"], r["frames_per_second"]) for r in read_lines(RunDirectory(path).metrics)]
+    frames, speeds = np.array([(0, 1.0), *lines]).T
+    return frames, np.cumsum([0.0, *np.diff(frames) / speeds[1:]]) / 60
 
 
 def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:

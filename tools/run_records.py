@@ -9,22 +9,15 @@ import platform
 import statistics
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import (
-    DAMAGE,
-    open_to_append,
-    read_lines,
-    spread,
-    to_count,
-    to_number,
-)
+from scalable_agent_popart.runs.json_lines import DAMAGE, open_to_append, read_lines, spread
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name places of the machine: folders and addresses.
@@ -38,8 +31,6 @@ _NO_PLACE, _AGENTS = ("", "dummy"), "agents/"
 _LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
 _LOGS += ["evaluations", "lineage.jsonl"]
 _TAIL = 2**20  # So many bytes at the end of a log are sure to have a whole line.
-
-_Row = TypeVar("_Row")
 
 
 def directories(path: Path) -> list[Path]:
@@ -89,11 +80,8 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
 
 def frames(path: Path) -> int:
     """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
-    ends = (
-        _read(own / "metrics.jsonl", lambda line: to_count(line["frames"]), _TAIL)
-        for own in directories(path)
-    )
-    return sum(end[-1] for end in ends if end)
+    ends = (_read(own / "metrics.jsonl", _TAIL) for own in directories(path))
+    return sum(end[-1]["frames"] for end in ends if end)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -103,12 +91,9 @@ def describe(path: Path) -> dict[str, Any]:
     packages of the first. Its rate is the median over its members' logs.
     """
     config = _config(path)
-    speeds = [
-        speed
-        for own in directories(path)
-        for speed in _read(own / "metrics.jsonl", lambda line: to_number(line["frames_per_second"]))
-    ]
-    processes = _read(path / "processes.jsonl", _process)
+    lines = (line for own in directories(path) for line in _read(own / "metrics.jsonl"))
+    speeds = [line["frames_per_second"] for line in lines]
+    processes = _read(path / "processes.jsonl")
     return {
         "run": str(path),
         "agent": config["agent"],
@@ -231,12 +216,6 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _process(record: Any) -> dict[str, Any]:
-    """Returns the record of a process, if its seconds and memory are numbers."""
-    seconds, memory = to_number(record["seconds"]), to_count(record["memory_kib"])
-    return {**record, "seconds": seconds, "memory_kib": memory}
-
-
-def _read(path: Path, convert: Callable[[Any], _Row], tail: int | None = None) -> list[_Row]:
-    """Reads a log as `read_lines`, without damaged lines; none if there is none."""
-    return list(read_lines(path, convert, [], tail)) if path.is_file() else []
+def _read(path: Path, tail: int | None = None) -> list[Any]:
+    """Reads a log as `read_lines`; no lines if there is none."""
+    return list(read_lines(path, tail)) if path.is_file() else []

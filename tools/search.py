@@ -20,7 +20,7 @@ import run_records
 
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.runs.json_lines import read_lines, to_episode
+from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.suites.search_space import Distribution
 from scalable_agent_popart.system import tensorflow_import
 
@@ -77,7 +77,7 @@ def rank(
     suite = suites.resolve(level_name)
     references = suite.reference_scores
     returns = {
-        number: _returns(path, suite.tasks, frames)
+        number: _returns(path, frames)
         for number, path in paths.items()
         if run_records.frames(path) >= frames
     }
@@ -106,11 +106,10 @@ def rank(
     return [row | {"rank": place} for place, row in enumerate(rows, start=1)]
 
 
-def _returns(path: Path, tasks: Sequence[str], frames: int) -> dict[str, list[float]]:
+def _returns(path: Path, frames: int) -> dict[str, list[float]]:
     """Reads the newest returns of each task of a run that ended within so many frames."""
     log, returns = path / "episodes.jsonl", collections.defaultdict(list)
-    lines = read_lines(log, lambda line: to_episode(line, tasks), []) if log.is_file() else ()
-    for task, value, ended in lines:
-        if ended <= frames:
-            returns[task].append(value)
+    for line in read_lines(log) if log.is_file() else ():
+        if line["frames"] <= frames:
+            returns[line["task"]].append(line["episode_return"])
     return {task: values[-EPISODES:] for task, values in returns.items()}

@@ -21,7 +21,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from scalable_agent_popart.runs.directory import (
     flock,
     write_atomically,
 )
-from scalable_agent_popart.runs.json_lines import read_lines, to_count, to_number
+from scalable_agent_popart.runs.json_lines import read_lines
 
 
 class Published(NamedTuple):
@@ -80,26 +80,6 @@ class Event(NamedTuple):
             what = "copies" if self.copied else "compared with"
             other = f"{what} member {self.partner} ({self.partner_fitness:.1f})"
         return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
-
-
-def to_event(record: Any) -> Event:
-    """Returns an event that was read from a file; raises one of DAMAGE if it is none."""
-
-    def known(convert: Callable[[Any], Any], value: Any) -> Any:
-        return None if value is None else convert(value)
-
-    found = Event(**record)
-    if not isinstance(found.copied, bool) or not isinstance(found.started_over, bool):
-        raise ValueError(f"neither true nor false: {found.copied}, {found.started_over}")
-    return found._replace(
-        comparison=to_count(found.comparison),
-        frames=to_count(found.frames),
-        fitness=known(to_number, found.fitness),
-        partner=known(to_count, found.partner),
-        partner_fitness=known(to_number, found.partner_fitness),
-        source_frames=known(to_count, found.source_frames),
-        hyperparameters={str(n): to_number(v) for n, v in found.hyperparameters.items()},
-    )
 
 
 class MemberDirectory(RunDirectory):
@@ -149,10 +129,10 @@ class MemberDirectory(RunDirectory):
             shutil.rmtree(self._incoming, ignore_errors=True)
 
     def read_lineage(self) -> list[Event]:
-        """Reads the whole lines written so far, without damaged ones."""
-        if not self.lineage.is_file():
-            return []
-        return list(read_lines(self.lineage, to_event, []))
+        """Reads the whole lines written so far; raises UserError if they are damaged."""
+        with explained(self.lineage, f"give {ANOTHER_LOGDIR}"):
+            return [Event(**record) for record in read_lines(self.lineage)]
+        return []
 
 
 class PopulationDirectory:

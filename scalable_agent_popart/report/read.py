@@ -14,17 +14,11 @@ import pandas as pd
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import Event, PopulationDirectory, to_event
+from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.population.lineage import Segment, trace
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
-from scalable_agent_popart.runs.json_lines import (
-    DAMAGE,
-    read_lines,
-    to_count,
-    to_episode,
-    to_number,
-)
+from scalable_agent_popart.runs.json_lines import DAMAGE, read_lines
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -248,7 +242,7 @@ def _read_member(
     """Reads a member of a population with these flags; None if it has not begun."""
     directory = population.member(number)
     try:
-        config = directory.read_config()
+        config, lineage = directory.read_config(), tuple(directory.read_lineage())
     except UserError as error:
         problems.append(f"{directory.path} skipped: {error}")
         return None
@@ -259,7 +253,6 @@ def _read_member(
         problems.append(f"{directory.path} skipped: it is no member of {of_size}")
         return None
     references = config.suite.reference_scores
-    lineage = tuple(_read_lines(directory.lineage, to_event, problems))
     tasks = config.suite.tasks
     episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
     if episodes["task"].value_counts().min() < scores.RECENT_EPISODES:
@@ -286,8 +279,7 @@ def _read_episodes(
     task_ids = {task: i for i, task in enumerate(tasks)}
 
     def row(record: Any) -> tuple[int, int, float]:
-        task, episode_return, frames = to_episode(record, task_ids)
-        return task_ids[task], frames, episode_return
+        return task_ids[record["task"]], int(record["frames"]), float(record["episode_return"])
 
     # A log may be long: its rows are packed, and not copied.
     kind = [("task", np.int32), ("frames", np.int64), ("episode_return", np.float64)]
@@ -311,7 +303,7 @@ def _read_metrics(path: Path, made: Record, problems: list[str]) -> dict[str, pd
 
     def rows(record: Any) -> dict[str, list[tuple]]:
         """Returns the rows of each table."""
-        frames = to_count(record["frames"])
+        frames = int(record["frames"])
         found: dict[str, list[tuple]] = {}
         if shares := record.get("batch_share"):
             found["batches"] = [(frames, task, _known(shares[task])) for task in tasks]
@@ -356,12 +348,11 @@ def _read_evaluations(
             record = json.loads(path.read_bytes())
             tasks = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
             returns = {
-                str(level): np.array([to_number(value) for value in result["returns"]])
-                for level, result in tasks.items()
+                str(level): np.array(result["returns"], float) for level, result in tasks.items()
             }
             if not returns or not all(map(len, returns.values())):
                 raise ValueError("levels without returns")
-            starts, frames = str(record["starts"]), to_count(record["frames"])
+            starts, frames = str(record["starts"]), int(record["frames"])
             found.append(Evaluation(starts, frames, returns))
             precision = str(made.flag("precision", frames))
             if (own := str(record.get("precision", precision))) != precision:  # Older have none.
@@ -381,12 +372,17 @@ def _read_evaluations(
 def _read_lines(
     path: Path, convert: Callable[[Any], _Row], problems: list[str], **which: int
 ) -> Iterator[_Row]:
-    """Yields as `json_lines.read_lines`; a log that cannot be read is one of the problems."""
+    """Yields what `convert` makes of a log's records, all or `which` as `json_lines.read_lines`.
+
+    From a record on that cannot be read the log is left out, and the problems get a line.
+    """
     try:
         _refuse_pipe(path)
-        yield from read_lines(path, convert, problems, **which)
+        yield from map(convert, read_lines(path, **which))
     except OSError as error:
         problems.append(f"{path} skipped: {error.strerror or error}")
+    except DAMAGE as error:
+        problems.append(f"{path} is no log of this run from a line on, and skipped ({error!r})")
 
 
 def _refuse_pipe(path: Path) -> None:
@@ -397,4 +393,4 @@ def _refuse_pipe(path: Path) -> None:
 
 def _known(value: Any) -> float:
     """Returns a measurement, or NaN for null: it was no finite number when it was written."""
-    return np.nan if value is None else to_number(value)
+    return np.nan if value is None else float(value)

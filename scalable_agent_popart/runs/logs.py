@@ -1,14 +1,11 @@
 """Records of a training run: JSON lines, TensorBoard and the terminal.
 
 `episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
-learning. When a run resumes, both and TensorBoard's files return to their state at the checkpoint,
-so that their frames never go backwards.
+learning. When a run resumes, both return to their state at the checkpoint, so that their frames
+never go backwards. TensorBoard itself drops measurements that newer ones have overtaken.
 """
 
 import contextlib
-import functools
-import itertools
-import os
 import sys
 import time
 from collections import deque
@@ -18,17 +15,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
-from google.protobuf.message import DecodeError
-from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams import api as hparams
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
-from scalable_agent_popart.errors import UnsavedError
+from scalable_agent_popart.errors import ANOTHER_LOGDIR, UnsavedError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import RunDirectory, explained
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.terminal import progress_bar
 
@@ -100,13 +94,13 @@ class RunLog:
         """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
-        problems: list[str] = []
-        read = functools.partial(json_lines.to_episode, tasks=self._returns)
-        for episode in json_lines.read_lines(self.episodes.path, read, problems):
-            self._count_episode(*episode)
-        for problem in problems:
-            logging.warning("%s", problem)
-        _cut_events(self._path, frames or -1)  # An earlier start may have had other flags.
+        with explained(self.episodes.path, f"give {ANOTHER_LOGDIR}"):
+            for episode in json_lines.read_lines(self.episodes.path):
+                own_return = float(episode["episode_return"])
+                self._count_episode(episode["task"], own_return, episode["frames"])
+        if not frames:  # An earlier start may have had other flags.
+            for path in self._path.glob("events.out.tfevents.*"):
+                path.unlink()
         self._tensorboard = tf.summary.create_file_writer(str(self._path))
         if not frames:  # TensorBoard compares runs by these, and takes the first it finds.
             config = self._config
@@ -197,38 +191,3 @@ class RunLog:
     def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)
         self._on_episode(task, episode_return, frames)
-
-
-def _cut_events(directory: Path, frames: int) -> None:
-    """Removes from TensorBoard's files all events after `frames`, and records cut short.
-
-    Each life of a run has a file of its own, with the time of its start in the name, and began when
-    those of earlier lives had been cut. The first that keeps a measurement is thus the last to cut.
-    """
-
-    def second(path: Path) -> str:
-        return path.name.split(".")[3]  # It has ten digits up to the year 2286.
-
-    paths = sorted(directory.glob("events.out.tfevents.*"), key=second, reverse=True)
-    for _, together in itertools.groupby(paths, second):
-        left = [_cut_events_of_a_life(path, frames) for path in together]
-        if any(left):
-            break
-
-
-def _cut_events_of_a_life(path: Path, frames: int) -> bool:
-    """Cuts one of TensorBoard's files; returns whether measurements are left in it.
-
-    A record is the event's length (8 bytes), a checksum (4), the event and a checksum (4).
-    TensorFlow's own reader would take minutes for each day of training.
-    """
-    end, size, step = 0, path.stat().st_size, 0  # Only the file's version is at step 0.
-    with open(path, "rb") as file, contextlib.suppress(DecodeError):  # A damaged record is the end.
-        while 0 < (length := int.from_bytes(file.read(12)[:8], "little")) <= size - end - 16:
-            event = Event.FromString(file.read(length))
-            if event.step > frames:
-                break
-            file.read(4)
-            end, step = end + length + 16, event.step
-    os.truncate(path, end)
-    return step > 0

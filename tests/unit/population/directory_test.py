@@ -233,7 +233,6 @@ _START = Event(0, 0, None, None, None, False, None, _VALUES)
 def test_lineage_is_read_as_far_as_it_is_written(members: list[MemberDirectory]) -> None:
     events = [_START, _START._replace(comparison=1, fitness=2.5, started_over=True)]
     lines = [json.dumps(event._asdict()) for event in events]
-    lines.append(json.dumps({**events[0]._asdict(), "hyperparameters": None}))  # Damaged.
     for unfinished in ("", lines[0][:9], lines[0]):
         members[0].lineage.write_text("".join(f"{line}\n" for line in lines) + unfinished)
         assert members[0].read_lineage() == events
@@ -245,6 +244,7 @@ def test_damaged_files_are_refused(members: list[MemberDirectory], damage: str) 
     population = PopulationDirectory(str(member.path.parent))
     for path, read in (
         (member.path / "fitness.json", member.published),
+        (member.lineage, member.read_lineage),
         (population.path / "population.json", population.read_config),
     ):
         path.write_text(f"{damage}\n")

@@ -9,7 +9,7 @@ import pytest
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Population, Run, read_run
 from tests.fakes.programs import read_log
-from tests.fakes.synthetic_runs import append, make_event, make_population, make_run, write_test
+from tests.fakes.synthetic_runs import append, make_population, make_run, write_test
 
 
 def _population(run: Run) -> Population:
@@ -33,24 +33,20 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(map(len, newest.returns.values())) == [5] * 5
 
 
-_DAMAGED_EPISODES = ["not json", '{"task": "pong", "frames": 5, "episode_return": 1.0}']
-_DAMAGED_EVENTS = ["nonsense", json.dumps({**make_event(9, 1100)._asdict(), "copied": "no"})]
-
-
-def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path: Path) -> None:
+def test_what_is_no_log_of_the_run_is_named_and_left_out(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     population = make_population(tmp_path / "pbt")
-    for log, lines, path in (
-        (directory.episodes, _DAMAGED_EPISODES, tmp_path / "run"),
-        (population.member(3).lineage, _DAMAGED_EVENTS, population.path),
-    ):
-        before = read_run(str(path))
-        whole = log.read_text().splitlines()
-        log.write_text("\n".join([*whole[:1], *lines, *whole[1:]]) + "\n")
-        run = read_run(str(path))
+    foreign = {"task": "pong", "frames": 5, "episode_return": 1.0}
+    for lines in (["not json"], [json.dumps(foreign)]):
+        whole = directory.episodes.read_text().splitlines()[:9]
+        directory.episodes.write_text("\n".join([*whole, *lines, *whole]) + "\n")
+        run = read_run(str(tmp_path / "run"))
         (problem,) = run.problems
-        assert problem.startswith(f"{log}: {len(lines)} of {len(whole) + len(lines)} lines")
-        assert run.logs["episodes"].equals(before.logs["episodes"])
+        assert problem.startswith(f"{directory.episodes} is no log of this run from a line on")
+        assert len(run.logs["episodes"]) == 9
+    population.member(2).lineage.write_text("not json\n")
+    (problem, *_) = read_run(str(population.path)).problems
+    assert problem.startswith(f"{population.member(2).path} skipped: ")
 
 
 def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
@@ -86,14 +82,13 @@ def test_what_a_run_recorded_counts_with_the_flags_of_then(tmp_path: Path) -> No
 def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     with open(directory.episodes, "a") as file:
-        file.write('{"frames": 2010')
+        file.write('{"frames": 2010')  # It is still being written.
     directory.metrics.unlink()
     directory.evaluation.write_text('{"frames": 1, "starts": "noop", "tasks": {}}')
     run = read_run(str(tmp_path / "run"))
     assert len(run.logs["episodes"]) == 200
     assert len(run.evaluations) == 1
-    cut_off, missing, damaged = run.problems
-    assert cut_off.startswith(f"{directory.episodes}: its last line is cut off")
+    missing, damaged = run.problems
     assert missing.startswith(f"{directory.metrics} skipped")
     assert damaged.startswith(f"{directory.evaluation} skipped")
 

@@ -1,30 +1,16 @@
-"""Logs are read line by line, whatever lies in them, and hold no number that is not finite."""
+"""Logs are read line by line, and hold no number that is not finite."""
 
 import json
 import math
 import tracemalloc
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from scalable_agent_popart.runs.json_lines import read_lines, to_episode, to_json
+from scalable_agent_popart.runs.json_lines import DAMAGE, read_lines, to_json
 
 _LARGE = 2**25
-# None is of a log whose only task is `catch_1`.
-_DAMAGED_EPISODES = [
-    *(b"not json", b"[1, 2]", b'"text"', b"\xff", b"", b"\0" * 20, b"[" * 10_000),
-    b'{"task": "catch_1", "episode_return": 1.0}',
-    b'{"task": "pong", "frames": 5, "episode_return": 1.0}',
-    b'{"task": ["catch_1"], "frames": 5, "episode_return": 1.0}',
-    b'{"task": "catch_1", "frames": 1e15, "episode_return": 1.0}',
-    b'{"task": "catch_1", "frames": -1, "episode_return": 1.0}',
-    *(
-        b'{"task": "catch_1", "frames": 5, "episode_return": %s}' % value
-        for value in (b'"1.0"', b"null", b"NaN", b"Infinity", b"true", b"1" * 400)
-    ),
-]
 
 
 def test_json_has_null_where_a_number_also_of_numpy_is_not_finite() -> None:
@@ -38,25 +24,14 @@ def test_json_has_null_where_a_number_also_of_numpy_is_not_finite() -> None:
     }
 
 
-def test_lines_that_are_none_of_the_log_are_counted_and_the_others_kept(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    whole = [b'{"task": "catch_1", "frames": %d, "episode_return": 1e300}' % i for i in (1, 2)]
-    path.write_bytes(b"\n".join([whole[0], *_DAMAGED_EPISODES, whole[1], whole[1][:20]]))
-    problems: list[str] = []
-    rows = list(read_lines(path, lambda record: to_episode(record, {"catch_1"}), problems))
-    assert rows == [("catch_1", 1e300, 1), ("catch_1", 1e300, 2)]
-    cut_off, damaged = problems
-    assert cut_off.startswith(f"{path}: its last line is cut off")
-    number = len(_DAMAGED_EPISODES)
-    assert damaged.startswith(f"{path}: {number} of {number + 2} lines")
-
-
-def test_a_line_whose_end_is_written_meanwhile_is_not_counted_as_another(tmp_path: Path) -> None:
+def test_only_whole_lines_are_read_and_damaged_ones_raise(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"1\n23")
-    problems = mock.Mock(**{"append.side_effect": lambda _: path.write_bytes(b"1\n2345\n6\n")})
-    assert list(read_lines(path, lambda record: record, problems)) == [1]
-    problems.append.assert_called_once()
+    assert list(read_lines(path)) == [1]
+    for damaged in (b"not json", b"\xff", b"", b"\0" * 20, b"[" * 100_000):
+        path.write_bytes(b"1\n" + damaged + b"\n2\n")
+        with pytest.raises(DAMAGE):
+            list(read_lines(path))
 
 
 def _write(path: Path, lengths: list[int]) -> None:
@@ -67,7 +42,7 @@ def _write(path: Path, lengths: list[int]) -> None:
 
 
 def _numbers(path: Path, **how: int) -> list[int]:
-    return list(read_lines(path, lambda record: record["n"], [], **how))
+    return [record["n"] for record in read_lines(path, **how)]
 
 
 @pytest.mark.parametrize("how", [{}, {"tail": _LARGE // 2}, {"at_most": 50}])

@@ -1,9 +1,7 @@
 """Logs go on from the checkpoint, and say what was learned and played."""
 
 import io
-import logging
 import math
-import os
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +21,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from environments import StepOutputInfo
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.logs import JsonLines, RunLog, _cut_events
+from scalable_agent_popart.runs.logs import JsonLines, RunLog
 from tests.fakes.programs import metrics, read_log
 
 
@@ -39,34 +37,11 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) 
         assert int(log.length) == path.stat().st_size
         log.close()
         assert [line["n"] for line in read_log(path)] == left
-    os.truncate(path, 2**40)  # Nobody could read so much.
-    log.open()
-    log.close()
-    assert [line["n"] for line in read_log(path)] == left
 
 
 def _log(directory: Path, tasks: str = "catch5", on_episode: Any = lambda *_: None) -> RunLog:
     flags = {"level_name": tasks, "logdir": str(directory), "total_environment_frames": 1000}
     return RunLog(Config.from_flags(flags), "1 core", on_episode)
-
-
-def test_damaged_lines_are_left_out_with_a_word_when_a_run_resumes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = [b'{"task": "catch_1", "frames": %d, "episode_return": 2.5}' % n for n in (5, 6)]
-    damaged = [b"not json", b'{"task": "pong", "frames": 5, "episode_return": 1.0}']
-    content = b"".join(line + b"\n" for line in [whole[0], *damaged, whole[1]])
-    (tmp_path / "episodes.jsonl").write_bytes(content)
-    episodes = mock.Mock()
-    log = _log(tmp_path, "catch_1", on_episode=episodes)
-    log.episodes.length.assign(len(content))
-    with caplog.at_level(logging.WARNING, logger="absl"):
-        log.open(6, show_progress=False)
-    log.close()
-    (message,) = caplog.messages
-    assert message.startswith(f"{tmp_path / 'episodes.jsonl'}: 2 of 4 lines")
-    assert episodes.mock_calls == [mock.call("catch_1", 2.5, 5), mock.call("catch_1", 2.5, 6)]
-    assert (tmp_path / "episodes.jsonl").read_bytes() == content
 
 
 def _info(batch_size: int) -> StepOutputInfo:
@@ -93,6 +68,22 @@ def test_the_start_is_shown_until_the_first_batch(
     assert "40.0" in last
 
 
+def test_games_before_a_resume_count_and_foreign_ones_are_refused(tmp_path: Path) -> None:
+    line = b'{"task": "catch_1", "frames": %d, "episode_return": 2.5}\n'
+    for other, refused in ((line % 6, False), (b"not json\n", True), (b'{"task": 1}\n', True)):
+        (tmp_path / "episodes.jsonl").write_bytes(content := line % 5 + other)
+        episodes = mock.Mock()
+        log = _log(tmp_path, "catch_1", on_episode=episodes)
+        log.episodes.length.assign(len(content))
+        if refused:
+            with pytest.raises(UserError, match="damaged or not of this program"):
+                log.open(6, show_progress=False)
+        else:
+            log.open(6, show_progress=False)
+            log.close()
+            assert [call.args[2] for call in episodes.mock_calls] == [5, 6]
+
+
 def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,39 +99,10 @@ def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
 
 
 def _curves(directory: Path) -> dict[str, list[int]]:
-    """The steps of each curve as TensorBoard's reader sees them, without its own mending."""
-    reader = EventAccumulator(str(directory), {"tensors": 0}, purge_orphaned_data=False)
+    """The steps of each curve as TensorBoard's reader sees them."""
+    reader = EventAccumulator(str(directory), {"tensors": 0})
     reader.Reload()
     return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
-
-
-def test_a_run_that_was_killed_and_resumes_has_one_curve_in_tensorboard(tmp_path: Path) -> None:
-    def record(log: RunLog, frames: int) -> None:
-        log.record_batch(frames, np.array([0, 1]), _info(2))
-        log.record_metrics(frames, {"total_loss": 1.0, "mean_entropy": 1.0}, {})
-
-    killed = _log(tmp_path)
-    killed.open(0, show_progress=False)
-    for frames in (100, 200, 300, 400):
-        record(killed, frames)
-    killed._tensorboard.close()
-    (events,) = tmp_path.glob("events.*")
-    # A reader takes files by their names, where number 10 of a second is before number 9.
-    events = events.rename(events.with_name("events.out.tfevents.1000000000.earlier"))
-    whole = events.read_bytes()
-    for damage in (b"\x18\0\0\0\0\0\0\0cut", bytes(100), b"\x04\0\0\0\0\0\0\0" + b"\xff" * 12):
-        events.write_bytes(whole + damage)
-        _cut_events(tmp_path, 400)
-        assert events.read_bytes() == whole
-    resumed = _log(tmp_path)
-    resumed.open(200, show_progress=False)  # The checkpoint's frames.
-    for frames in (350, 450):
-        record(resumed, frames)
-    resumed.close()
-    curves = _curves(tmp_path)
-    assert curves.pop("_hparams_/session_start_info") == [0]
-    assert curves["losses/total_loss"] == [100, 200, 350, 450]
-    assert all(steps == sorted(set(steps)) and 300 not in steps for steps in curves.values())
 
 
 def test_tensorboard_has_the_flags_of_the_start_that_learned(tmp_path: Path) -> None:
@@ -165,27 +127,6 @@ def test_runs_with_the_same_flags_and_seed_have_a_row_each(tmp_path: Path) -> No
     request = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=status)
     rows = Handler(RequestContext(), reader, "", request).run().session_groups
     assert [row.name for row in rows] == ["one", "two"]
-
-
-def test_of_tensorboards_files_only_those_are_read_that_may_be_ahead(tmp_path: Path) -> None:
-    paths = []
-    for i, lives in enumerate(([100, 200, 300], [400, 500], [600])):
-        log = _log(tmp_path)
-        log.open(lives[0] - 50, show_progress=False)
-        for frames in lives:
-            log.record_batch(frames, np.array([0, 1]), _info(2))
-            log.record_metrics(frames, {"total_loss": 1.0, "mean_entropy": 1.0}, {})
-        log.close()
-        (written,) = tmp_path.glob("events.out.tfevents.1?????????.*")
-        paths.append(written.rename(tmp_path / f"events.out.tfevents.000000000{i}.host"))
-    with open(paths[0], "ab") as oldest:
-        oldest.write(b"cut")  # A file that is read loses this.
-    _cut_events(tmp_path, 500)
-    assert _curves(tmp_path)["losses/total_loss"] == [100, 200, 300, 400, 500]
-    assert paths[0].read_bytes().endswith(b"cut")
-    _cut_events(tmp_path, 200)  # The newer checkpoints were deleted.
-    assert _curves(tmp_path)["losses/total_loss"] == [100, 200]
-    assert not paths[0].read_bytes().endswith(b"cut")
 
 
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:

@@ -84,21 +84,6 @@ def test_packed_logs_have_the_metrics_that_a_report_reads(
         pd.testing.assert_frame_equal(after.logs[name], table)
 
 
-def test_damaged_lines_of_logs_are_left_out(tmp_path: Path) -> None:
-    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
-    RunDirectory(str(tmp_path)).record(config)
-    damaged = ["\0", "[]", "{}", '{"frames": "9", "frames_per_second": null, "seconds": NaN}']
-    for name, record in (
-        ("metrics", {"frames": 8, "frames_per_second": 3.0}),
-        ("processes", {"seconds": 2.0, "memory_kib": 1024}),
-    ):
-        lines = [*damaged, json.dumps(record), *damaged, "{"]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    found = run_records.describe(tmp_path)
-    assert (found["frames"], found["median_frames_per_second"]) == (8, 3)
-    assert (found["seconds"], found["largest_memory_mib"]) == (2, 1)
-
-
 def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: Path) -> None:
     config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
     RunDirectory(str(tmp_path)).record(config)
