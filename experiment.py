@@ -40,8 +40,9 @@ from scalable_agent_popart import errors, settings, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import config as config_lib
+from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory, find_runs, git_revision
+from scalable_agent_popart.runs.directory import find_runs, git_revision, is_run
 from scalable_agent_popart.system import program, terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
@@ -196,24 +197,20 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             logdir = str(PopulationDirectory(logdir).member(member).path)
         elif given.get("mode") == "pbt":
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
-        directory = RunDirectory(logdir)
-        directory.refuse_population()
         hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
         deadline = time.monotonic() + 3600 * hours
-        while waits and directory.read_config() is None and time.monotonic() < deadline:
+        while waits and not is_run(logdir) and time.monotonic() < deadline:
             time.sleep(1.0)
-        config = directory.find_config().for_test({**given, "logdir": logdir})
+        config = run.Run.open(logdir).config.for_test({**given, "logdir": logdir})
         config = dataclasses.replace(config, learner_timeout_hours=hours)
     else:
         config = Config.from_flags(given)
         # An actor job may have no directory.
         if config.job_name == "learner" or "logdir" in given:
-            kind = PopulationDirectory if config.mode == "pbt" else RunDirectory
-            previous = kind(config.logdir).read_config()
-            # A single run has learned nothing, and keeps nothing, before its first checkpoint.
-            alone = kind is RunDirectory and config.job_name == "learner"
-            begins = alone and not RunDirectory(config.logdir).has_checkpoint
-            if previous is not None and not begins:
+            of_population = config.mode == "pbt"
+            population = PopulationDirectory(config.logdir)
+            previous = population.read_config() if of_population else run.resumed(config)
+            if previous is not None:
                 config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
     if config.actor_jobs or not (config.learner_address and config.job_name == "learner"):
@@ -237,7 +234,7 @@ def _report(given: Mapping[str, Any]) -> None:
 
 
 def _train(config: Config, given: Mapping[str, Any]) -> int | None:
-    RunDirectory(config.logdir).check(config)  # Before TensorFlow takes its time to load.
+    run.check(config)  # Before TensorFlow takes its time to load.
     _load_tensorflow(config, f"{config.agent_name} on {config.level_name}; logs in {config.logdir}")
     from scalable_agent_popart.training import trainer  # noqa: PLC0415
 
@@ -293,10 +290,11 @@ def _test(config: Config, given: Mapping[str, Any]) -> None:
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    opened = run.Run.open(config.logdir)
     if follows:
-        evaluate.follow(config)
+        evaluate.follow(opened, config)
     else:
-        evaluate.Tester(config).test()
+        evaluate.Tester(opened, config).test()
 
 
 def _interrupt(number: int, _: Any) -> None:

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import Run, read_run
-from scalable_agent_popart.runs.directory import RunDirectory, find_runs
+from scalable_agent_popart.runs.directory import find_runs
 from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.system import program
 
@@ -59,7 +59,7 @@ def tabulate(run: Run) -> pd.DataFrame:
     table = pd.DataFrame({"agent_steps_millions": marks * _WINDOW}, index=marks)
     table["games"] = ended.size().reindex(marks, fill_value=0)
     table["mean_return"] = ended.mean().reindex(marks)
-    frames, minutes = _minutes(run.path)
+    frames, minutes = _minutes(run.directory.metrics)
     at = table["agent_steps_millions"] * 1e6 * run.config.num_action_repeats
     table["minutes"] = np.interp(at, frames, minutes)
     who = {"run": run.path.name, "game": run.config.suite.tasks[0], "agent": run.config.agent_name}
@@ -68,9 +68,9 @@ def tabulate(run: Run) -> pd.DataFrame:
     return table
 
 
-def _minutes(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _minutes(log: Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns the frames of each record of a run, and the minutes of training up to it."""
-    lines = [(r["frames"], r["frames_per_second"]) for r in read_lines(RunDirectory(path).metrics)]
+    lines = [(r["frames"], r["frames_per_second"]) for r in read_lines(log)]
     frames, speeds = np.array([(0, 1.0), *lines]).T
     return frames, np.cumsum([0.0, *np.diff(frames) / speeds[1:]]) / 60
 

@@ -31,7 +31,7 @@ from absl import flags
 from environments import ArraySpec, StepOutput
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
@@ -95,8 +95,7 @@ def _make_config() -> Config:
     """Returns the configuration of the run in --logdir for a test; without one, the defaults."""
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
-        trained = RunDirectory(FLAGS.logdir).find_config()
-        config = trained.for_test({**given, "logdir": FLAGS.logdir})
+        config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
     else:
         config = Config.from_flags(given)
     if config.suite.name != atari57.SUITE.name:
@@ -115,7 +114,7 @@ def _policy_player(config: Config) -> Callable[[], _Player]:
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
-    saved = evaluate.SavedPolicy(config, num_environments=1)
+    saved = evaluate.SavedPolicy(Run.open(config.logdir), config, num_environments=1)
     saved.restore()
     policy, only = saved.policy, np.array([0])
 

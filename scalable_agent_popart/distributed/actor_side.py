@@ -12,14 +12,13 @@ from absl import logging
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.distributed import keys
-from scalable_agent_popart.distributed.handshake import handshake
+from scalable_agent_popart.distributed.handshake import handshake, read_learner
 from scalable_agent_popart.distributed.learner_pb2 import StatusReply
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.errors import DivergenceError, PassingError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import progress_bar
 from scalable_agent_popart.training.local_actors import ActorThreads
@@ -41,12 +40,12 @@ def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
     settings, name = handshake(config, agent, spec), f"actor job {config.task}"
-    directory, over = RunDirectory(config.logdir), threading.Event()
+    over = threading.Event()
 
     def locate() -> tuple[str, keys.Keys]:
         address = config.learner_address
         if not address:
-            address, finished_frames = directory.read_learner()
+            address, finished_frames = read_learner(config.logdir)
             # The learner has finished, unless this job's run has more frames.
             if finished_frames >= config.total_environment_frames:
                 over.set()

@@ -1,15 +1,36 @@
-"""What a learner and its actor jobs must agree on before they exchange anything else."""
+"""How actor jobs find their learner, and what both must agree on before they exchange anything."""
 
+import json
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import tensorflow as tf
 
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.directory import write_atomically
+from scalable_agent_popart.runs.json_lines import DAMAGE
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
+
+
+def record_learner(logdir: str, address: str, finished_frames: int = 0) -> None:
+    """Writes the learner's address for actor jobs, and the frames of a run that it finished."""
+    record = {"address": address, "finished_frames": finished_frames}
+    write_atomically(Path(logdir, "learner.json"), record)
+
+
+def read_learner(logdir: str) -> tuple[str, int]:
+    """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
+    path = Path(logdir, "learner.json")
+    try:
+        record = json.loads(path.read_text())
+        return str(record["address"]), int(record["finished_frames"])
+    except DAMAGE as error:
+        raise UserError(f"{path} is damaged: start the learner again") from error
 
 
 def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:

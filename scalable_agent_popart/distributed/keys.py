@@ -19,7 +19,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
 
 LEARNER, ACTOR, _AUTHORITY = "learner", "actor", "authority"
 _USES = {
@@ -42,7 +41,7 @@ class Keys(NamedTuple):
 
 def directory_of(config: Config) -> Path:
     """Returns where a run's keys are: `--keys_dir`, or a folder of the run directory."""
-    return Path(config.keys_dir) if config.keys_dir else RunDirectory(config.logdir).keys
+    return Path(config.keys_dir or Path(config.logdir, "keys"))
 
 
 def make(directory: Path) -> None:

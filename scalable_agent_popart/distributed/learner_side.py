@@ -10,13 +10,12 @@ import time
 
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
-from scalable_agent_popart.distributed.handshake import handshake
+from scalable_agent_popart.distributed.handshake import handshake, record_learner
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.training.actors import Actors
 from scalable_agent_popart.training.trainer import Parts
 
@@ -52,7 +51,6 @@ class RemoteActors(Actors):
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         """Opens the port; raises UserError if it is taken."""
         super().__init__(config, spec, learner)
-        self._directory = RunDirectory(config.logdir)
         self._port = LearnerPort(
             config.learner_address or _ANY_LOOPBACK_PORT,
             spec,
@@ -66,7 +64,7 @@ class RemoteActors(Actors):
     def start(self) -> None:
         self._port.publish(self._store.latest())
         super().start()
-        self._directory.record_learner(self._port.address)
+        record_learner(self._config.logdir, self._port.address)
         self._jobs.start()
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
@@ -81,7 +79,8 @@ class RemoteActors(Actors):
             stack.callback(self._jobs.close, finished)
             if finished:
                 self._port.finish()
-                self._directory.record_learner(self._port.address, int(self._learner.frames))
+                frames = int(self._learner.frames)
+                record_learner(self._config.logdir, self._port.address, frames)
 
     def next_batch(self) -> Rollout | None:
         self._jobs.attend()

@@ -23,9 +23,9 @@ from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.runs.logs import write_events
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.checked import name_some
 from scalable_agent_popart.system.terminal import progress_bar
 
@@ -34,14 +34,14 @@ _MAX_RESTARTS = 8  # An environment may be lost so often before it finishes an e
 _MAX_SILENT_SECONDS = 600.0  # After so long without an episode's end a test says what it waits for.
 
 
-def follow(config: Config) -> None:
+def follow(run: Run, config: Config) -> None:
     """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard.
 
     Nothing in a run directory shows that a learner is gone for good: one that diverged, or whose
     node was lost, may be started again. So the evaluator ends as actor jobs do, with a warning,
     after `learner_timeout_hours` without a newer checkpoint, and what a learner takes to the next.
     """
-    directory, tester = RunDirectory(config.logdir), Tester(config)
+    directory, tester = run.directory, Tester(run, config)
     frames, waits_since = -1, monotonic()
     patience_seconds = 3600 * config.learner_timeout_hours + config.checkpoint_seconds
     directory.prepare_evaluation(config.record_video)  # TensorBoard's writer explains nothing.
@@ -80,10 +80,9 @@ def follow(config: Config) -> None:
 class Tester:
     """Plays episodes of all tasks and their held-out versions with a run's newest checkpoint."""
 
-    def __init__(self, config: Config):
+    def __init__(self, run: Run, config: Config):
         factory.check_precision(config)
-        self._config = config
-        self._directory = RunDirectory(config.logdir)
+        self._config, self._directory = config, run.directory
         suite = config.suite
         trained = [task for task in suite.tasks if task in suite.test_versions]
         versions = [suite.test_version(task) for task in suite.tasks]
@@ -94,13 +93,14 @@ class Tester:
         shares = [len(part) for part in np.array_split(np.arange(num_episodes), copies)]
         self._quotas = shares * num_tasks
         self._task_ids = np.repeat(range(num_tasks), copies).tolist()
-        self._saved = SavedPolicy(config, len(self._quotas))
+        self._saved = SavedPolicy(run, config, len(self._quotas))
 
     def test(self) -> dict[str, Any]:
         """Plays; prints, writes and returns what `summarise` makes of it; completes films last."""
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
+        directory = self._directory
         frames = self._saved.restore()
-        self._directory.prepare_evaluation(config.record_video)
+        directory.prepare_evaluation(config.record_video)
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
         with _showing("making environments", len(ids)):
@@ -110,7 +110,7 @@ class Tester:
         with _showing("making films", len(filmed)):
             shown = factory.make_films(config, self._played, filmed, seed)
         names = config.suite.names_of_actions(config.action_set)
-        films = VideoRecorder(self._directory.videos, filmed, self._saved.view, shown, names)
+        films = VideoRecorder(directory.videos, filmed, self._saved.view, shown, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), films:
             returns = play(environments, self._saved.policy, self._quotas, films, tasks)
@@ -119,9 +119,9 @@ class Tester:
             summary = evaluation_summary.summarise(config, frames, by_task)
             # A disk that is too full for the files of scores or films does not prevent this.
             last.callback(evaluation_summary.show, summary, self._played)
-            self._directory.write_evaluation(summary)
-        written = f"{self._directory.evaluation} and evaluation.csv"
-        written += f"; films in {self._directory.videos}" * config.record_video
+            directory.write_evaluation(summary)
+        written = f"{directory.evaluation} and evaluation.csv"
+        written += f"; films in {directory.videos}" * config.record_video
         print(f"written: {written}", file=sys.stderr)
         return summary
 
@@ -129,11 +129,9 @@ class Tester:
 class SavedPolicy:
     """The policy of a run's newest checkpoint, and its view if films are to show one."""
 
-    def __init__(self, config: Config, num_environments: int):
-        directory = RunDirectory(config.logdir)
-        self._checkpoints, self._seed = directory.checkpoints, config.seed
-        # A test may play only some of the run's tasks, or others.
-        trained = (directory.read_config() or config).suite
+    def __init__(self, run: Run, config: Config, num_environments: int):
+        self._checkpoints, self._seed = run.directory.checkpoints, config.seed
+        trained = run.config.suite  # A test may play only some of its tasks, or others.
         self._saved = saved = factory.make_saved_parts(replace(config, suite=trained))
         # The policy acts with the very variables that are restored, so it is never refreshed.
         self._weights = WeightStore(saved.agent.trainable_variables, version=0)

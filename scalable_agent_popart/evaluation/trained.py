@@ -40,7 +40,7 @@ from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.config import Config, refuse_pattern
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
 
@@ -91,9 +91,9 @@ class TrainedAgent:
         if the run's tasks are not of the suite of `level_name`.
         """
         refuse_pattern(logdir)
-        directory = RunDirectory(logdir)
-        config = directory.find_config()
-        self._record = json.loads((directory.path / "config.json").read_text())
+        run = Run.open(logdir)
+        config = run.config
+        self._record = json.loads((run.directory.path / "config.json").read_text())
         hardware.share_gpus()
         factory.check_precision(config)
         given: dict[str, Any] = {"level_name": level_name or None}
@@ -104,7 +104,7 @@ class TrainedAgent:
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)
-        checkpoints.restore_at(directory.checkpoints, frames, learner=self._saved)
+        checkpoints.restore_at(run.directory.checkpoints, frames, learner=self._saved)
         self._agent, self._head = self._saved.agent, self._saved.head
         self.frames = int(self._saved.frames)
         self._step: Any = None  # The first step shows the inputs' shapes.

@@ -30,12 +30,12 @@ from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
-    check_init_from,
     explained,
     flock,
     write_atomically,
 )
 from scalable_agent_popart.runs.json_lines import read_lines
+from scalable_agent_popart.runs.run import open_initial
 
 
 class Published(NamedTuple):
@@ -156,7 +156,7 @@ class PopulationDirectory:
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give {ANOTHER_LOGDIR}")
         if config.init_from:
-            check_init_from(config)
+            open_initial(config)
         begun = self.read_config()
         if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
             raise UserError(

@@ -26,9 +26,8 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs import checkpoints, run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines
 from scalable_agent_popart.training import initial_weights, trainer
 from scalable_agent_popart.training.actors import Actors
@@ -267,10 +266,8 @@ def train_member(
     population, number = PopulationDirectory(config.logdir), config.pbt_member
     own = population.member_config(config, number, _starting_values(config, start))
     parts = parts or ReusedParts()
-    RunDirectory(own.logdir).check(own)
+    run.check(own)
     factory.check_precision(config)
-    if own.init_from:
-        initial_weights.check(own)
     population.join(config)
     while True:
         try:

@@ -11,7 +11,7 @@ import av
 from PIL import Image
 
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.runs.directory import RunDirectory, name_films
+from scalable_agent_popart.runs.directory import name_films
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
 _MAX_BYTES = 4_500_000  # All films of a page have so many, of which base64 makes 6 MB.
@@ -34,10 +34,7 @@ def write_films(
         suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
         for agent, run in comparison.runs:
-            own, population = RunDirectory(run.path), run.population
-            if population:
-                own = population.directory.member(population.shown.number)
-            for level, path in name_films(own.videos, levels).items():
+            for level, path in name_films(run.directory.videos, levels).items():
                 if os.path.exists(path):  # It takes any name.
                     files.setdefault((agent.label + where, level), []).append(path)
     films: dict[str, list[dict[str, str]]] = {}

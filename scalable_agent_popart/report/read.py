@@ -16,6 +16,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.population.lineage import Segment, trace
+from scalable_agent_popart.runs import run as runs
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
 from scalable_agent_popart.runs.json_lines import DAMAGE, read_lines
@@ -90,6 +91,7 @@ class Run:
     """The content of a run, a population or a member, by the frames its weights learned from."""
 
     path: Path
+    directory: RunDirectory  # A population's is that of the member that stands for it.
     config: Config
     logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of METRICS.
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
@@ -139,13 +141,13 @@ def read_run(path: str) -> Run:
     """
     problems: list[str] = []
     population = _read_population(path, problems)
-    directory = RunDirectory(path)
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
+    shown = path
     if population is not None:
-        directory = population.directory.member(population.shown.number)
+        shown = str(population.directory.member(population.shown.number).path)
         segments = population.segments
-    record = directory.find_record()
-    config = record.config
+    opened = runs.Run.open(shown)
+    directory, record, config = opened.directory, opened.record, opened.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
         own = population.directory.member(number) if population else directory
@@ -163,7 +165,7 @@ def read_run(path: str) -> Run:
     tables = _join(logs, segments) if population else logs[0]
     if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    return Run(Path(path), config, tables, evaluations, problems, population, record)
+    return Run(Path(path), directory, config, tables, evaluations, problems, population, record)
 
 
 def _join(

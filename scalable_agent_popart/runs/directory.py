@@ -22,13 +22,10 @@ from typing import IO, Any
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
-from scalable_agent_popart.runs.config import Config, refuse_pattern
+from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
 POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
-_MAX_NEAR = 3  # Runs that a message names.
-# Weights fit no other ones.
-_SAME_NETWORK = ("network", "padding", "image_scale", "use_lstm", "height", "width")
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -70,28 +67,12 @@ class RunDirectory:
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
         self.evaluations_log = self.path / "evaluations.jsonl"  # The results of an evaluator job.
         self.videos = self.path / "videos"
-        self.keys = self.path / "keys"  # See `distributed.keys`.
-        self.learner = self.path / "learner.json"  # Actor jobs find the learner by it.
         self._config_path = self.path / "config.json"
 
     def read_config(self) -> Config | None:
         """Returns the configuration of the run's last start, as `read_record`."""
         record = self.read_record()
         return record.config if record else None
-
-    def find_config(self) -> Config:
-        """Returns as `read_config`; raises UserError as `find_record`."""
-        return self.find_record().config
-
-    def find_record(self) -> Record:
-        """Returns as `read_record`; raises UserError, which names runs nearby, if there is none."""
-        self.refuse_population()
-        if (record := self.read_record()) is not None:
-            return record
-        parent = os.path.normpath(self.path / os.pardir)
-        near = [parent] if _is_run(parent) else _runs_in(str(self.path))
-        advice = f"give {' or '.join(near[:_MAX_NEAR])}" if near else "train first"
-        raise UserError(f"there is no run in {self.path}; {advice}")
 
     def read_record(self) -> Record | None:
         """Reads `config.json` if there is one; raises UserError."""
@@ -108,43 +89,10 @@ class RunDirectory:
             return Record(config, tuple(history), device, revision)
         return None
 
-    def check(self, config: Config) -> None:
-        """Raises UserError if `config` cannot train in this directory; writes nothing."""
-        self.refuse_population()
-        if config.init_from and not self.has_checkpoint:
-            check_init_from(config)
-        previous = self.read_config()
-        if previous is not None:
-            if differences := config.differences(previous):
-                same = "same flags" if differences[0].startswith("--") else "suite as it was"
-                told = f"{self.path} holds another run: {'; '.join(differences)}"
-                raise UserError(f"{told}; give the {same} or {ANOTHER_LOGDIR}")
-            changes = config.refused_changes(previous)
-            # A run has learned nothing before its first checkpoint.
-            if changes and not config.allow_changes and self.has_checkpoint:
-                told = f"the run in {self.path} was last trained with other flags"
-                advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
-                raise UserError(f"{told}: {'; '.join(changes)}; give the same flags, {advice}")
-        events = self.path.glob("events.out.tfevents.*")
-        for path in (self.metrics, self.episodes, self.checkpoints, *events):
-            if previous is None and path.exists():
-                told = f"{self.path} holds {path.name} but no config.json, so its origin is unknown"
-                raise UserError(f"{told}; give {ANOTHER_LOGDIR}")
-        # A link that leads nowhere cannot be made a directory.
-        nearest = next(p for p in (self.path, *self.path.absolute().parents) if os.path.lexists(p))
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise UserError(f"--logdir={self.path} cannot be written to; allow it or give another")
-
     @property
     def has_checkpoint(self) -> bool:
         """Returns whether the run has learned and saved something."""
         return any(self.checkpoints.glob("*.index"))
-
-    def refuse_population(self) -> None:
-        """Raises UserError if this is a population's directory."""
-        if is_population(self.path):
-            told = f"{self.path} holds a population, not a run: give one of its members, such as"
-            raise UserError(f"{told} --logdir={self.path / 'member-00'}")
 
     def lock(self) -> IO[str]:
         """Locks the directory until the returned file is closed; raises InUseError or UserError."""
@@ -194,18 +142,6 @@ class RunDirectory:
         }
         write_atomically(self._config_path, record)
 
-    def record_learner(self, address: str, finished_frames: int = 0) -> None:
-        """Writes the learner's address for actor jobs, and the frames of a run that it finished."""
-        write_atomically(self.learner, {"address": address, "finished_frames": finished_frames})
-
-    def read_learner(self) -> tuple[str, int]:
-        """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
-        try:
-            record = json.loads(self.learner.read_text())
-            return str(record["address"]), int(record["finished_frames"])
-        except DAMAGE as error:
-            raise UserError(f"{self.learner} is damaged: start the learner again") from error
-
     def prepare_evaluation(self, films: bool) -> None:
         """Raises UserError if an evaluation, or its films, could not be written."""
         try:
@@ -243,26 +179,6 @@ class RunDirectory:
                 if not kept.stat().st_size:
                     kept.unlink()
                 raise
-
-
-def check_init_from(config: Config) -> Config:
-    """Returns the configuration of `--init_from`; raises UserError if its network is another."""
-    refuse_pattern(config.init_from, "init_from")
-    directory = RunDirectory(config.init_from)
-    try:
-        other = directory.find_config()
-    except UserError as error:
-        raise UserError(f"--init_from: {error}") from error
-    if not directory.has_checkpoint:
-        raise UserError(f"--init_from={config.init_from} holds a run without a checkpoint")
-    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
-    for name in ("num_channels", "stacks_frames", "has_instructions"):
-        differences.append((name, getattr(other.suite, name), getattr(config.suite, name)))
-    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
-    if differing:
-        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
-        raise UserError(f"{told}; give the same flags, or another run's directory")
-    return other
 
 
 @contextlib.contextmanager
@@ -354,16 +270,16 @@ def find_runs(names: Iterable[str]) -> Iterator[str]:
             raise UserError(
                 f"--runs names {name}, which does not exist; correct it or leave it out"
             )
-        yield from [run for path in paths for run in _runs_in(path)] or [name]
+        yield from [run for path in paths for run in runs_in(path)] or [name]
 
 
-def _runs_in(path: str) -> list[str]:
+def runs_in(path: str) -> list[str]:
     """Lists the runs and populations in a folder, or only the path if that is one itself."""
     inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
-    return [path] if _is_run(path) else list(filter(_is_run, inside))
+    return [path] if is_run(path) else list(filter(is_run, inside))
 
 
-def _is_run(path: str) -> bool:
+def is_run(path: str) -> bool:
     return os.path.exists(f"{path}/config.json") or is_population(path)
 
 

@@ -74,14 +74,20 @@ def write_events(writer: tf.summary.SummaryWriter, path: Path, frames: int) -> I
 class RunLog:
     """All records of a training run: `metrics` of the learner, finished `episodes`, and others."""
 
-    def __init__(self, config: Config, device: str, on_episode: Callable[[str, float, int], None]):
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        device: str,
+        on_episode: Callable[[str, float, int], None],
+    ):
         """Opens nothing yet.
 
         Each finished game is passed to `on_episode`, also those in the log that is opened: its
         task, its raw return and the run's frames at its end. Every line of metrics will name the
         device.
         """
-        directory, tasks = RunDirectory(config.logdir), config.suite.tasks
+        tasks = config.suite.tasks
         self.metrics = JsonLines(directory.metrics)
         self.episodes = JsonLines(directory.episodes)
         self._path, self._config, self._suite = directory.path, config, config.suite

@@ -7,9 +7,9 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs import checkpoints
+from scalable_agent_popart.runs.checkpoints import restore_at
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory, check_init_from
+from scalable_agent_popart.runs.run import open_initial
 
 _SAME_VALUES = (
     "use_popart",
@@ -23,15 +23,6 @@ _SAME_VALUES = (
 )
 
 
-def check(config: Config) -> Config:
-    """Returns as `check_init_from`; also raises UserError if no checkpoint can be read."""
-    other = check_init_from(config)
-    if checkpoints.saved_frames(RunDirectory(config.init_from).checkpoints) is None:
-        told = "holds no run with a checkpoint, or its newest one cannot be read"
-        raise UserError(f"--init_from={config.init_from} {told}")
-    return other
-
-
 def take_over(config: Config, learner: Learner) -> str:
     """Copies into a new learner what its agent and that of `--init_from` have in common.
 
@@ -39,13 +30,13 @@ def take_over(config: Config, learner: Learner) -> str:
     know by name, the value heads with their statistics, if both value the same rewards in the same
     way. The optimiser and all counts start as in any new run.
 
-    Returns in words what was taken. Raises UserError as `check`, and if the checkpoint cannot be
-    read.
+    Returns in words what was taken. Raises UserError as `open_initial`, and if the checkpoint
+    cannot be read.
     """
-    other, directory = check(config), RunDirectory(config.init_from)
-    saved = factory.make_saved_parts(other)
+    run = open_initial(config)
+    other, saved = run.config, factory.make_saved_parts(run.config)
     try:
-        checkpoints.restore_at(directory.checkpoints, None, learner=saved)
+        restore_at(run.directory.checkpoints, None, learner=saved)
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
     agent, head, own = saved.agent, saved.head, learner.head

@@ -17,8 +17,9 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Record, RunDirectory, describe_device
+from scalable_agent_popart.runs.directory import Record, describe_device
 from scalable_agent_popart.runs.logs import RunLog
+from scalable_agent_popart.runs.run import begin
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
@@ -88,19 +89,14 @@ def train(
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
-    directory = RunDirectory(config.logdir)
-    directory.check(config)
-    if config.init_from and not directory.has_checkpoint:
-        initial_weights.check(config)
-    with directory.lock(), contextlib.ExitStack() as stack:
-        directory.check(config)  # Another process may have trained it before the lock was free.
+    with begin(config) as directory, contextlib.ExitStack() as stack:
         parts.prepare(config)
         factory.check_precision(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)
         device = hardware.device()
-        log = RunLog(config, describe_device(device), tuner.on_episode)
+        log = RunLog(config, directory, describe_device(device), tuner.on_episode)
         checkpoints = Checkpoints(
             directory.checkpoints,
             learner=learner,

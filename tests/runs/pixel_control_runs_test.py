@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart.evaluation import evaluate
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.run import Run
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
@@ -80,8 +80,8 @@ def test_films_show_maps_of_the_checkpoints_head_next_to_the_picture(trained: Pa
     for maps in (change, max_q):
         assert maps[1:].std(axis=0).max() > 1  # They change from step to step.
     given = {"mode": "test", "record_video": True}
-    config = RunDirectory(str(trained)).read_config().for_test(given)
-    saved = evaluate.SavedPolicy(config, 1)
+    opened = Run.open(trained)
+    saved = evaluate.SavedPolicy(opened, opened.config.for_test(given), 1)
     assert saved.restore() == 400
     (kernel,) = (v for v in saved.view.q_head.trainable_variables if v.shape == [4, 4, 4, 32])
     name = next(name for name in _last_deconvolution(trained) if "_optimiser" not in name)

@@ -16,7 +16,7 @@ _SOURCES = {
 # These are imported by processes that do without TensorFlow.
 _LIGHT = re.compile(
     r"environments"
-    rf"|{_PACKAGE}\.(errors|scores|suites|report|runs\.(config|directory|json_lines)"
+    rf"|{_PACKAGE}\.(errors|scores|suites|report|runs\.(config|directory|json_lines|run)"
     r"|evaluation\.summary|population\.(directory|lineage))\b.*"
 )
 _THREADS = {"threading", "queue", "concurrent", "multiprocessing", f"{_PACKAGE}.system.threads"}

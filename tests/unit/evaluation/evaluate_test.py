@@ -31,7 +31,8 @@ from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import Record, RunDirectory
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.atari import emulator, starts
 from scalable_agent_popart.suites.checked import without_exit
 from scalable_agent_popart.system.terminal import progress_bar
@@ -42,6 +43,11 @@ from tests.fakes.uneven_environments import UnevenEnvironments
 
 _TASKS = ("pong", "boxing")
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
+
+
+def _run(config: Config) -> Run:
+    """Returns the run of a configuration's directory, whose record has the same."""
+    return Run(RunDirectory(config.logdir), Record(config))
 
 
 class _StillPolicy:
@@ -160,8 +166,9 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     with av.open(run / "videos" / "breakout.mp4") as film:
         assert len(list(film.decode(video=0))) > 40
         assert film.streams.video[0].width == 4 * 84 + 8 + 256  # The picture and the policy.
-    config = RunDirectory(str(run)).read_config().for_test({"mode": "test", **films})
-    (saved := evaluate.SavedPolicy(config, 1)).restore()
+    opened = Run.open(run)
+    config = opened.config.for_test({"mode": "test", **films})
+    (saved := evaluate.SavedPolicy(opened, config, 1)).restore()
     image = np.random.default_rng(0).integers(256, size=(1, 84, 84, 1)).astype(np.uint8)
     output = EpisodeCounter(1).start(image)
     _, (play,) = saved.view.look(Ready(np.arange(1), output, np.ones(1, bool)), ["breakout"])
@@ -191,18 +198,19 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
     with monkeypatch.context() as patch:
         patch.setattr(Agent, "step", count_traces)
         patch.setattr(factory, "make_environments", record)
-        tester = evaluate.Tester(config)
+        run = _run(config)
+        tester = evaluate.Tester(run, config)
         first = tester.test()
         for task, result in first["tasks"].items():  # A game of catch_10 is worth 10 or -10.
             scale = float(task.removeprefix("catch_"))
             assert np.abs(result["returns"]).tolist() == pytest.approx([scale] * 3)
         assert tester.test()["tasks"] == first["tasks"]  # The same weights play the same games.
-        evaluate.Tester(config.with_flags({"seed": 2})).test()
+        evaluate.Tester(run, config.with_flags({"seed": 2})).test()
         assert seeds[0] == seeds[1] != seeds[2]
     main_program.run(**flags, **_SMALL | {"num_actors": 5, "total_environment_frames": 1280})
     newer = tester.test()
     assert newer["frames"] > first["frames"]
-    assert newer["tasks"] == evaluate.Tester(config).test()["tasks"]
+    assert newer["tasks"] == evaluate.Tester(run, config).test()["tasks"]
     assert len(traced) == 2, "once a tester"
     assert modes == [False] * 3
 
@@ -211,7 +219,7 @@ def test_a_signal_ends_a_test_that_waits_for_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Waits:
-        def __init__(self, config: Config):
+        def __init__(self, run: Run, config: Config):
             pass
 
         def test(self) -> None:
@@ -237,7 +245,7 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
         return seen[-1]
 
     class FakeTester:
-        def __init__(self, config: Config):
+        def __init__(self, run: Run, config: Config):
             made.append(config)
 
         def test(self) -> dict[str, Any]:
@@ -255,7 +263,8 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     # A disk was full in the middle of a line.
     (tmp_path / "evaluations.jsonl").write_text('{"frames": 50}\n{"frames": 1')
-    evaluate.follow(Config.from_flags(given))
+    config = Config.from_flags(given)
+    evaluate.follow(_run(config), config)
     assert (len(made), tested) == (1, [100, 200])
     assert shown == [0, 3]  # TensorBoard has a test's scores before the next one is played.
     lines = read_log(tmp_path / "evaluations.jsonl")
@@ -280,7 +289,8 @@ def test_an_evaluator_whose_learner_is_gone_ends_as_actor_jobs_do(
     monkeypatch.setattr(evaluate, "saved_frames", lambda _: next(looks))
     monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
     given = {"level_name": "catch5", "logdir": str(tmp_path), "checkpoint_seconds": 1e-9}
-    evaluate.follow(Config.from_flags({**given, "learner_timeout_hours": 1e-12}))
+    config = Config.from_flags({**given, "learner_timeout_hours": 1e-12})
+    evaluate.follow(_run(config), config)
     assert (
         "the evaluator ends, as if the run were over: there was no newer checkpoint in "
         f"{tmp_path}/checkpoints for 1e-12 hours (--learner_timeout_hours)"
@@ -291,15 +301,16 @@ def test_a_level_that_tests_several_tasks_is_played_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(evaluate, "SavedPolicy", lambda *_: None)
     config = Config.from_flags({"level_name": "catch_1,catch_10,catch_100"})
     shared = dict.fromkeys(("catch_1", "catch_10"), "catch_100")
-    tester = evaluate.Tester(replace(config, suite=replace(config.suite, test_versions=shared)))
+    config = replace(config, suite=replace(config.suite, test_versions=shared))
+    tester = evaluate.Tester(_run(config), config)
     assert list(tester._played.tasks) == ["catch_100", "catch_1", "catch_10"]
 
 
 def test_an_evaluator_that_could_not_write_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "Tester", lambda config: None)
+    monkeypatch.setattr(evaluate, "Tester", lambda run, config: None)
     (logdir := tmp_path / "run").symlink_to("/proc")  # Not even root can write there.
     config = Config.from_flags({"level_name": "catch5", "logdir": str(logdir)})
     with pytest.raises(UserError, match="cannot be written to"):
-        evaluate.follow(config)
+        evaluate.follow(_run(config), config)

@@ -14,8 +14,10 @@ import pytest
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import directory as run_directory
+from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.settings import SETTINGS
 
@@ -40,6 +42,11 @@ def _record(directory: RunDirectory, **flags: object) -> dict:
 
 def _history(directory: RunDirectory) -> tuple[Change, ...]:
     return directory.read_record().history
+
+
+def _check(directory: RunDirectory, config: Config) -> None:
+    """Raises UserError if the configuration cannot train in the directory."""
+    run.check(dataclasses.replace(config, logdir=str(directory.path)))
 
 
 def _learn(directory: RunDirectory) -> None:
@@ -133,18 +140,18 @@ def test_runs_one_folder_up_or_down_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = RunDirectory("runs/a")
+    own = RunDirectory("runs/a")
     with pytest.raises(UserError, match=r"there is no run in runs/a; train first"):
-        run.find_config()
-    run.checkpoints.mkdir(parents=True)
-    _record(run)
-    assert run.find_config() == _config()
+        Run.open(own.path)
+    own.checkpoints.mkdir(parents=True)
+    _record(own)
+    assert Run.open(own.path).config == _config()
     for path, named in (("runs", "runs/a"), ("runs/a/checkpoints", "runs/a"), ("runs/b", None)):
         with pytest.raises(UserError, match=f"; {f'give {named}' if named else 'train first'}$"):
-            RunDirectory(path).find_config()
-    monkeypatch.chdir(run.checkpoints)
+            Run.open(path)
+    monkeypatch.chdir(own.checkpoints)
     with pytest.raises(UserError, match=r"there is no run in \.; give \.\.$"):
-        RunDirectory("").find_config()
+        Run.open("")
 
 
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
@@ -152,14 +159,14 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
 ) -> None:
     _record(directory)
     changed = {"discounting": 0.5, "seed": 9, "precision": "bfloat16", "init_from": "older"}
-    directory.check(_config(**changed | {"init_from": ""}))  # The run has not begun to learn.
+    _check(directory, _config(**changed | {"init_from": ""}))  # The run has not begun to learn.
     _learn(directory)
     free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
     for flags in ({}, free, {**changed, "allow_changes": True}):
-        directory.check(_config(**flags))
+        _check(directory, _config(**flags))
     before = (directory.path / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
-        directory.check(_config(**changed))
+        _check(directory, _config(**changed))
     for difference in (
         "--discounting was 0.99 and is 0.5",
         "--seed was 1 and is 9",
@@ -177,7 +184,7 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     ):
         match = f"{directory.path} holds another run: .*--{name} {difference}.*--logdir"
         with pytest.raises(UserError, match=match):
-            directory.check(_config(**{name: value, "allow_changes": True}))
+            _check(directory, _config(**{name: value, "allow_changes": True}))
     assert (directory.path / "config.json").read_bytes() == before
 
 
@@ -193,16 +200,16 @@ def test_tasks_in_another_order_and_other_images_are_refused(directory: RunDirec
 
     then, now = own(first, second, *rest), own(second, first, *rest)
     directory.record(then)
-    directory.check(then)
+    _check(directory, then)
     with pytest.raises(UserError) as error:
-        directory.check(now)
+        _check(directory, now)
     told = f"task 0 was {first} and is {second}; task 1 was {second} and is {first}; give"
     assert told in str(error.value)
     for name, other in {"num_channels": 1, "stacks_frames": True}.items():
         changed = dataclasses.replace(then.suite, **{name: other})
         told = f"another run: {name} was .* and is {other}; give the suite as it was or"
         with pytest.raises(UserError, match=told):
-            directory.check(dataclasses.replace(then, suite=changed))
+            _check(directory, dataclasses.replace(then, suite=changed))
 
 
 def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirectory) -> None:
@@ -212,7 +219,7 @@ def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirector
     _learn(directory)
     revision = record["git_revision"]
     assert directory.read_record() == Record(_config(seed=7), git_revision=revision)
-    directory.check(_config(seed=7))
+    _check(directory, _config(seed=7))
 
 
 def test_the_record_keeps_the_changes_with_which_something_was_learned(
@@ -250,7 +257,7 @@ def test_the_record_keeps_the_changes_with_which_something_was_learned(
 def test_a_damaged_record_is_refused_by_name(directory: RunDirectory, content: bytes) -> None:
     (directory.path / "config.json").write_bytes(content)
     with pytest.raises(UserError, match=r"config\.json is damaged.*--logdir"):
-        directory.check(_config())
+        _check(directory, _config())
     assert (directory.path / "config.json").read_bytes() == content
 
 
@@ -266,7 +273,7 @@ def test_a_file_system_that_is_away_may_be_back_later(
 
 def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: RunDirectory) -> None:
     new = RunDirectory(str(directory.path / "run"))
-    new.check(_config())
+    _check(new, _config())
     assert not new.path.exists(), "a check writes nothing"
     file = directory.path / "file"
     file.write_text("something else")
@@ -274,17 +281,17 @@ def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: Run
     (link := directory.path / "link").symlink_to("gone")
     for place in (file, file / "run", link, link / "run"):
         with pytest.raises(UserError, match="--logdir"):
-            RunDirectory(str(place)).check(_config())
+            _check(RunDirectory(str(place)), _config())
     assert file.read_text() == "something else"
     for name in ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host"):
         (directory.path / name).write_text("of unknown origin")
         with pytest.raises(UserError, match=rf"{name} but no config\.json"):
-            directory.check(_config())
+            _check(directory, _config())
         (directory.path / name).unlink()
     with pytest.raises(UserError, match="cannot be written to"):
         RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
     with pytest.raises(UserError, match="cannot be read"):
-        RunDirectory("x" * 300).check(_config())
+        _check(RunDirectory("x" * 300), _config())
 
 
 def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(

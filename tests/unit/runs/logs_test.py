@@ -21,6 +21,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from environments import StepOutputInfo
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog
 from tests.fakes.programs import metrics, read_log
 
@@ -41,7 +42,7 @@ def test_a_log_is_cut_back_to_the_checkpoint_and_to_whole_lines(tmp_path: Path) 
 
 def _log(directory: Path, tasks: str = "catch5", on_episode: Any = lambda *_: None) -> RunLog:
     flags = {"level_name": tasks, "logdir": str(directory), "total_environment_frames": 1000}
-    return RunLog(Config.from_flags(flags), "1 core", on_episode)
+    return RunLog(Config.from_flags(flags), RunDirectory(directory), "1 core", on_episode)
 
 
 def _info(batch_size: int) -> StepOutputInfo:

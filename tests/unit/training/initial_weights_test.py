@@ -16,7 +16,8 @@ import scalable_agent_popart
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.training.initial_weights import check, take_over
+from scalable_agent_popart.runs.run import open_initial
+from scalable_agent_popart.training.initial_weights import take_over
 from tests.fakes.main_program import run
 
 _SMALL = {"num_actors": 10, "batch_size": 2, "unroll_length": 10, "network": "shallow"}
@@ -127,7 +128,7 @@ def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) 
         take_over(config, learner)
     damaged = shutil.copytree(earlier, str(tmp_path / "damaged"))
     Path(f"{tf.train.latest_checkpoint(f'{damaged}/checkpoints')}.index").write_bytes(b"cut")
-    with pytest.raises(UserError, match="or its newest one cannot be read"):
+    with pytest.raises(UserError, match=r"^--init_from: checkpoint .* is damaged"):
         take_over(dataclasses.replace(config, init_from=damaged), learner)
     stacked = dataclasses.replace(config.suite, stacks_frames=True)
     with pytest.raises(UserError, match="stacks_frames was False and is True"):
@@ -143,7 +144,7 @@ def test_a_file_system_that_is_away_may_be_back_later(
     config = Config.from_flags({"level_name": "catch_1", "init_from": earlier})
     monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(errno.EIO, "away")))
     with pytest.raises(UserError, match=r"^--init_from: .* cannot be read \(away\)") as error:
-        check(config)
+        open_initial(config)
     assert exit_code(error.value) != FAILS_AGAIN
 
 

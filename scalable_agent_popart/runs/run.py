@@ -1,0 +1,122 @@
+"""A run as others open it and as training begins it: the only place that explains its directory."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
+from scalable_agent_popart.runs.config import Config, refuse_pattern
+from scalable_agent_popart.runs.directory import (
+    Record,
+    RunDirectory,
+    is_population,
+    is_run,
+    runs_in,
+)
+
+_MAX_NEAR = 3  # Runs that a message names.
+# Weights fit no other ones.
+_SAME_NETWORK = ("network", "padding", "image_scale", "use_lstm", "height", "width")
+_SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was trained: its files, and its record as of the last start."""
+
+    directory: RunDirectory
+    record: Record
+
+    @classmethod
+    def open(cls, logdir: str | Path) -> "Run":
+        """Opens a run; raises UserError, which names runs nearby, if there is none."""
+        _refuse_population(logdir)
+        directory = RunDirectory(logdir)
+        if (record := directory.read_record()) is not None:
+            return cls(directory, record)
+        parent = os.path.normpath(directory.path / os.pardir)
+        near = [parent] if is_run(parent) else runs_in(str(directory.path))
+        advice = f"give {' or '.join(near[:_MAX_NEAR])}" if near else "train first"
+        raise UserError(f"there is no run in {directory.path}; {advice}")
+
+    @property
+    def config(self) -> Config:
+        return self.record.config
+
+
+def resumed(config: Config) -> Config | None:
+    """Returns the record's configuration of the run that a job of `config` goes on with, if any.
+
+    A learner goes on with nothing, and keeps nothing, before the run's first checkpoint.
+    """
+    directory = RunDirectory(config.logdir)
+    record = directory.read_record()
+    begins = config.job_name == "learner" and not directory.has_checkpoint
+    return None if record is None or begins else record.config
+
+
+@contextlib.contextmanager
+def begin(config: Config) -> Iterator[RunDirectory]:
+    """Locks a run's directory to train it; raises InUseError, or UserError as `check`."""
+    check(config)
+    with RunDirectory(config.logdir).lock():
+        yield check(config)  # Another process may have trained it before the lock was free.
+
+
+def check(config: Config) -> RunDirectory:
+    """Returns where `config` trains; raises UserError if it cannot. Nothing is written."""
+    _refuse_population(config.logdir)
+    directory = RunDirectory(config.logdir)
+    path, record = directory.path, directory.read_record()
+    begins = not directory.has_checkpoint
+    if config.init_from and begins:
+        open_initial(config)
+    if record is not None:
+        if differences := config.differences(record.config):
+            same = "same flags" if differences[0].startswith("--") else "suite as it was"
+            told = f"{path} holds another run: {'; '.join(differences)}"
+            raise UserError(f"{told}; give the {same} or {ANOTHER_LOGDIR}")
+        changes = config.refused_changes(record.config)
+        # A run has learned nothing before its first checkpoint.
+        if changes and not config.allow_changes and not begins:
+            told = f"the run in {path} was last trained with other flags: {'; '.join(changes)}"
+            advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
+            raise UserError(f"{told}; give the same flags, {advice}")
+    events = path.glob("events.out.tfevents.*")
+    for file in (directory.metrics, directory.episodes, directory.checkpoints, *events):
+        if record is None and file.exists():
+            told = f"{path} holds {file.name} but no config.json, so its origin is unknown"
+            raise UserError(f"{told}; give {ANOTHER_LOGDIR}")
+    # A link that leads nowhere cannot be made a directory.
+    nearest = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"--logdir={path} cannot be written to; allow it or give another")
+    return directory
+
+
+def open_initial(config: Config) -> Run:
+    """Opens the run of `--init_from`; raises UserError if its network is another."""
+    refuse_pattern(config.init_from, "init_from")
+    try:
+        run = Run.open(config.init_from)
+    except UserError as error:
+        raise UserError(f"--init_from: {error}") from error
+    if not run.directory.has_checkpoint:
+        raise UserError(f"--init_from={config.init_from} holds a run without a checkpoint")
+    other = run.config
+    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
+    suites = other.suite, config.suite
+    differences += [(n, *(getattr(suite, n) for suite in suites)) for n in _SAME_SUITE]
+    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
+    if differing:
+        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
+        raise UserError(f"{told}; give the same flags, or another run's directory")
+    return run
+
+
+def _refuse_population(path: str | Path) -> None:
+    if is_population(path):
+        told = f"{path} holds a population, not a run: give one of its members, such as"
+        raise UserError(f"{told} --logdir={Path(path) / 'member-00'}")
