@@ -2,6 +2,6 @@
 
 It knows the files of run directories and of populations, the suites' reference scores and the
 published numbers in `data/`, never TensorFlow. Run directories, finished or not, flow in through
-`page.write_report`; out of it, by `templates/`, come a self-contained `report.html`, the same as
-`report.md`, and a file for each figure, film and table.
+`page.write_report`; out of it, by `templates/`, come a self-contained `report.html` and
+a file for each figure, film and table.
 """

@@ -45,8 +45,8 @@ def write_report(
 ) -> Written:
     """Writes a report on the runs in some directories.
 
-    What is in the directories may be anybody's. Its text is never markup, neither in the page nor
-    in the Markdown, and no file of them gets into the page but the pixels of films.
+    What is in the directories may be anybody's. Its text is never markup in the page, and no file
+    of them gets into the page but the pixels of films.
 
     Raises UserError if no run can be read, or nothing written.
     """
@@ -94,10 +94,9 @@ def write_report(
             "papers_mean": PAPERS_MEAN,
             "describe_runs": _runs,
         }
-        for ending, text in render_report(content).items():
-            # Names of files need not be text.
-            file = directory / f"report.{ending}"
-            file.write_text(text, encoding="utf-8", errors="replace")
+        # Names of files need not be text.
+        file = directory / "report.html"
+        file.write_text(render_report(content), encoding="utf-8", errors="replace")
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise

@@ -1,9 +1,7 @@
 """Renders the report's templates, which get text that may be anybody's and show it as it is."""
 
-import html
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -12,15 +10,20 @@ from markupsafe import Markup
 from scalable_agent_popart import scores
 from scalable_agent_popart.errors import one_line
 
-# What Markdown or HTML would take for markup; within words underscores are none.
-_MARKUP = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 
-
-def render_report(content: dict[str, Any]) -> dict[str, str]:
-    """Returns the report as an HTML page and as Markdown, by the ending of the file's name."""
-    page = _environment(one_line).get_template("report.html.j2").render(content)
-    text = _environment(_markdown).get_template("report.md.j2").render(content)
-    return {"html": page, "md": re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"}
+def render_report(content: dict[str, Any]) -> str:
+    """Returns the report as an HTML page, in which all text is shown as it is."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else one_line(str(value)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for each in (number, interval, difference, short, with_ends):
+        environment.filters[each.__name__] = each
+    return environment.get_template("report.html.j2").render(content)
 
 
 def number(value: float, style: str, missing: str | None = None) -> str:
@@ -60,34 +63,3 @@ def short(count: float) -> str:
         if count >= 0.9995 * unit:  # A little less is rounded to it.
             return f"{count / unit:.3g}{letter}"
     return f"{count:.0f}"
-
-
-def _environment(shown: Callable[[str], str]) -> jinja2.Environment:
-    """Makes an environment for the templates, in which all text but markup passes `shown`."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) else shown(str(value)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for own in (number, interval, difference, short, with_ends, as_code, in_one_line):
-        environment.filters[own.__name__] = own
-    return environment
-
-
-def _markdown(text: str) -> Markup:
-    """Returns Markdown that shows a text as it is."""
-    return Markup(_MARKUP.sub(r"\\\1", html.escape(one_line(text), quote=False)))
-
-
-def in_one_line(text: str) -> Markup:
-    """Joins the lines of Markdown, as they stand in a template."""
-    return Markup(re.sub(r"\s*\n\s*", " ", text.strip()))
-
-
-def as_code(value: Any, in_table: bool) -> Markup:
-    """Returns Markdown that shows a value's text as it is, as code."""
-    text = one_line(str(value)).replace("`", "'")
-    return Markup("`" + (text.replace("|", "\\|") if in_table else text) + "`")

@@ -17,6 +17,7 @@ from scalable_agent_popart.suites import process_pool
 from tests.conftest import Engine
 from tests.fakes.main_program import run
 from tests.fakes.programs import left_in, metrics, read_log
+from tests.fakes.report_text import read_report
 from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
@@ -92,7 +93,7 @@ def test_squares_in_place_of_images_are_named(
     tested = json.loads((logdir / "evaluation.json").read_text())["tasks"][level]
     assert tested["remark"] == squares
     run(mode="report", runs=[str(logdir)], report_dir=str(tmp_path / "report"))
-    assert f"{level} ({squares})" in (tmp_path / "report/report.md").read_text()
+    assert f"{level} ({squares})" in read_report(tmp_path / "report")
     summary = pd.read_csv(tmp_path / "report/summary.csv").query(
         "measure == 'return' and kind == 'agent'"
     )

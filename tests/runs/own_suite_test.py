@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics, read_log
+from tests.fakes.report_text import read_report
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_suite.md"
 _FILES = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -38,7 +39,7 @@ def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> No
     (tmp_path / "my_tasks.py").unlink()
     del sys.modules["my_tasks"]
     run(mode="report", runs=["run"], report_dir="report")
-    text = (tmp_path / "report" / "report.md").read_text()
+    text = read_report(tmp_path / "report")
     assert "## corridors\n" in text
     assert not re.search(r"\d\.\d%", text)
     with pytest.raises(SystemExit, match="give --level_name too"):

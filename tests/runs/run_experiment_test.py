@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scalable_agent_popart.system.cores import num_cores
 from tests.fakes.programs import ROOT, metrics
+from tests.fakes.report_text import read_report
 
 _FLAGS = """--level_name=catch_1,catch_10 --total_environment_frames=2000 --num_actors=4
 --batch_size=4 --log_seconds=0.1 --log_task_gradients --use_popart"""
@@ -26,7 +27,7 @@ def test_an_agent_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "small-1"
     frames = metrics(run)[-1]["frames"]
     assert frames >= 2000
-    report = (tmp_path / "report" / "report.md").read_text()
+    report = read_report(tmp_path / "report")
     assert "### Gradients by task" in report
     record = json.loads((tmp_path / "report" / "runs.json").read_text())
     assert record["reported_on"]["cores"] == num_cores()

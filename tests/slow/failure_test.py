@@ -16,6 +16,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.config import Config
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, metrics, wait_until
+from tests.fakes.report_text import read_report
 
 SETTINGS = {
     "level_name": "catch5",
@@ -113,7 +114,7 @@ def test_a_run_is_tested_and_reported_while_it_trains(runs: Runs, tmp_path: Path
     report = runs.run(mode="report", runs=runs.logdir, report_dir=tmp_path / "out")
     assert report.wait(DEADLINE_SECONDS) == 0
     assert training.poll() is None
-    assert str(runs.logdir) in (tmp_path / "out" / "report.md").read_text()
+    assert str(runs.logdir) in read_report(tmp_path / "out")
     training.terminate()
     _, output = training.communicate(timeout=DEADLINE_SECONDS)
     assert training.returncode == 128 + signal.SIGTERM

@@ -15,6 +15,7 @@ from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
 from scalable_agent_popart.report.page import write_report
 from scalable_agent_popart.runs.directory import RunDirectory
 from tests.fakes.programs import read_log
+from tests.fakes.report_text import read_report
 from tests.fakes.synthetic_runs import START, compare_runs, make_event, make_population, make_run
 
 _TWO = {"level_name": "catch_1,catch_10", "tests": {}}
@@ -108,7 +109,7 @@ def test_random_play_has_a_row_if_it_was_measured_in_all_tasks(
             assert _value(table, "normalised", "boxing")["value"] == pytest.approx(100 * 2 / 12)
             assert _value(table, "aggregate", "median")["value"] == pytest.approx(100 / 12)
             write_report([str(tmp_path / games)], str(tmp_path / "out"))
-            text = (tmp_path / "out" / "report.md").read_text()
+            text = read_report(tmp_path / "out")
             assert "| random play, measured | 8.3% | " in text
             assert " | 4 episodes per task |" in text
 
