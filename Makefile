@@ -9,7 +9,8 @@ PY = $(VENV)/bin/python
 # Trains on a game of Atari, then IMPALA and PopArt-IMPALA on five tasks whose rewards differ by a
 # factor of 10,000, and reports on both, in some minutes.
 demo: install
-	$(PY) experiment.py --flagfile=configs/demo/krull-popart.flags --logdir=runs/demo/krull
+	$(PY) experiment.py --flagfile=configs/small/single-game-popart.flags --level_name=krull \
+	  --total_environment_frames=400000 --logdir=runs/demo/krull
 	$(PY) experiment.py --mode=test --test_num_episodes=10 --logdir=runs/demo/krull
 	$(PY) experiment.py --mode=report --runs=runs/demo/krull --report_dir=runs/demo/krull-report
 	$(PY) tools/run_experiment.py --logdir=runs/demo --report_dir=runs/demo/report \
