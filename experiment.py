@@ -109,9 +109,8 @@ def main(argv: list[str]) -> None:
         number = job(config, given)
         if number is not None:
             sys.exit(128 + number)
-    except KeyboardInterrupt as stop:  # Only training handles it, by saving a checkpoint.
-        numbers = [number for number in stop.args if isinstance(number, int)]
-        sys.exit(128 + (*numbers, signal.SIGINT)[0])
+    except KeyboardInterrupt:  # Only training handles it, by saving a checkpoint.
+        sys.exit(128 + signal.SIGINT)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
             raise
@@ -289,17 +288,12 @@ def _test(config: Config, given: Mapping[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     opened = run.Run.open(config.logdir)
     if follows:
         evaluate.follow(opened, config)
     else:
         evaluate.Tester(opened, config).test()
-
-
-def _interrupt(number: int, _: Any) -> None:
-    """Ends a test as Ctrl-C does, so that processes and unfinished films are removed."""
-    raise KeyboardInterrupt(number)  # A SystemExit would be taken for one of an environment.
 
 
 def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:

@@ -17,7 +17,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
-from scalable_agent_popart.suites.checked import CheckedPool, without_exit
+from scalable_agent_popart.suites.checked import CheckedPool
 from scalable_agent_popart.system import cores, hardware
 
 if TYPE_CHECKING:
@@ -185,6 +185,5 @@ def make_environments(
     num_threads = max(1, cores.num_cores() // num_pools)
     options = replace(config.environment_options(training), num_threads=num_threads)
     names = [suite.tasks[i] for i in task_ids]
-    with without_exit(names):
-        pool = suite.make_environments(task_ids, seeds.tolist(), options)
+    pool = suite.make_environments(task_ids, seeds.tolist(), options)
     return CheckedPool(pool, names, suite.observation_spec(options))

@@ -2,7 +2,7 @@
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class SerialEnvironments:
         """Calls a function of environment i; closes all of them if it fails."""
         try:
             return method(*action)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             self._close_quietly()
             raise lost(self._names[i], error) from error
 
@@ -118,7 +118,7 @@ class SerialEnvironments:
     def _close_quietly(self) -> None:
         """Closes all environments; what that raises must not hide why."""
         members, self._members = self._members, []
-        with contextlib.suppress(Exception, SystemExit):
+        with contextlib.suppress(Exception):
             close_all(members)
 
     def close(self) -> None:
@@ -128,25 +128,19 @@ class SerialEnvironments:
 class CheckedPool:
     """A pool that compares what another one returns with what was declared of it.
 
-    It raises InvalidStepError if that does not fit, or if a type is not that of `StepOutput`. It
-    raises EnvironmentLostError if an environment calls `sys.exit`, which would otherwise end the
-    program as if that were finished.
+    It raises InvalidStepError if that does not fit, or if a type is not that of `StepOutput`.
     """
 
     def __init__(self, pool: EnvironmentPool, names: Sequence[str], observation: Any):
         """Takes a pool, its environments' names and nested `ArraySpec`s of an observation."""
         self.task_ids, self.lockstep, self.groups = pool.task_ids, pool.lockstep, pool.groups
         self.restarts = pool.restarts  # The same array, in which the pool counts.
+        self.start, self.send, self.close = pool.start, pool.send, pool.close
         self._pool, self._names = pool, names
         self._check = StepCheck(observation)
 
-    def start(self) -> None:
-        with without_exit(self._names):
-            self._pool.start()
-
     def receive(self, seconds: float) -> Ready:
-        with without_exit(self._names):
-            ready = self._pool.receive(seconds)
+        ready = self._pool.receive(seconds)
         reward, info, done, observation = ready.output
         fault = self._check.fault(reward, observation, len(ready.ids))
         # The compiled policy takes no other types, and its error would name no environment.
@@ -164,30 +158,12 @@ class CheckedPool:
             raise InvalidStepError(f"{name_some(own)}: {fault}")
         return ready
 
-    def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
-        with without_exit(self._names):
-            self._pool.send(ids, actions)
-
-    def close(self) -> None:
-        with without_exit(self._names):
-            self._pool.close()
-
-
-@contextlib.contextmanager
-def without_exit(names: Sequence[str]) -> Iterator[None]:
-    """Raises EnvironmentLostError in place of a SystemExit of environments of these names."""
-    try:
-        yield
-    except SystemExit as error:
-        raise lost(name_some(names), error) from error
-
 
 def lost(name: str, error: BaseException) -> EnvironmentLostError:
     """Returns an error whose one line names the environment, the exception and its origin."""
     *_, last = traceback.extract_tb(error.__traceback__)
-    exits = isinstance(error, SystemExit)
-    what = "called sys.exit" if exits else f"raised {describe(error)}"
-    return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
+    origin = f"{last.filename}, line {last.lineno}"
+    return EnvironmentLostError(f"{name} raised {describe(error)} ({origin})")
 
 
 def describe(error: BaseException) -> str:

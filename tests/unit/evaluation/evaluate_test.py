@@ -34,7 +34,6 @@ from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.atari import emulator, starts
-from scalable_agent_popart.suites.checked import without_exit
 from scalable_agent_popart.system.terminal import progress_bar
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
@@ -223,8 +222,7 @@ def test_a_signal_ends_a_test_that_waits_for_an_environment(
             pass
 
         def test(self) -> None:
-            with without_exit(["catch_1"]):
-                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     given = {"level_name": "catch5", "logdir": str(tmp_path)}
     RunDirectory(tmp_path).record(Config.from_flags(given))
