@@ -11,7 +11,6 @@ Then `--mode=report` writes its report on all runs. Next to it `runs.json` lists
 flags, seeds, frames, time, memory, newest test, packages, revisions and machines. `logs.tar.xz` has
 their logs without checkpoints, and `--notrain` reports on these again, or on runs as they are.
 
-With `--turn_minutes` runs take turns, so that all of them are about equally far at any time.
 With `--search_frames` each agent's hyperparameters are searched before an experiment, in rounds:
 
   python tools/run_experiment.py --search_frames=1000000,2000000,4000000 --logdir=runs/search \
@@ -29,7 +28,6 @@ if __name__ == "__main__":
 
 import collections
 import json
-import math
 import os
 import signal
 import subprocess
@@ -57,12 +55,6 @@ flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
 flags.DEFINE(program.Integer(1), "places", None, "Runs at a time. Default: one per core.")
-flags.DEFINE_float(
-    "turn_minutes",
-    None,
-    "How long a run trains before it waits, if it has made progress by then. Default: no turns.",
-    lower_bound=0.01,
-)
 flags.DEFINE(
     program.Integer(1),
     "test_num_episodes",
@@ -103,12 +95,11 @@ def _process(
     cores: Sequence[int],
     group: Group,
     stops: list[int],
-    turn_seconds: float = math.inf,
-) -> int:
+) -> bool:
     """Trains or tests a run on given cores, and waits for the end of its process.
 
-    The process is asked to end by a signal in `stops`, and at the end of a turn in which it made
-    progress. Returns its exit code, or raises UserError if it failed.
+    A signal in `stops` asks the process to end. Returns whether it ended by itself, or raises
+    UserError if it failed.
     """
     before = run_records.frames(run.path)
     command = [*arguments, f"--logdir={run.path}"]
@@ -116,23 +107,19 @@ def _process(
     run.output.parent.mkdir(parents=True, exist_ok=True)
     with open(run.output, "ab") as output:
         child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
-    turn_ends, is_over = child.began + turn_seconds, False
     try:
         os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
-        while child.wait(_POLL_SECONDS) is None and not (stops or is_over):
-            if time.monotonic() > turn_ends:
-                turn_ends += turn_seconds
-                is_over = run_records.frames(run.path) > before
+        while child.wait(_POLL_SECONDS) is None and not stops:
+            pass
     finally:  # An error ends it as well.
         child.send_signal(signal.SIGTERM)
         code = child.wait()
         if run_records.frames(run.path) > before:
             seconds = time.monotonic() - child.began
             run_records.record_process(run.path, seconds, child.max_memory_kib)
-    assert code is not None
     if code not in (0, *_STOPPED):
         raise UserError(f"{run.path} failed (exit code {code}); see {run.output}")
-    return code
+    return code == 0
 
 
 def _train(
@@ -147,7 +134,6 @@ def _train(
     """
     waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
     failures: list[str] = []
-    turn_seconds = 60 * (FLAGS.turn_minutes or math.inf)
     test = ["--mode=test"]
     if (num_episodes := FLAGS.test_num_episodes) is not None:
         test.append(f"--test_num_episodes={num_episodes}")
@@ -164,11 +150,12 @@ def _train(
                 return
             train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
             try:
-                code = _process(run, train, own, group, stops, turn_seconds)
-                if tests and not (code or stops or run_records.is_tested(run.path, num_episodes)):
+                ended = _process(run, train, own, group, stops)
+                done = stops or run_records.is_tested(run.path, num_episodes)
+                if tests and ended and not done:
                     named = _level_name(run.flag_file, more_flags)
-                    code = _process(run, [*test, *named], own, group, stops)
-                if code:
+                    ended = _process(run, [*test, *named], own, group, stops)
+                if not ended:  # Somebody else has asked this process to end.
                     waiting.append(run)
             except UserError as error:
                 print(error, flush=True)

@@ -2,9 +2,9 @@
 
 It learns from a hundred frames every hundredth of a second, in which it finishes a game, and saves
 at SIGTERM. A game's return is the learning rate, if there is one. A run with `--fake=fail` fails in
-the middle, and one with `--fake=slow` does not learn before there is a file `go` next to the run
-directory. A test that finds a file `terminate` there removes it and is terminated. A population has
-three members: the first never begins, the second has learned before, and the third learns.
+the middle. A test that finds a file `terminate` next to the run directory removes it and is
+terminated. A population has three members: the first never begins, the second has learned before,
+and the third learns.
 """
 
 import json
@@ -62,8 +62,6 @@ def main(arguments: list[str]) -> None:
         time.sleep(0.01)
         if flags.get("fake") == "fail" and frames >= total // 2:
             sys.exit("diverged")
-        if flags.get("fake") == "slow" and not (run.parent / "go").exists():
-            continue
         frames += 100
         line = json.dumps({"frames": frames, "frames_per_second": 10})
         if "learning_rate" in flags:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -197,21 +196,6 @@ def test_a_run_has_all_revisions_and_machines_that_trained_it(
     assert found["git_revisions"] == [None, "one"]
     assert found["machines"] == [None, "a"]
     assert (found["seconds"], found["largest_memory_mib"]) == (2, 2)
-
-
-def test_a_run_waits_after_its_turn_if_it_made_progress(experiment: Experiment) -> None:
-    slow = experiment.flag_file("slow", _ENDLESS, "--fake=slow")
-    fast = experiment.flag_file("fast", _ENDLESS)
-    with experiment.running("--places=1", "--turn_minutes=0.01", slow, fast) as process:
-        wait_until((experiment.run_path("slow") / "config.json").exists, process)
-        time.sleep(0.8)  # It is more than a turn.
-        assert experiment.frames("fast") == 0
-        (experiment.folder / "runs" / "go").touch()
-        wait_until(lambda: experiment.frames("fast") > 0, process)
-        frames = experiment.frames("slow")
-        assert frames > 0
-        wait_until(lambda: experiment.frames("slow") > frames, process)
-    assert len(experiment.processes("slow")) == len(experiment.processes("fast")) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
