@@ -57,7 +57,7 @@ def check_precision(config: Config) -> None:
     torso = networks.TORSOS[config.network](tf.as_dtype(config.precision), "SAME")
     try:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(torso.convolve(tf.zeros([1, 1, 16, 16, 1], tf.uint8)))
+            loss = tf.reduce_sum(torso(tf.zeros([1, 1, 16, 16, 1], tf.uint8)))
         tape.gradient(loss, torso.trainable_variables)
     except tf.errors.OpError as error:
         told = f"this machine cannot compute convolutions in {config.precision}"
@@ -84,22 +84,22 @@ def make_agent(config: Config, spec: rollouts.Rollout) -> Agent:
 def _bare_agent(config: Config) -> Agent:
     suite = config.suite
     frame = suite.observation_spec(config.environment_options(training=True))
-    # Without a GPU the parts are a multiple of the cores. The agent splits whole steps, so it makes
-    # no more parts than a rollout has steps.
-    images = config.unroll_length * config.batch_size // _num_microbatches(config)
-    n = cores.num_cores()
-    num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
     return Agent(
         config.num_actions,
-        config.network,
+        _make_torso(config),
         config.use_lstm,
         stacked_frame=frame if suite.stacks_frames else None,
         reads_instructions=suite.has_instructions,
-        dtype=tf.as_dtype(config.precision),
-        num_parts=num_parts,
-        padding=config.padding.upper(),
-        image_scale=config.image_scale,
     )
+
+
+def _make_torso(config: Config) -> networks.Torso:
+    """Makes the convolutions; without a GPU, images pass them in a multiple of the cores' parts."""
+    images = config.unroll_length * config.batch_size // _num_microbatches(config)
+    n = cores.num_cores()
+    num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
+    make, dtype = networks.TORSOS[config.network], tf.as_dtype(config.precision)
+    return make(dtype, config.padding.upper(), config.image_scale, num_parts)
 
 
 def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":

@@ -6,7 +6,6 @@ the features that `Agent.unroll` returns.
 
 from typing import NamedTuple
 
-import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
@@ -33,34 +32,24 @@ class Agent(snt.Module):
     def __init__(
         self,
         num_actions: int,
-        network: str,
+        torso: networks.Torso,
         use_lstm: bool,
         stacked_frame: ArraySpec | None = None,
         reads_instructions: bool = False,
-        dtype: tf.DType = tf.float32,
-        num_parts: int = 1,
-        padding: str = "SAME",
-        image_scale: float = 1.0,
     ):
-        """Builds the modules: a torso of `networks.TORSOS`, and after it an LSTM if there is one.
+        """Puts the modules together: a torso, an LSTM after it if there is one, and the policy.
 
         Args:
+          torso: maps images `[T, B, H, W, C]` to features `[T, B, 256]`.
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
           reads_instructions: whether observations are `environments.Observation`s.
-          dtype: of the convolutions, float32 or bfloat16.
-          num_parts: max number of parts of an unroll that pass through the convolutions in
-            parallel. Processor cores that each take a part need not wait for one another within
-            a convolution, and find in their cache what the layer before has left there.
-          padding: SAME or VALID, of the shallow network's convolutions.
-          image_scale: factor of images, after bytes are scaled to [0, 1].
         """
         super().__init__()
         self.num_actions = num_actions
-        self._torso = networks.TORSOS[network](dtype, padding, image_scale)
+        self._torso = torso
         self._core = ResettingLSTM(256, name="core") if use_lstm else None
         self._stacked_frame = stacked_frame
         self._encoder = networks.InstructionEncoder() if reads_instructions else None
-        self._num_parts = num_parts
         self._policy_head = snt.Linear(num_actions, name="policy_logits")
 
     @property
@@ -108,17 +97,7 @@ class Agent(snt.Module):
             images, stack = frame_stack.unroll(images, env_outputs.info.episode_end, state[-1])
             new_state = (stack,)
 
-        steps = images.shape[0]
-        learned = steps - 1 if bootstrap else steps
-        parts = [
-            self._torso.convolve(images[part[0] : part[-1] + 1])
-            for part in np.array_split(range(learned), min(learned, self._num_parts))
-        ]
-        if bootstrap:
-            parts.append(tf.stop_gradient(self._torso.convolve(images[-1:])))
-        hidden = self._torso.project(tf.concat(parts, axis=0))  # [T * B, 256]
-        hidden = tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
-
+        hidden = self._torso(images, bootstrap)  # [T, B, 256]
         reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
         action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
         inputs = [hidden, reward, action]

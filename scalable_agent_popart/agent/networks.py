@@ -50,8 +50,7 @@ class Convolution(snt.Module):
 def _add_bias(outputs: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """Adds a bias `[C]` to outputs `[N, H, W, C]`; its gradient is a product with ones.
 
-    TensorFlow would fuse that sum over `[N, H, W]` into the gradient of the kernel, where
-    oneDNN computes it without vector instructions: 5% of a training step.
+    TensorFlow's own sum over `[N, H, W]` counts in bfloat16 on processors, and so not above 256.
     """
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -63,26 +62,55 @@ def _add_bias(outputs: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]
 
 
 class Torso(snt.Module):
-    """Convolutions and one linear layer, separate so that images can pass in several parts."""
+    """Convolutions and one linear layer."""
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
+    def __init__(
+        self,
+        dtype: tf.DType,
+        padding: str = "SAME",
+        image_scale: float = 1.0,
+        num_parts: int = 1,
+    ):
+        """Builds the layers.
+
+        Args:
+          dtype: of the convolutions, float32 or bfloat16.
+          padding: SAME or VALID, of the shallow network's convolutions.
+          image_scale: factor of images, after bytes are scaled to [0, 1].
+          num_parts: max number of parts of a sequence that pass through the convolutions in
+            parallel. Processor cores that each take a part need not wait for one another within
+            a convolution, and find in their cache what the layer before has left there.
+        """
         super().__init__()
         self._dtype = dtype
         self._image_scale = image_scale
+        self._num_parts = num_parts
         self._linear = snt.Linear(256)
 
-    def convolve(self, images: tf.Tensor) -> tf.Tensor:
-        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T * B, F]`."""
+    def __call__(self, images: tf.Tensor, bootstrap: bool = False) -> tf.Tensor:
+        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T, B, 256]`.
+
+        With `bootstrap` no gradient flows through the last step, which saves its backward pass.
+        """
+        steps = images.shape[0]
+        learned = steps - 1 if bootstrap else steps
+        parts = [
+            self._convolved(images[part[0] : part[-1] + 1])
+            for part in np.array_split(range(learned), min(learned, self._num_parts))
+        ]
+        if bootstrap:
+            parts.append(tf.stop_gradient(self._convolved(images[-1:])))
+        hidden = tf.nn.relu(self._linear(tf.concat(parts, axis=0)))  # [T * B, 256]
+        return tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
+
+    def _convolved(self, images: tf.Tensor) -> tf.Tensor:
+        """Maps images `[T, B, H, W, C]` to the last convolution's output `[T * B, F]`."""
         # bfloat16 also holds bytes exactly, so the first layer's few weights are scaled in place of
         # all the pixels.
         scale = self._image_scale / (255.0 if images.dtype == tf.uint8 else 1.0)
         images = tf.reshape(images, [-1, *images.shape[2:]])  # [T * B, H, W, C]
         hidden = self._convolve(tf.cast(images, self._dtype), scale)  # [T * B, h, w, 32]
         return tf.cast(snt.flatten(tf.nn.relu(hidden)), tf.float32)  # [T * B, F]
-
-    def project(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Applies the linear layer to outputs of `convolve`: `[N, F]` to `[N, 256]`."""
-        return tf.nn.relu(self._linear(hidden))
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
         """Maps images `[N, H, W, C]`, times `scale`, to `[N, h, w, 32]`."""
@@ -108,8 +136,10 @@ class DeepTorso(Torso):
     Its padding is always SAME, as in the code that was released with IMPALA.
     """
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
-        super().__init__(dtype, padding, image_scale)
+    def __init__(
+        self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0, num_parts: int = 1
+    ):
+        super().__init__(dtype, padding, image_scale, num_parts)
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -136,8 +166,10 @@ class ShallowTorso(Torso):
     on images of 72x96. Images of fewer than 20 pixels per side, as Catch's boards, need SAME.
     """
 
-    def __init__(self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0):
-        super().__init__(dtype, padding, image_scale)
+    def __init__(
+        self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0, num_parts: int = 1
+    ):
+        super().__init__(dtype, padding, image_scale, num_parts)
         self._first = Convolution(16, kernel=8, stride=4, padding=padding, name="first")
         self._second = Convolution(32, kernel=4, stride=2, padding=padding, name="second")
 

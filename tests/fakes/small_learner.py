@@ -12,6 +12,7 @@ import popart
 from environments import ArraySpec
 from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.learning import pixel_control
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
@@ -74,7 +75,7 @@ def _build(
 ) -> tuple[Learner, list[np.ndarray], dict[str, float]]:
     tf.random.set_seed(0)
     shape = PIXEL_CONTROL_SHAPE if controls_pixels else SMALL
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm)
     spec = rollouts.rollout_spec(
         ArraySpec(shape, np.uint8), agent.initial_state(1), NUM_ACTIONS, UNROLL_LENGTH
     )

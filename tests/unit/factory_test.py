@@ -101,7 +101,7 @@ def test_a_type_that_cannot_be_computed_here_is_refused(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
-    monkeypatch.setattr(networks.Torso, "convolve", fail)
+    monkeypatch.setattr(networks.Torso, "_convolved", fail)
     factory.check_precision(make_config())
     with pytest.raises(UserError, match=r"cannot compute .* bfloat16: give --precision=float32"):
         factory.check_precision(make_config(precision="bfloat16"))

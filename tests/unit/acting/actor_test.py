@@ -17,6 +17,7 @@ from scalable_agent_popart.acting.actor import run_actor
 from scalable_agent_popart.acting.policy import Policy, Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.system.stage_clock import StageClock
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
 from tests.fakes.programs import DEADLINE_SECONDS, wait_until
@@ -61,7 +62,7 @@ class CountingSource:
 
 def make_agent(use_lstm: bool, stacks: bool) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm, OBSERVATION if stacks else None)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm, OBSERVATION if stacks else None)
     spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
     agent.create_variables(spec)
     return agent, spec

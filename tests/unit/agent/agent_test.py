@@ -7,6 +7,7 @@ import tensorflow as tf
 from environments import MAX_WORDS, Observation
 from scalable_agent_popart.agent import frame_stack
 from scalable_agent_popart.agent.agent import Agent, Unroll
+from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.rollouts import AgentOutput
 from tests.fakes.agent_inputs import (
     FRAME,
@@ -27,7 +28,7 @@ def _seed() -> None:
 
 
 def test_the_lstm_starts_again_at_zero_where_an_episode_ended() -> None:
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm=True)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=True)
     actions, env_outputs = make_inputs(6, 2)
     uncut = agent.unroll(actions, env_outputs, random_state(2))
     for start in (3, 0):
@@ -43,8 +44,8 @@ def test_the_lstm_starts_again_at_zero_where_an_episode_ended() -> None:
 
 
 def test_an_agent_that_stacks_frames_sees_what_one_that_is_given_stacks_sees() -> None:
-    stacking = Agent(NUM_ACTIONS, "shallow", use_lstm=True, stacked_frame=FRAME)
-    given = Agent(NUM_ACTIONS, "shallow", use_lstm=True)
+    stacking = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=True, stacked_frame=FRAME)
+    given = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=True)
     actions, env_outputs = make_inputs(8, 2, FRAME.shape)
     # A lost life restarts the LSTM but not the stack; a game's end restarts both.
     env_outputs = with_game_over(with_done(env_outputs, (5, 1), (0, 1)), (3, 0), (6, 0))
@@ -64,7 +65,7 @@ def test_an_agent_that_stacks_frames_sees_what_one_that_is_given_stacks_sees() -
 
 
 def test_the_features_hold_the_clipped_reward_and_the_last_action() -> None:
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm=False)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=False)
     actions, env_outputs = make_inputs(4, 2)
     features = agent.unroll(actions, env_outputs, ()).features.numpy()
     rewards = env_outputs.reward.numpy()
@@ -75,7 +76,7 @@ def test_the_features_hold_the_clipped_reward_and_the_last_action() -> None:
 
 
 def test_actions_are_sampled_from_the_policy_by_the_given_seed() -> None:
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm=False)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=False)
     actions, env_outputs = part(make_inputs(1, 1000), 0)
 
     def sample(*seed: int) -> AgentOutput:
@@ -97,7 +98,7 @@ def test_actions_are_sampled_from_the_policy_by_the_given_seed() -> None:
 
 
 def test_the_agent_reads_the_instruction_of_each_step() -> None:
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm=True, reads_instructions=True)
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm=True, reads_instructions=True)
     actions, env_outputs = make_inputs(4, 2)
     words = np.zeros((2, 4, 2, MAX_WORDS), np.int32)
     words[1, 2, 1, :6] = 7
@@ -119,7 +120,8 @@ def unroll_and_differentiate(
     It is that of a sum of some steps' outputs, every number with a weight of its own. The agent has
     the same weights whatever the number of parts.
     """
-    agent = Agent(NUM_ACTIONS, "shallow", use_lstm, FRAME if stacks else None, num_parts=num_parts)
+    torso = ShallowTorso(tf.float32, num_parts=num_parts)
+    agent = Agent(NUM_ACTIONS, torso, use_lstm, FRAME if stacks else None)
     actions, env_outputs = make_inputs(7, 3, FRAME.shape if stacks else SMALL)
     env_outputs = with_game_over(with_done(env_outputs, (2, 1)), (4, 0))
     inputs = (actions, env_outputs, random_state(3, use_lstm, stacks))

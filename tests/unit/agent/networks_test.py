@@ -107,7 +107,7 @@ def test_gradients_of_several_calls_are_added_in_float32() -> None:
 
 def features_of(torso: Torso, images: Any) -> tf.Tensor:
     """Features `[T * B, 256]` of images `[T, B, H, W, C]`."""
-    return torso.project(torso.convolve(tf.constant(images)))
+    return tf.reshape(torso(tf.constant(images)), [-1, 256])
 
 
 @pytest.mark.parametrize("name", TORSOS)

@@ -11,6 +11,7 @@ from environments import ArraySpec, Ready, StepOutput, image_of
 from popart import ValueHead
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.drawing import Play
 from scalable_agent_popart.learning.pixel_control import QHead, action_values
@@ -63,7 +64,13 @@ def _overwrite(buffer: Any, rows: Any) -> Any:
 def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> None:
     tf.random.set_seed(0)
     outputs = _play_outputs()
-    agent = Agent(NUM_ACTIONS, "shallow", True, ArraySpec((_HEIGHT, _WIDTH, 1), np.uint8), False)
+    agent = Agent(
+        NUM_ACTIONS,
+        ShallowTorso(tf.float32),
+        True,
+        ArraySpec((_HEIGHT, _WIDTH, 1), np.uint8),
+        False,
+    )
     one_step = _of(outputs, 0, slice(1))
     agent.unroll(tf.zeros([1, 1], tf.int32), one_step, agent.initial_state(1))
     head = QHead(NUM_ACTIONS, _HEIGHT, _WIDTH)

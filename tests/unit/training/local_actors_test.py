@@ -5,10 +5,12 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from environments import Lockstep, StepOutput, report
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
@@ -34,7 +36,7 @@ def make_actors(
         return Lockstep(one, kind(task_ids[1:], next(numbers)))
 
     monkeypatch.setattr(factory, "make_environments", make)
-    state = Agent(3, "shallow", use_lstm=True).initial_state(1)
+    state = Agent(3, ShallowTorso(tf.float32), use_lstm=True).initial_state(1)
     spec = rollouts.rollout_spec(OBSERVATION, state, 3, UNROLL)
     return LocalActors(CONFIG, spec, factory.make_learner(CONFIG, spec))
 
