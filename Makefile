@@ -32,6 +32,7 @@ lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(PY) -m pytest --quiet tests/text
 
 # Finds the newest versions of all packages that pyproject.toml allows and writes them down.
 lock: install
