@@ -1,0 +1,113 @@
+"""Training is handed its actors: what it saves and logs, whatever these do."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from scalable_agent_popart import rollouts
+from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import Rollout
+from scalable_agent_popart.runs.checkpoints import saved_frames
+from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.training import trainer
+from scalable_agent_popart.training.actors import Actors
+from tests.fakes.programs import metrics
+
+_FRAMES_PER_BATCH = 2 * 5
+_SMALL = {"level_name": "catch_1,catch_10", "network": "shallow", "batch_size": 2}
+_SMALL |= {"unroll_length": 5, "num_actors": 2, "log_seconds": 1e-9}
+
+
+class _Actors(Actors):
+    """Hands on batches of noise, whose rewards `change` may replace; `None` is no batch yet."""
+
+    def __init__(self, config: Config, spec: Rollout, learner: Learner, change: Callable):
+        super().__init__(config, spec, learner)
+        self._change, self._random = change, np.random.default_rng(0)
+        self._spec = rollouts.batch_spec(spec, config.batch_size)
+        self.num_batches, self.published = 0, [int(learner.num_updates)]
+
+    def next_batch(self) -> Rollout | None:
+        batch = tf.nest.map_structure(self._noise, self._spec)
+        self.num_batches += 1
+        return self._change(self.num_batches, batch)
+
+    def _noise(self, leaf: tf.TensorSpec) -> tf.Tensor:
+        values = self._random.integers(2, size=leaf.shape)
+        return tf.constant(values.astype(leaf.dtype.as_numpy_dtype))
+
+    def describe_start(self) -> str:
+        return "waiting"
+
+    def publish(self, version: int) -> None:
+        self.published.append(version)
+
+
+class _Parts(trainer.Parts):
+    def __init__(self, change: Callable = lambda number, batch: batch):
+        self._change = change
+
+    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
+        self.actors = _Actors(config, spec, learner, self._change)
+        return self.actors
+
+
+def _config(logdir: Path, **flags: Any) -> Config:
+    frames = {"total_environment_frames": 4 * _FRAMES_PER_BATCH}
+    return Config.from_flags({**_SMALL, **frames, "logdir": str(logdir), **flags})
+
+
+def _frames(logdir: Path) -> tuple[int, int | None]:
+    """Returns the frames of the log's last line and of the newest checkpoint."""
+    return metrics(logdir)[-1]["frames"], saved_frames(logdir / "checkpoints")
+
+
+def test_each_batch_is_learned_from_once_and_weights_reach_the_actors_each_time(
+    tmp_path: Path,
+) -> None:
+    parts = _Parts(lambda number, batch: batch if number % 2 else None)
+    assert trainer.train(_config(tmp_path), parts=parts, show_progress=False) is None
+    assert parts.actors.published == [0, 1, 2, 3, 4]
+    assert parts.actors.num_batches == 2 * 4 - 1
+    assert _frames(tmp_path) == (40, 40)
+    longer = _config(tmp_path, total_environment_frames=6 * _FRAMES_PER_BATCH)
+    trainer.train(longer, parts=parts, show_progress=False)
+    assert parts.actors.published == [4, 5, 6]
+    assert _frames(tmp_path) == (60, 60)
+
+
+def test_what_was_learned_is_saved_before_an_actors_error_is_raised(tmp_path: Path) -> None:
+    def fail(number: int, batch: Rollout) -> Rollout:
+        if number == 3:
+            raise OSError("the emulator is gone")
+        return batch
+
+    with pytest.raises(OSError, match="the emulator is gone"):
+        trainer.train(_config(tmp_path), parts=_Parts(fail), show_progress=False)
+    assert _frames(tmp_path) == (20, 20)
+
+
+def test_an_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+    def diverge(number: int, batch: Rollout) -> Rollout:
+        reward = batch.env_outputs.reward * (np.inf if number == 3 else 1.0)
+        return batch._replace(env_outputs=batch.env_outputs._replace(reward=reward))
+
+    config = _config(tmp_path, checkpoint_seconds=1e-9)
+    with pytest.raises(DivergenceError, match="at 30 frames total_loss is nan"):
+        trainer.train(config, parts=_Parts(diverge), show_progress=False)
+    assert _frames(tmp_path) == (20, 20)
+
+
+def test_equal_batches_make_equal_updates(tmp_path: Path) -> None:
+    losses = []
+    for name in ("one", "other"):
+        config = _config(tmp_path / name, use_popart=True, reward_clipping="none")
+        trainer.train(config, parts=_Parts(), show_progress=False)
+        losses.append([line["total_loss"] for line in metrics(tmp_path / name)])
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 4
