@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.report import page
+from scalable_agent_popart.report import curves, differences, gradients, levels, page, section
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
+from scalable_agent_popart.report.numbers import agents_numbers
 from scalable_agent_popart.report.page import write_report
-from scalable_agent_popart.report.summary import agents_numbers
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.main_program import run
@@ -314,9 +314,10 @@ def test_what_runs_files_say_is_shown_as_it_is(
 def test_figures_with_too_many_parts_are_left_out_and_named(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(suites.resolve("atari57").tasks) <= page._MAX_DRAWN
-    monkeypatch.setattr(page, "_MAX_DRAWN", 2)
-    monkeypatch.setattr(page, "_MAX_COLUMNS", 2)
+    assert len(suites.resolve("atari57").tasks) <= section.MAX_DRAWN
+    for module in (section, page, curves, differences, gradients, levels):
+        for name in {"MAX_DRAWN", "MAX_COLUMNS"} & {*dir(module)}:
+            monkeypatch.setattr(module, name, 2)
     text = _report(tmp_path, runs / "popart-1")
     name = "atari57-3-tasks"
     drawn = {path.stem.removeprefix(name + "-") for path in (tmp_path / "figures").iterdir()}

@@ -9,18 +9,19 @@ import pytest
 from scipy import stats
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import final_scores, tables
+from scalable_agent_popart.report import curves, final_scores
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.numbers import COLUMNS, agents_numbers
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import COLUMNS, agents_numbers, summarise
+from scalable_agent_popart.report.summary import recorded, summarise
 from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
 
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
     columns = final_scores.columns(comparison.suite)
     finals = [FinalScores(comparison, column) for column in columns]
-    return summarise(finals, tables.recorded(comparison))
+    return summarise(finals, recorded(comparison))
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +131,11 @@ def test_learning_curves_of_the_runs_that_count_are_averaged(tmp_path: Path) -> 
     table = _summarise(comparison).query("measure == 'mean_over_training' and task == 'median'")
     assert set(table["protocol"]) == {"noop"}
     runs = table[table["kind"] == "run"].set_index("run")
-    curves = tables.learning_curves(comparison).groupby("run")
+    of_runs = curves.tabulate_scores(comparison).groupby("run")
     counted = [str(tmp_path / name) for name in ("tested-1", "tested-2", "another")]
     for run in counted:
-        assert runs.loc[run, "value"] == pytest.approx(curves["median"].mean()[run])
-        assert runs.loc[run, "most_frames"] == curves["frames"].max()[run]
+        assert runs.loc[run, "value"] == pytest.approx(of_runs["median"].mean()[run])
+        assert runs.loc[run, "most_frames"] == of_runs["frames"].max()[run]
     assert set(runs.index) == set(counted)
 
 

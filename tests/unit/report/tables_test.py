@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores, suites
-from scalable_agent_popart.report import tables
+from scalable_agent_popart.report import curves, gradients, populations
 from scalable_agent_popart.suites import catch
 from tests.fakes.programs import read_log
 from tests.fakes.synthetic_runs import LINEAGES, append, compare_runs, make_population, make_run
@@ -23,7 +23,7 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
     late = lines[(lines["task"] == "catch_1") | (lines["frames"] > 50_000)]
     directory.episodes.unlink()
     append(directory.episodes, *late.to_dict("records"))
-    table = tables.learning_curves(compare_runs(tmp_path / "run"))
+    table = curves.tabulate_scores(compare_runs(tmp_path / "run"))
     assert 50_000 < table["frames"].min() < 60_000
     for row in table.to_dict("records")[::20]:
         done = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
@@ -31,7 +31,7 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
         percent = [scores.normalise(mean, _CATCH[task]) for task, mean in means.items()]
         assert row["mean"] == pytest.approx(np.mean(percent))
         assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
-    returns = tables.returns(compare_runs(tmp_path / "run"), ["catch_10"])
+    returns = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_10"])
     assert 50_000 < returns["frames"].min() < 60_000
     for row in returns.to_dict("records")[::20]:
         own = late[(late["frames"] <= row["frames"]) & (late["task"] == "catch_10")]
@@ -45,7 +45,7 @@ def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) ->
         append(
             directory.episodes, {"task": "catch_1", "episode_return": episode_return, "frames": i}
         )
-    table = tables.returns(compare_runs(tmp_path / "run"), ["catch_1"])
+    table = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_1"])
     assert set(table["return"][table["frames"] < 150]) == {1e17}
     assert set(table["return"][table["frames"] >= 250]) == {0.5}
 
@@ -58,7 +58,7 @@ def test_tasks_may_have_the_names_of_columns(
     suite = dataclasses.replace(catch.SUITE, name="own", tasks=names, reference_scores=own)
     monkeypatch.setattr(suites, "resolve", lambda name: suite)
     make_run(tmp_path / "run", level_name="own", tests={})
-    table = tables.returns(compare_runs(tmp_path / "run"), names)
+    table = curves.tabulate_returns(compare_runs(tmp_path / "run"), names)
     assert tuple(table["task"].unique()) == names
     assert table["return"].notna().all()
 
@@ -71,7 +71,7 @@ def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() ->
         for frames in np.linspace(900 // number, 1000, number)
         for values in [{"norm": 1.0, "part": seed / 8}]
     ]
-    table = tables.gradients_over_frames(pd.DataFrame(records))
+    table = gradients.average_over_frames(pd.DataFrame(records))
     assert table["frames"].tolist() == pytest.approx(np.arange(50, 1000, 100))
     assert table["part"].tolist() == pytest.approx([0.5] * 10)
     assert np.isfinite(table["low_part"]).all()
@@ -79,9 +79,9 @@ def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() ->
 
 def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:
     comparison = compare_runs(make_population(tmp_path / "pbt").path)
-    table = tables.events(comparison)
+    table = populations.events(comparison)
     assert len(table) == sum(map(len, LINEAGES.values()))
     (row,) = table[(table["member"] == 2) & (table["comparison"] == 1)].to_dict("records")
     assert (row["frames"], row["partner"], row["source_frames"]) == (400, 1, 650)
     assert (row["copied"], row["learning_rate"], row["seed"]) == (True, 1e-3, 7)
-    assert tables.ancestries(comparison)["learned_last"].tolist() == [200, 550, 850, 1150]
+    assert populations.ancestries(comparison)["learned_last"].tolist() == [200, 550, 850, 1150]

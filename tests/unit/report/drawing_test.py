@@ -8,18 +8,28 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import figures, final_scores, tables
+from scalable_agent_popart.report import (
+    aggregates,
+    curves,
+    drawing,
+    final_scores,
+    gradients,
+    levels,
+    populations,
+    statistics,
+)
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.numbers import agents_numbers
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import agents_numbers, summarise
+from scalable_agent_popart.report.summary import recorded, summarise
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run
 
 _IMPALA, _POPART = "IMPALA, clipped", "PopArt-IMPALA, clipped"
-_STYLES = figures.styles_of([("IMPALA", "abs_one", _IMPALA), ("PopArt-IMPALA", "abs_one", _POPART)])
+_STYLES = drawing.styles_of([("IMPALA", "abs_one", _IMPALA), ("PopArt-IMPALA", "abs_one", _POPART)])
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +43,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
-    table = tables.learning_curves(compared)
-    (axes,) = figures.learning_curves(table, compared.suite, {"IMPALA": 55.0}, _STYLES).axes
+    table = curves.tabulate_scores(compared)
+    (axes,) = curves.draw_scores(table, compared.suite, {"IMPALA": 55.0}, _STYLES).axes
     lines = {line.get_label(): line for line in axes.lines}
     impala = table[table["agent"] == _IMPALA]
     np.testing.assert_allclose(lines[_IMPALA].get_ydata(), impala["median"])
@@ -54,7 +64,7 @@ def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
     tasks = ("pong", "boxing", "crazy_climber")
     records = [(a, t, v) for a, own in parts.items() for t, v in zip(tasks, own, strict=True)]
     table = pd.DataFrame(records, columns=["agent", "task", "value"])
-    (axes,) = figures.gradient_parts(table, _STYLES).axes
+    (axes,) = gradients.draw_parts(table, _STYLES).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["boxing", "crazy_climber", "pong"]
     heights = {c.get_label(): [bar.get_height() for bar in c] for c in axes.containers}
@@ -64,13 +74,13 @@ def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
 def test_a_scale_that_was_never_a_number_is_not_named() -> None:
     scales = {"pong": 2.0, "boxing": np.nan}
     table = pd.DataFrame(scales.items(), columns=["task", "scale"])
-    (axes,) = figures.scales(table.assign(agent=_POPART, run="run", frames=1000)).axes
+    (axes,) = statistics.draw_scales(table.assign(agent=_POPART, run="run", frames=1000)).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["pong: 2"]
 
 
 def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
-    table = tables.returns(compared, ["pong", "boxing"])
-    panels = figures.returns(table, _STYLES).axes
+    table = curves.tabulate_returns(compared, ["pong", "boxing"])
+    panels = curves.draw_returns(table, _STYLES).axes
     assert [axes.get_title() for axes in panels] == ["pong", "boxing"]
     for axes in panels:
         own = table[table["task"] == axes.get_title()]
@@ -85,7 +95,7 @@ def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
     rows = [(_POPART, run, value) for run, own in values.items() for value in own]
     table = pd.DataFrame(rows, columns=["agent", "run", "value"])
     for suite in (compared.suite, catch.SUITE):  # With a logarithmic axis and without.
-        (axes,) = figures.profiles(table, suite, _STYLES).axes
+        (axes,) = aggregates.draw_profiles(table, suite, _STYLES).axes
         mean, *runs = axes.lines
         expected = [
             [100 * np.mean(np.array(v) > x) for x in mean.get_xdata()] for v in values.values()
@@ -98,10 +108,10 @@ def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
 
 def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_lines() -> None:
     labels = [f"PopArt-IMPALA, raw rewards, precision {own}" for own in ("bfloat16", "float32")]
-    styles = figures.styles_of([("PopArt-IMPALA", "none", label) for label in labels])
+    styles = drawing.styles_of([("PopArt-IMPALA", "none", label) for label in labels])
     rows = [{"agent": own, "run": own, "frames": at} for own in labels for at in (1, 2)]
     table = pd.DataFrame(rows).assign(median=1.0)
-    for curves, published, title, texts in (
+    for drawn, published, title, texts in (
         (
             table,
             {"IMPALA": 1.0},
@@ -110,7 +120,7 @@ def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_li
         ),
         (table[:2], {}, "raw rewards, precision bfloat16", ["PopArt-IMPALA"]),
     ):
-        figure = figures.learning_curves(curves, resolve("pong"), published, styles, [1.03])
+        figure = curves.draw_scores(drawn, resolve("pong"), published, styles, [1.03])
         at = [list(line.get_ydata()) for line in figure.axes[0].lines]
         assert [1.03, 1.03] in at
         texts.append("random play, measured: 1.0%")
@@ -119,21 +129,21 @@ def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_li
     plain = "PopArt-IMPALA, raw rewards"  # All of its words are in the other label, too.
     table["agent"] = table["agent"].replace(labels[0], plain)
     styles |= {plain: styles[labels[0]]}
-    figure = figures.learning_curves(table, resolve("pong"), {}, styles, [])
+    figure = curves.draw_scores(table, resolve("pong"), {}, styles, [])
     texts = [own.get_text() for own in figure.legends[0].get_texts()]
     assert texts == ["PopArt-IMPALA", "precision float32"]
     first, second = (styles[label] for label in labels)
     assert first.colour == second.colour
     assert first.line != second.line
-    clipped = figures.styles_of([("IMPALA", own, own) for own in ("abs_one", "none")])
+    clipped = drawing.styles_of([("IMPALA", own, own) for own in ("abs_one", "none")])
     assert clipped["abs_one"].line == clipped["none"].line
     assert clipped["abs_one"].hatch != clipped["none"].hatch
 
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     final = FinalScores(compared, final_scores.columns(compared.suite)[0])
-    table = agents_numbers(summarise([final], tables.recorded(compared)), "normalised")
-    (axes,) = figures.breakdown(table, compared.suite, _STYLES).axes
+    table = agents_numbers(summarise([final], recorded(compared)), "normalised")
+    (axes,) = levels.draw(table, compared.suite, _STYLES).axes
     names = [text.get_text() for text in axes.get_yticklabels()]
     for bars in axes.containers:
         own = table[table["agent"] == bars.get_label()].set_index("task")
@@ -166,21 +176,21 @@ _RETURNS = dataclasses.replace(
 def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: str) -> None:
     entry = {"agent": _IMPALA, "run": "a", "task": "$x$", "frames": 1, "runs": 1, "value": 5.0}
     table = pd.DataFrame([entry | dict.fromkeys(("low", "high", "lowest", "highest"), 5.0)])
-    curves = figures.learning_curves(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
-    assert curves.axes[0].get_ylabel() == of_curves
-    assert curves.get_supxlabel().endswith("summed over tasks") == (len(suite.tasks) > 1)
-    levels = figures.breakdown(table, suite, _STYLES)
-    assert levels.get_supxlabel() == of_levels
-    at = {float(x) for line in levels.axes[0].lines for x in line.get_xdata()}
+    of_scores = curves.draw_scores(table.assign(mean=1.0, median=1.0), suite, {}, _STYLES)
+    assert of_scores.axes[0].get_ylabel() == of_curves
+    assert of_scores.get_supxlabel().endswith("summed over tasks") == (len(suite.tasks) > 1)
+    bars = levels.draw(table, suite, _STYLES)
+    assert bars.get_supxlabel() == of_levels
+    at = {float(x) for line in bars.axes[0].lines for x in line.get_xdata()}
     assert (100 in at) == suite.normalised
     # No formula.
-    assert levels.axes[0].get_yticklabels()[0].get_text() == r"\$x\$"
+    assert bars.axes[0].get_yticklabels()[0].get_text() == r"\$x\$"
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:
     found = read_run(str(make_population(tmp_path / "pbt").path)).population
     assert found is not None
-    (epsilon,) = [own for own in figures.population(found).axes if own.get_title() == "epsilon"]
+    (epsilon,) = [own for own in populations.draw(found).axes if own.get_title() == "epsilon"]
     black = [line for line in epsilon.lines if line.get_color() == "black"]
     solid = [line for line in black if line.get_linestyle() == "-"]
     inside = [[0, 0.2], [0.3, 0.5, 0.65], [0.4, 0.55, 0.7], [0.9, 1, 1.2]]
@@ -195,5 +205,5 @@ def test_a_population_that_tunes_nothing_has_a_panel_before_it_compares(
     found = read_run(str(make_population(tmp_path / "pbt", {0: [START]}).path)).population
     assert found is not None
     monkeypatch.setattr(Config, "tuned", ())
-    panel, _ = figures.population(found).axes
+    panel, _ = populations.draw(found).axes
     assert panel.get_title().startswith("fitness at comparisons")

@@ -1,0 +1,166 @@
+"""Learning curves: scores over tasks, and each task's returns, against frames."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.drawing import (
+    BLACK,
+    COLOURS,
+    PUBLISHED,
+    Styles,
+    draw_runs,
+    frames_axis,
+    legend,
+    plain,
+    score_axis,
+)
+from scalable_agent_popart.report.final_scores import RANDOM
+from scalable_agent_popart.report.read import Run
+from scalable_agent_popart.report.section import MAX_COLUMNS, Section
+from scalable_agent_popart.report.tables import of_runs, recent_means
+from scalable_agent_popart.suites import Suite
+
+_POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
+_RETURNS_A_ROW = 4
+
+
+def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
+    """Makes a row per run, task and point from its first episode on: the mean of recent returns."""
+
+    def read(run: Run) -> pd.DataFrame:
+        recent = _curves(comparison, run, tasks)
+        # The values' name must be no task's, so it is a number at first.
+        table = recent.melt(var_name="task", value_name=0, ignore_index=False)
+        return table.dropna().reset_index().rename(columns={0: "return"})
+
+    return of_runs(comparison.runs, ["task", "frames", "return"], read)
+
+
+def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per run and point, from where every task with reference scores has an episode."""
+    references = comparison.suite.reference_scores
+    tasks = [task for task in comparison.suite.tasks if task in references]
+
+    def read(run: Run) -> pd.DataFrame:
+        recent = _curves(comparison, run, tasks).dropna()
+        normalised = [scores.normalise(recent[t].to_numpy(), references[t]) for t in tasks]
+        aggregates = scores.aggregate(np.array(normalised))._asdict()  # From [tasks, points].
+        return pd.DataFrame({"frames": recent.index, **aggregates})
+
+    names = ["frames", *scores.Aggregate._fields]
+    return of_runs(comparison.runs if tasks else [], names, read)
+
+
+def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
+    """Makes a row per point of a run's learning curves, by frames: each task's recent returns."""
+    longest = max(own.frames for _, own in comparison.runs)
+    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+    frames = grid[grid <= run.frames]
+    returns = {task: recent_means(run, task, frames) for task in tasks}
+    return pd.DataFrame(returns, index=pd.Index(frames, name="frames"))
+
+
+def draw_scores(
+    curves: pd.DataFrame,
+    suite: Suite,
+    targets: dict[str, float],
+    styles: Styles,
+    random: Iterable[float] = (),
+) -> Figure:
+    """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
+
+    Means over runs have their 95% interval filled; published final scores (`targets`) are dotted,
+    and a thin line is the score of random play, if that was measured.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    unit = frames_axis(figure, curves["frames"].max(), len(suite.tasks))
+    draw_runs(axes, curves, suite.headline, unit, styles)
+    bottom, top = axes.get_ylim()
+    fixed = [
+        (PUBLISHED + agent, score, COLOURS.get(agent, BLACK), ":", 1.5)
+        for agent, score in targets.items()
+    ]
+    fixed += [(RANDOM, score, BLACK, "-", 0.7) for score in random]
+    for text, score, colour, line, width in fixed:
+        within = bottom <= score <= top
+        label = f"{text}: {score:.1f}%{' (not in view)' * (not within)}"
+        axes.plot([], [], ls=line, lw=width, color=colour, label=label)
+        if within:
+            axes.axhline(score, ls=line, lw=width, color=colour)
+    axes.set_xlim(left=0)
+    axes.set_ylabel(score_axis(suite, suite.headline))
+    axes.grid(alpha=0.3)
+    legend(figure, axes, loc="outside upper left", fontsize="small")
+    return figure
+
+
+def draw_returns(table: pd.DataFrame, styles: Styles) -> Figure:
+    """Draws each task's returns against frames, as `draw_scores` draws scores."""
+    tasks = list(dict.fromkeys(table["task"]))
+    columns = min(_RETURNS_A_ROW, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.8, 2.8 * rows + 1), layout="constrained")
+    unit = frames_axis(figure, table["frames"].max(), len(tasks))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
+    for axes, task in itertools.zip_longest(grid, tasks):
+        if task is None:
+            axes.axis("off")
+            continue
+        draw_runs(axes, table[table["task"] == task], "return", unit, styles)
+        axes.set_title(plain(task), fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    figure.supylabel("Episode return", fontsize="medium")
+    legend(figure, *figure.axes, loc="outside upper left", fontsize="small")
+    return figure
+
+
+def means_over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
+    """Returns the means of the learning curves' points, of the runs whose final scores count."""
+    if not len(scored):
+        return scored
+    groups = curves[curves["run"].isin(scored["run"])].groupby(numbers.RUN, sort=False)
+    frames = groups["frames"].agg(fewest_frames="max", most_frames="max")
+    rows = numbers.long(groups[list(scores.Aggregate._fields)].mean(), "task").join(
+        frames, on=numbers.RUN
+    )
+    about = {"measure": "mean_over_training", "source": "training"}
+    return rows.assign(**about, protocol=scored["protocol"].iloc[0])
+
+
+def scores_content(section: Section) -> dict[str, Any] | None:
+    names = list(dict.fromkeys(agent.name for agent in section.comparison.agents))
+    trained_on = next(own for own in section.finals if own.column.trained_on)
+    where = {"task": section.suite.headline, "protocol": trained_on.column.name}
+    random = numbers.agents_numbers(section.summary, "aggregate", kind="measured", **where)["value"]
+    table = section.recorded["learning_curves"]
+    clippings = table["reward_clipping"].unique()
+    targets = {clipping: trained_on.targets(clipping, names) for clipping in clippings}
+
+    def draw(own: pd.DataFrame) -> Figure:
+        published = targets[own["reward_clipping"].iloc[0]]
+        return draw_scores(own, section.suite, published, section.styles, random)
+
+    part = section.part("learning-curves", table, draw, f"{section.headline} against frames")
+    return part and {**part, "published": any(targets.values())}
+
+
+def returns_content(section: Section) -> dict[str, Any] | None:
+    """Draws each task's returns, of few tasks or of those without reference scores."""
+    known = section.suite.reference_scores
+    few = len(section.suite.tasks) <= MAX_COLUMNS
+    tasks = [task for task in section.suite.tasks if few or task not in known]
+    draw = functools.partial(draw_returns, styles=section.styles)
+    table = tabulate_returns(section.comparison, tasks)
+    return section.part("returns", table, draw, "each task's returns against frames")

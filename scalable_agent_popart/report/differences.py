@@ -1,0 +1,76 @@
+"""Differences between every two agents that have several runs each."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
+from scalable_agent_popart.report.numbers import unscored
+from scalable_agent_popart.report.populations import OF_MEMBERS
+from scalable_agent_popart.report.section import MAX_COLUMNS, Section, records
+
+
+def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
+    """Compares the scores of every two agents that have several runs and are about equally far.
+
+    Both agents' scores are of tests, or both of training. Returns are compared of tasks without
+    normalised scores. An optimality gap says no more than the mean capped, and is left out.
+    """
+    keys = ["measure", "protocol", "task", "source"]
+    scored = ("aggregate", "normalised", "mean_over_training", *OF_MEMBERS)
+    compared = by_run[by_run["measure"].isin(scored) | unscored(by_run)]
+    compared = compared[compared["task"] != "optimality_gap"]
+    rows = []
+    for key, of_task in compared.groupby(keys, sort=False, dropna=False):
+        for first, second, about in _pairs(of_task):
+            difference = scores.difference_over_seeds(
+                first["value"].to_numpy(), second["value"].to_numpy()
+            )
+            rows.append(dict(zip(keys, key, strict=True)) | about | difference._asdict())
+    every_task = by_run[by_run["measure"] == "normalised"]
+    for (protocol, source), own in every_task.groupby(["protocol", "source"], sort=False):
+        for *agents, about in _pairs(own):
+            both = (agent.pivot(index="run", columns="task", values="value") for agent in agents)
+            chance = scores.probability_of_improvement(*(table.to_numpy() for table in both))
+            about |= {"protocol": protocol, "source": source, "measure": "aggregate"}
+            rows.append(about | {"task": "probability_of_improvement", "mean": chance})
+    return pd.DataFrame(rows).rename(columns={"mean": "value"})
+
+
+def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
+    """Yields the rows of every two agents to be compared, and what a row says of both."""
+    by_agent = dict(list(table.groupby("agent", sort=False)))
+    for second, first in itertools.combinations(by_agent, 2):
+        both = pd.concat([by_agent[first], by_agent[second]])
+        fewest, most = both["fewest_frames"].min(), both["most_frames"].max()
+        runs = both.groupby("agent")["run"].nunique().min()
+        if fewest >= MIN_PART_OF_FRAMES * most and runs > 1:
+            about = {"agent": first, "versus": second, "runs": runs, "fewest_frames": fewest}
+            about |= {"most_frames": most, "episodes": both["episodes"].min()}
+            yield by_agent[first], by_agent[second], about
+
+
+def content(section: Section) -> dict[str, Any]:
+    """Returns how far apart every two agents are that have several runs each."""
+    table = section.summary[section.summary["kind"] == "difference"]
+    few, headline = len(section.suite.tasks) <= MAX_COLUMNS, section.suite.headline
+    heads: dict[tuple[str, str], str] = {}
+    for final in section.finals:
+        heads["aggregate", headline] = f"{headline} over tasks"
+        heads["aggregate", "probability_of_improvement"] = "probability of improvement (%)"
+        if len(section.suite.tasks) > 1:
+            heads["aggregate", "interquartile_mean"] = "interquartile mean"
+        for level in final.column.levels.values() if few else ():
+            heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
+        heads["mean_over_training", headline] = f"{headline} over tasks, over training"
+    rows = records(table, ["protocol", "agent", "versus"], ["measure", "task"])
+    known = {key for entries in rows.values() for key in entries}
+    return {
+        "heads": {key: head for key, head in heads.items() if key in known},
+        "rows": rows,
+        "tests": {final.column.name: final.column.title for final in section.finals},
+        "several_tests": table["protocol"].nunique() > 1,
+    }

@@ -1,0 +1,147 @@
+"""Gradients by task: their sizes over training, and each task's part of all sizes."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.drawing import (
+    VIRIDIS,
+    Styles,
+    frames_axis,
+    legend,
+    legend_columns,
+    plain,
+)
+from scalable_agent_popart.report.section import MAX_COLUMNS, MAX_DRAWN, Section, records
+from scalable_agent_popart.report.tables import RUN_COLUMNS, logged
+
+_MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
+_ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
+
+
+def tabulate(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per run, loss, task and record: each task's gradient over training.
+
+    `norm` is of `Learner.gradient_norms`, and `part` that over the sum of all tasks' norms.
+    """
+    table = logged(comparison, "gradients")[[*RUN_COLUMNS, "loss", "task", "frames", "norm"]]
+    table = table[table["task"].isin(comparison.suite.tasks)]
+    sums = table.groupby(["run", "frames", "loss"])["norm"].transform("sum")
+    return table.assign(part=(table["norm"] / sums.where(sums > 0)).fillna(0.0))
+
+
+def average_over_frames(table: pd.DataFrame) -> pd.DataFrame:
+    """Averages the records of one loss over equal stretches of training: median norm, mean part.
+
+    There are at most as many stretches as the run with the fewest records has, so that each holds
+    about one of every run. `frames` are the stretches' middles.
+    """
+    stretches = min(_MAX_STRETCHES, table.groupby("run")["frames"].nunique().min())
+    width = table["frames"].max() / stretches
+    stretch = ((table["frames"] - 1) // width).clip(0, stretches - 1)
+    binned = table.assign(frames=(stretch + 0.5) * width)
+    keys = ["agent", "task", "frames"]
+    norms = binned.groupby(keys, sort=False)[["norm"]].median()
+    runs = binned.groupby([*keys, "run"], sort=False)["part"].mean()
+    parts = runs.groupby(keys, sort=False).agg(["mean", "std", "count"])
+    low, high = scores.students_t(parts["mean"], parts["std"], parts["count"])
+    means = norms.assign(part=parts["mean"], low_part=low, high_part=high).reset_index()
+    return means.sort_values("frames", kind="stable", ignore_index=True)
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
+    table = average_over_frames(table[table["loss"] == "policy"])
+    agents, tasks = (list(dict.fromkeys(table[name])) for name in ("agent", "task"))
+    colours = VIRIDIS(np.linspace(0, 0.93, len(tasks)))
+    width = (3.4 if len(agents) < 5 else 2.6) * len(agents) + 0.8
+    columns = legend_columns(width, tasks)
+    figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
+    grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
+    unit = frames_axis(figure, table["frames"].max(), len(tasks))
+    for (above, below), agent in zip(grid.T, agents, strict=True):
+        own = table[table["agent"] == agent]
+        for task, colour in zip(tasks, colours, strict=True):
+            line = own[own["task"] == task]
+            frames = line["frames"] / unit
+            above.plot(frames, line["norm"], color=colour, label=plain(task))
+            below.plot(frames, line["part"], color=colour)
+            ends = line["low_part"], line["high_part"]
+            below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
+        above.set_yscale("log")
+        above.set_title(plain(agent), fontsize=9)
+        below.set_ylim(0, 1)
+        for axes in (above, below):
+            axes.grid(alpha=0.3)
+    largest = float(table["norm"].max())
+    if largest > 0:
+        smallest = max(float(table["norm"].min()), largest / 10**_ORDERS_IN_VIEW)
+        grid[0, 0].set_ylim(smallest / 2, largest * 2)
+    grid[0, 0].set_ylabel("size of the policy gradient")
+    grid[1, 0].set_ylabel("part of all sizes")
+    legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
+    return figure
+
+
+def draw_parts(table: pd.DataFrame, styles: Styles) -> Figure:
+    """Draws each task's part of the policy gradient, the last agent's largest first."""
+    by_task = 100 * table.pivot_table(index="task", columns="agent", values="value", sort=False)
+    by_task = by_task.sort_values(by_task.columns[-1], ascending=False)
+    figure = Figure(figsize=(1.5 + 0.2 * len(by_task), 4), layout="constrained")
+    axes, thickness = figure.subplots(), 0.84 / len(by_task.columns)
+    for i, agent in enumerate(by_task):
+        x = np.arange(len(by_task)) + (i - (len(by_task.columns) - 1) / 2) * thickness
+        style = styles[str(agent)]
+        axes.bar(
+            x, by_task[agent], thickness, label=plain(str(agent)), facecolor=style.colour,
+            hatch=style.hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
+    even = 100 / len(by_task)
+    axes.axhline(even, color="black", lw=0.8, label="an even part")
+    axes.set_yscale("log")
+    axes.set_ylim(even / 1000, min(2 * by_task.max(axis=None), 100))
+    names = [plain(str(task)) for task in by_task.index]
+    axes.set_xticks(range(len(by_task)), names, rotation=90, fontsize=8)
+    axes.set_xlim(-0.6, len(by_task) - 0.4)
+    axes.set_ylabel("part of the policy gradient (%)")
+    axes.grid(axis="y", alpha=0.3)
+    legend(figure, axes, loc="outside upper left", fontsize="small")
+    return figure
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns each run's median size of each task's gradient, and mean part of all sizes.
+
+    Both are of the frames that all runs have reached, by `policy` and by `total` loss.
+    """
+    common = table.groupby("run")["frames"].max().min()
+    groups = table[table["frames"] <= common].groupby([*numbers.RUN, "loss", "task"], sort=False)
+    rows = numbers.long(groups.agg(size=("norm", "median"), part=("part", "mean")), "what")
+    return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
+
+
+def content(section: Section) -> dict[str, Any] | None:
+    table = section.recorded["gradients"]
+    says = "size of tasks' policy gradients"
+    part = section.part("gradients", table, draw, says)
+    own_numbers = section.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
+    losses, heads = table["loss"].unique(), ("size (median)", "part of all sizes (mean)")
+    parts = own_numbers[own_numbers["measure"] == "policy_gradient_part"]
+    parts = parts.assign(reward_clipping=parts["agent"].map(section.clippings))
+    several = MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN
+    bars = functools.partial(draw_parts, styles=section.styles)
+    says = "mean part of each task in the policy gradient"
+    return part and {
+        **part,
+        "parts": section.figures("gradient-parts", parts, bars, says) if several else [],
+        "losses": losses,
+        "heads": [f"{loss} loss: {own}" for loss in losses for own in heads],
+        "rows": records(own_numbers, ["agent", "task"], "measure"),
+        "frames": own_numbers["most_frames"].max(),
+    }

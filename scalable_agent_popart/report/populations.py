@@ -1,0 +1,227 @@
+"""Populations: their members, the comparisons between these, and the way through copies."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogFormatter
+
+from scalable_agent_popart.population.directory import Event
+from scalable_agent_popart.population.lineage import Segment
+from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
+from scalable_agent_popart.report.read import Member, Population, Run
+from scalable_agent_popart.report.section import Section
+from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
+
+# Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
+_SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
+_GREY = "#B0B0B0"
+_COPY_SIZE = 3.5  # Points.
+# Measures of a population's members, and how each is made of their scores.
+OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
+
+
+def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
+    """Returns each population with a run of it; where only members were asked for, with one."""
+    found: dict[Path, tuple[Agent, Run, Population]] = {}
+    for agent, run in comparison.runs:
+        if run.population is not None:
+            path = run.population.directory.path.resolve()
+            if path not in found or run.population.whole:
+                found[path] = agent, run, run.population
+    return list(found.values())
+
+
+def events(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per start or comparison, with the member's own frames: populations' lineages."""
+    found = find(comparison)
+    rows = [
+        {**columns_of(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
+        for agent, run, population in found
+        for number, member in population.members.items()
+        for event in member.lineage
+    ]
+    names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
+    tuned = dict.fromkeys(name for *_, own in found for name in own.shown.config.tuned)
+    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", *names, *tuned, "started_over"])
+    return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
+
+
+def members(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per member, see `read.Member`, of populations whose members all have a score."""
+    rows = []
+    for agent, run, population in find(comparison):
+        own = [member for member in population.members.values() if member.complete]
+        if population.whole and len(own) == run.config.population_size:
+            about = columns_of(agent, run)
+            rows += [
+                {**about, "member": member.number, "frames": member.frames, "score": member.score}
+                for member in own
+            ]
+    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", "frames", "score"])
+
+
+def ancestries(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per segment of each population's ancestry, oldest first, in both frame counts."""
+    rows = [
+        {
+            **columns_of(agent, run),
+            "member": segment.member,
+            "first": segment.first,
+            "last": population.end(segment),
+            "learned_first": segment.first + segment.offset,
+            "learned_last": population.end(segment) + segment.offset,
+        }
+        for agent, run, population in find(comparison)
+        for segment in population.segments
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(shown: Population) -> Figure:
+    """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
+
+    The colour is the present score; the black ancestry is what the report's curves follow.
+    """
+    members = sorted(shown.members.values(), key=lambda own: own.rank)  # The fittest on top.
+    tuned, suite = shown.shown.config.tuned, shown.shown.config.suite
+    panels = {flag: {own.number: _steps(own, flag) for own in members} for flag in tuned}
+    fitness = {own.number: _fitness(own) for own in members}
+    rated = not tuned or any(map(len, fitness.values()))
+    if rated:
+        panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
+    # Panels come in pairs: where there is one too many, fitness has a row.
+    wide = rated and len(panels) % 2
+    rows = (len(panels) + 1) // 2
+    figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, 2)
+    farthest = max(member.frames for member in members)
+    unit = frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
+    known = [member.score for member in members if member.score is not None]
+    low, high = min(known, default=0.0), max(known, default=100.0)
+    norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
+    ancestry_of = f"ancestry of {shown.shown.name}{', the best' * (shown.shown is shown.best)}"
+    black: dict[str, Any] = {"color": "black", "zorder": 4}
+    halo = [withStroke(linewidth=3.2, foreground="white")]
+    for i, (title, of_members) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
+        axes.set_title(plain(title), fontsize=10)
+        steps = title in tuned
+        style: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
+        for member in members:
+            curve = of_members[member.number]
+            colour = _GREY if member.score is None else _SCORES(norm(member.score))
+            width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
+            look = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | style
+            axes.plot(curve.index / unit, curve["value"], **look)
+            if steps:
+                ends = curve.index[:-1] / unit, curve.index[1:] / unit
+                axes.hlines(curve["value"].iloc[:-1], *ends, color=colour, lw=1)
+            copied = curve.loc[curve["copied"], "value"]
+            axes.plot(
+                copied.index / unit, copied, "o", color=colour, ms=_COPY_SIZE,
+                mec="white", mew=0.4, label="resumes from a copy",
+            )  # fmt: skip
+        ancestry = [
+            _cut_steps(of_members[own.member], own, shown.end(own))
+            if steps
+            else _cut_fitness(of_members[own.member], own, goes_on=n > 0)
+            for n, own in enumerate(shown.segments)
+        ]
+        for own in ancestry:
+            line = {"lw": 1.8, "path_effects": halo, "label": ancestry_of, **black, **style}
+            axes.plot(own.index / unit, own, **line)
+        for before, after in itertools.pairwise(ancestry):
+            if len(before) and len(after):
+                link = pd.concat([before[-1:], after[:1]])
+                between = "from the copied to the copy"
+                axes.plot(link.index / unit, link, lw=1.2, ls=":", label=between, **black)
+        values = pd.concat([curve["value"] for curve in of_members.values()]).dropna()
+        if steps and len(values) and (values > 0).all():
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(LogFormatter())
+            minor = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
+            axes.yaxis.set_minor_formatter(minor)
+        axes.tick_params(labelsize=8, which="both")
+        axes.grid(alpha=0.3)
+        axes.set_xlim(0, max(farthest, 1) / unit * 1.01)
+    text = f"{score_axis(suite, 'mean_capped')} now"
+    figure.colorbar(ScalarMappable(norm, _SCORES), ax=figure.axes, label=text, aspect=40)
+    legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
+    return figure
+
+
+def _curve(points: Sequence[tuple[int, float | None, bool]]) -> pd.DataFrame:
+    """Makes a member's curve by frames: its values, and whether it resumes from a copy there."""
+    table = pd.DataFrame(points, columns=["frames", "value", "copied"]).set_index("frames")
+    return table.astype({"value": float, "copied": bool})
+
+
+def _fitness(member: Member) -> pd.DataFrame:
+    """Returns the fitness at each comparison, of the weights before it and of those copied."""
+    points: list[tuple[int, float | None, bool]] = []
+    for event in member.lineage:  # There is no fitness where training had diverged.
+        if event.comparison:
+            points.append((event.frames, event.fitness, False))
+        if event.copied:
+            points.append((event.frames, event.partner_fitness, True))
+    return _curve(points)
+
+
+def _cut_fitness(curve: pd.DataFrame, segment: Segment, goes_on: bool) -> pd.Series:
+    """Cuts a fitness to a segment, from the copy on with which it `goes_on`."""
+    frames, copied = curve.index.to_numpy(), curve["copied"].to_numpy()
+    inside = segment.holds(frames)
+    inside &= ~(copied & (frames == segment.last))  # What came of a comparison at the end.
+    if goes_on:
+        inside[np.flatnonzero(copied & (frames == segment.first))[-1:]] = True
+    return curve.loc[inside, "value"]
+
+
+def _steps(member: Member, flag: str) -> pd.DataFrame:
+    """Returns a hyperparameter's values from the start, and from each comparison, until now."""
+    points = [(own.frames, own.hyperparameters.get(flag), own.copied) for own in member.lineage]
+    last = points[-1][1] if points else None
+    return _curve([*points, (member.frames, last, False)])
+
+
+def _cut_steps(curve: pd.DataFrame, segment: Segment, last: int) -> pd.Series:
+    """Cuts a hyperparameter's steps to a segment, which ends at `last`."""
+    at = curve.index.to_numpy()
+    frames = np.array([segment.first, *at[(at > segment.first) & (at < last)], last])
+    steps = np.searchsorted(at, frames[:-1], side="right") - 1
+    values = curve["value"].to_numpy()[np.maximum(steps, 0)]
+    return pd.Series([*values, values[-1]], frames)
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the scores in training of each population's best, median and worst member."""
+    groups = table.groupby(numbers.RUN, sort=False)
+    frames = groups["frames"].agg(fewest_frames="min", most_frames="max")
+    rows = numbers.long(groups["score"].agg(**OF_MEMBERS), "measure").join(frames, on=numbers.RUN)
+    return rows.assign(source="training")
+
+
+def content(section: Section) -> list[dict[str, Any]]:
+    found = find(section.comparison)
+    if not found:
+        return []
+    says = f"{section.comparison.title}: hyperparameters and fitness of a population's members"
+    files = {
+        "events_file": section.file(events(section.comparison), "populations"),
+        "ancestries_file": section.file(ancestries(section.comparison), "ancestries"),
+    }
+    parts = []
+    for number, (*_, population) in enumerate(found, start=1):
+        drawn = section.figure(draw(population), f"population-{number}", says)
+        parts.append({"population": population, "figure": drawn, **files})
+    return parts
