@@ -109,7 +109,7 @@ def compare(
     output: Path,
 ) -> None:
     """Writes the table of runs, with those of other files, and its figure."""
-    parts = [tabulate(read_run(path)) for path in find_runs(paths)]
+    parts = [tabulate(_read(path)) for path in find_runs(paths)]
     added = [read_table(path, parts[0].columns, "tables") for path in tables]
     table = pd.concat([*parts, *added])
     if table.empty:
@@ -121,6 +121,15 @@ def compare(
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
     figure = draw(table, curves, against)
     figure.savefig(output / "returns.png", dpi=150)
+
+
+
+def _read(path: str) -> Run:
+    """Reads a run; raises UserError, with its path, if there is nothing to compare in it."""
+    try:
+        return read_run(path)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
