@@ -42,7 +42,7 @@ from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import config as config_lib
 from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import find_runs, git_revision, is_run
+from scalable_agent_popart.runs.directory import find_runs, git_revision
 from scalable_agent_popart.system import program, terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
@@ -198,7 +198,7 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
         deadline = time.monotonic() + 3600 * hours
-        while waits and not is_run(logdir) and time.monotonic() < deadline:
+        while waits and not run.exists(logdir) and time.monotonic() < deadline:
             time.sleep(1.0)
         config = run.Run.open(logdir).config.for_test({**given, "logdir": logdir})
         config = dataclasses.replace(config, learner_timeout_hours=hours)
@@ -206,9 +206,10 @@ def _make_config(given: Mapping[str, Any]) -> Config:
         config = Config.from_flags(given)
         # An actor job may have no directory.
         if config.job_name == "learner" or "logdir" in given:
-            of_population = config.mode == "pbt"
-            population = PopulationDirectory(config.logdir)
-            previous = population.read_config() if of_population else run.resumed(config)
+            if config.mode == "pbt":
+                previous = PopulationDirectory(config.logdir).read_config()
+            else:
+                previous = run.resumed(config)
             if previous is not None:
                 config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.

@@ -123,7 +123,6 @@ def compare(
     figure.savefig(output / "returns.png", dpi=150)
 
 
-
 def _read(path: str) -> Run:
     """Reads a run; raises UserError, with its path, if there is nothing to compare in it."""
     try:

@@ -151,8 +151,8 @@ def _train(
             train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
             try:
                 ended = _process(run, train, own, group, stops)
-                done = stops or run_records.is_tested(run.path, num_episodes)
-                if tests and ended and not done:
+                tests_next = tests and ended and not stops
+                if tests_next and not run_records.is_tested(run.path, num_episodes):
                     named = _level_name(run.flag_file, more_flags)
                     ended = _process(run, [*test, *named], own, group, stops)
                 if not ended:  # Somebody else has asked this process to end.
@@ -288,7 +288,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
             about = run_records.describe(run.path)
             records[run.path] = {"flag_file": run.flag_file.name, **about}
         except DAMAGE as error:
-            damaged.append(f"{run.path} is left out of runs.json: its flags are damaged ({error})")
+            damaged.append(f"{run.path} is left out of runs.json: its files are damaged ({error})")
     table = {"reported_on": run_records.machine(), "runs": list(records.values())}
     (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs(list(records), Path(FLAGS.report_dir) / "logs.tar.xz")

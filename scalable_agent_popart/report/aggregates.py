@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report.chapter import Chapter, records
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.numbers import agents_numbers
-from scalable_agent_popart.report.section import Section, records
 from scalable_agent_popart.suites import Suite
 
 
@@ -36,22 +36,22 @@ def draw_profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def content(section: Section, final: FinalScores) -> dict[str, Any] | None:
+def content(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
     """Returns each agent's aggregates over tasks, the headline first, and their profiles."""
-    column, suite = final.column, section.suite
-    own = section.summary[section.summary["protocol"] == column.name]
+    column, suite = final.column, chapter.suite
+    own = chapter.summary[chapter.summary["protocol"] == column.name]
     if not len(own) and not column.trained_on:
         return None
     several = suite.normalised and len(suite.tasks) > 1
     entries = agents_numbers(own, "aggregate")
-    runs = {agent.label: len(agent.runs) for agent in section.comparison.agents}
+    runs = {agent.label: len(agent.runs) for agent in chapter.comparison.agents}
     drawn = []
     of_runs = own[(own["kind"] == "run") & (own["measure"] == "normalised")]
     if several and len(of_runs):
-        draw = functools.partial(draw_profiles, suite=suite, styles=section.styles)
+        draw = functools.partial(draw_profiles, suite=suite, styles=chapter.styles)
         says = f"share of tasks above each score, {column.title}"
-        table = of_runs.assign(reward_clipping=of_runs["agent"].map(section.clippings))
-        drawn = section.figures(f"profiles-{column.name}", table, draw, says)
+        table = of_runs.assign(reward_clipping=of_runs["agent"].map(chapter.clippings))
+        drawn = chapter.figures(f"profiles-{column.name}", table, draw, says)
     return {
         "final": final,
         "names": list(dict.fromkeys([suite.headline, *(entries["task"] if several else ())])),

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import (
     BLACK,
@@ -25,7 +26,6 @@ from scalable_agent_popart.report.drawing import (
 )
 from scalable_agent_popart.report.final_scores import RANDOM
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.section import MAX_COLUMNS, Section
 from scalable_agent_popart.report.tables import of_runs, recent_means
 from scalable_agent_popart.suites import Suite
 
@@ -139,28 +139,29 @@ def means_over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFr
     return rows.assign(**about, protocol=scored["protocol"].iloc[0])
 
 
-def scores_content(section: Section) -> dict[str, Any] | None:
-    names = list(dict.fromkeys(agent.name for agent in section.comparison.agents))
-    trained_on = next(own for own in section.finals if own.column.trained_on)
-    where = {"task": section.suite.headline, "protocol": trained_on.column.name}
-    random = numbers.agents_numbers(section.summary, "aggregate", kind="measured", **where)["value"]
-    table = section.recorded["learning_curves"]
+def scores_content(chapter: Chapter) -> dict[str, Any] | None:
+    """Writes the figures and the table of scores; returns what the template is given."""
+    names = list(dict.fromkeys(agent.name for agent in chapter.comparison.agents))
+    trained_on = next(own for own in chapter.finals if own.column.trained_on)
+    where = {"task": chapter.suite.headline, "protocol": trained_on.column.name}
+    random = numbers.agents_numbers(chapter.summary, "aggregate", kind="measured", **where)["value"]
+    table = chapter.recorded["learning_curves"]
     clippings = table["reward_clipping"].unique()
     targets = {clipping: trained_on.targets(clipping, names) for clipping in clippings}
 
     def draw(own: pd.DataFrame) -> Figure:
         published = targets[own["reward_clipping"].iloc[0]]
-        return draw_scores(own, section.suite, published, section.styles, random)
+        return draw_scores(own, chapter.suite, published, chapter.styles, random)
 
-    part = section.part("learning-curves", table, draw, f"{section.headline} against frames")
+    part = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")
     return part and {**part, "published": any(targets.values())}
 
 
-def returns_content(section: Section) -> dict[str, Any] | None:
+def returns_content(chapter: Chapter) -> dict[str, Any] | None:
     """Draws each task's returns, of few tasks or of those without reference scores."""
-    known = section.suite.reference_scores
-    few = len(section.suite.tasks) <= MAX_COLUMNS
-    tasks = [task for task in section.suite.tasks if few or task not in known]
-    draw = functools.partial(draw_returns, styles=section.styles)
-    table = tabulate_returns(section.comparison, tasks)
-    return section.part("returns", table, draw, "each task's returns against frames")
+    known = chapter.suite.reference_scores
+    few = len(chapter.suite.tasks) <= MAX_COLUMNS
+    tasks = [task for task in chapter.suite.tasks if few or task not in known]
+    draw = functools.partial(draw_returns, styles=chapter.styles)
+    table = tabulate_returns(chapter.comparison, tasks)
+    return chapter.part("returns", table, draw, "each task's returns against frames")

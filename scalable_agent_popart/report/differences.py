@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, records
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
 from scalable_agent_popart.report.numbers import unscored
 from scalable_agent_popart.report.populations import OF_MEMBERS
-from scalable_agent_popart.report.section import MAX_COLUMNS, Section, records
 
 
 def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
@@ -53,15 +53,15 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
             yield by_agent[first], by_agent[second], about
 
 
-def content(section: Section) -> dict[str, Any]:
+def content(chapter: Chapter) -> dict[str, Any]:
     """Returns how far apart every two agents are that have several runs each."""
-    table = section.summary[section.summary["kind"] == "difference"]
-    few, headline = len(section.suite.tasks) <= MAX_COLUMNS, section.suite.headline
+    table = chapter.summary[chapter.summary["kind"] == "difference"]
+    few, headline = len(chapter.suite.tasks) <= MAX_COLUMNS, chapter.suite.headline
     heads: dict[tuple[str, str], str] = {}
-    for final in section.finals:
+    for final in chapter.finals:
         heads["aggregate", headline] = f"{headline} over tasks"
         heads["aggregate", "probability_of_improvement"] = "probability of improvement (%)"
-        if len(section.suite.tasks) > 1:
+        if len(chapter.suite.tasks) > 1:
             heads["aggregate", "interquartile_mean"] = "interquartile mean"
         for level in final.column.levels.values() if few else ():
             heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
@@ -71,6 +71,6 @@ def content(section: Section) -> dict[str, Any]:
     return {
         "heads": {key: head for key, head in heads.items() if key in known},
         "rows": rows,
-        "tests": {final.column.name: final.column.title for final in section.finals},
+        "tests": {final.column.name: final.column.title for final in chapter.finals},
         "several_tests": table["protocol"].nunique() > 1,
     }

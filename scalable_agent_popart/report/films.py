@@ -49,7 +49,7 @@ def write_films(
             file = f"figures/film-{number}.webp"
             (directory / file).write_bytes(film)
             data = base64.b64encode(film).decode()
-            films.setdefault(played_by, []).append({"file": file, "says": level, "data": data})
+            films.setdefault(played_by, []).append({"says": level, "data": data})
             break  # One run's film is enough.
     return films
 

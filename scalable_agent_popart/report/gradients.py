@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter, records
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import (
     VIRIDIS,
@@ -18,7 +19,6 @@ from scalable_agent_popart.report.drawing import (
     legend_columns,
     plain,
 )
-from scalable_agent_popart.report.section import MAX_COLUMNS, MAX_DRAWN, Section, records
 from scalable_agent_popart.report.tables import RUN_COLUMNS, logged
 
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
@@ -126,20 +126,21 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
 
 
-def content(section: Section) -> dict[str, Any] | None:
-    table = section.recorded["gradients"]
+def content(chapter: Chapter) -> dict[str, Any] | None:
+    """Writes figures and the table of gradients; returns what the template is given."""
+    table = chapter.recorded["gradients"]
     says = "size of tasks' policy gradients"
-    part = section.part("gradients", table, draw, says)
-    own_numbers = section.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
+    part = chapter.part("gradients", table, draw, says)
+    own_numbers = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
     losses, heads = table["loss"].unique(), ("size (median)", "part of all sizes (mean)")
     parts = own_numbers[own_numbers["measure"] == "policy_gradient_part"]
-    parts = parts.assign(reward_clipping=parts["agent"].map(section.clippings))
+    parts = parts.assign(reward_clipping=parts["agent"].map(chapter.clippings))
     several = MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN
-    bars = functools.partial(draw_parts, styles=section.styles)
+    bars = functools.partial(draw_parts, styles=chapter.styles)
     says = "mean part of each task in the policy gradient"
     return part and {
         **part,
-        "parts": section.figures("gradient-parts", parts, bars, says) if several else [],
+        "parts": chapter.figures("gradient-parts", parts, bars, says) if several else [],
         "losses": losses,
         "heads": [f"{loss} loss: {own}" for loss in losses for own in heads],
         "rows": records(own_numbers, ["agent", "task"], "measure"),

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import experiment
-from scalable_agent_popart.report.section import Section
 
 
-def content(section: Section) -> dict[str, Any]:
+def content(chapter: Chapter) -> dict[str, Any]:
     """Returns the flags that shape learning: those that differ, by agent, and the others."""
-    flags_of = {own.label: experiment(own.runs[0]) for own in section.comparison.agents}
+    flags_of = {own.label: experiment(own.runs[0]) for own in chapter.comparison.agents}
     differing, shared = {}, []
     for name in dict.fromkeys(name for own in flags_of.values() for name in own):
         values = [str(own.get(name, "")) for own in flags_of.values()]

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter, records
 from scalable_agent_popart.report.drawing import LINEAR, Styles, legend, plain, score_axis
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
 from scalable_agent_popart.report.numbers import scores_by_task
-from scalable_agent_popart.report.section import MAX_DRAWN, SUMMARY, Section, records
 from scalable_agent_popart.suites import Suite
 
 _MAX_LEVELS_A_PANEL = 32
@@ -63,17 +63,18 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def content(section: Section, final: FinalScores) -> dict[str, Any] | None:
+def content(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
+    """Draws one column's scores by level; returns what the template is given."""
     protocol, title = final.column.name, final.column.title
-    table = scores_by_task(section.summary, protocol)
+    table = scores_by_task(chapter.summary, protocol)
     if not (table["kind"] == "agent").any():  # Nothing is final yet.
         return None
     normalised = table[table["measure"] == "normalised"]
     ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-    says, drawn = f"{section.suite.score_name} of each level, {title}", []
+    says, drawn = f"{chapter.suite.score_name} of each level, {title}", []
     if len(ours) and normalised["task"].nunique() <= MAX_DRAWN:
-        figure = draw(normalised, section.suite, section.styles)
-        drawn = [section.figure(figure, f"levels-{protocol}", says)]
+        figure = draw(normalised, chapter.suite, chapter.styles)
+        drawn = [chapter.figure(figure, f"levels-{protocol}", says)]
     return {
         "column": title,
         "agents": list(dict.fromkeys(table["agent"])),

@@ -22,13 +22,13 @@ from scalable_agent_popart.report import (
     progress,
     statistics,
 )
+from scalable_agent_popart.report.chapter import MAX_DRAWN, NUMBER, SUMMARY, Chapter
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
 from scalable_agent_popart.report.numbers import agents_numbers
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.report.render import interval, render_report
-from scalable_agent_popart.report.section import MAX_DRAWN, NUMBER, SUMMARY, Section
 from scalable_agent_popart.report.summary import recorded, summarise
 from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite
@@ -73,7 +73,7 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        sections, names = [], Counter[str]()
+        chapters, names = [], Counter[str]()
         for comparison in comparisons:
             name = _name(comparison.suite)
             names[name] += 1
@@ -81,17 +81,17 @@ def write_report(
             finals = [FinalScores(comparison, own) for own in columns(comparison.suite)]
             logs = recorded(comparison)
             numbers = summarise(finals, logs)
-            sections.append(Section(comparison, finals, logs, numbers, name, directory))
-        summary = pd.concat([own.summary.assign(comparison=own.name) for own in sections])
+            chapters.append(Chapter(comparison, finals, logs, numbers, name, directory))
+        summary = pd.concat([own.summary.assign(comparison=own.name) for own in chapters])
         summary = summary.set_index("comparison")
         summary.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
-        published = any(section.published for section in sections)
+        published = any(chapter.published for chapter in chapters)
         found = [own for comparison in comparisons for own in comparison.runs]
         content = {
             "title": "Comparison with the published results" if published else "Results",
             "runs": [(own.label, run, _dates(run)) for own, run in found],
             "skipped": skipped,
-            "sections": [_content(section) for section in sections],
+            "chapters": [_content(chapter) for chapter in chapters],
             "films": write_films(comparisons, directory, skipped),
             "summary": SUMMARY,
             "recent": RECENT_EPISODES,
@@ -109,7 +109,7 @@ def write_report(
         raise UserError(
             f"--report_dir={report_dir} cannot be written to ({error}); give another one"
         ) from error
-    outcome = [line for section in sections for line in _outcome(section)]
+    outcome = [line for chapter in chapters for line in _outcome(chapter)]
     return Written([one_line(line) for line in skipped], [one_line(line) for line in outcome])
 
 
@@ -139,16 +139,16 @@ def _dates(run: Run) -> str:
     return f"{first} to {last.removeprefix(first[:11])}"
 
 
-def _outcome(section: Section) -> list[str]:
+def _outcome(chapter: Chapter) -> list[str]:
     """Lists the agents' scores, as a table for the terminal."""
-    title = f"{section.headline.capitalize()} [95% interval], {section.comparison.title}"
-    headline = {"task": section.suite.headline, "kind": "agent"}
-    rows = agents_numbers(section.summary, "aggregate", **headline)
+    title = f"{chapter.headline.capitalize()} [95% interval], {chapter.comparison.title}"
+    headline = {"task": chapter.suite.headline, "kind": "agent"}
+    rows = agents_numbers(chapter.summary, "aggregate", **headline)
     several = rows["protocol"].nunique() > 1  # Such as no-op and human starts.
     cells = [
         (
             own["agent"],
-            interval(own, unit=section.suite.unit),
+            interval(own, unit=chapter.suite.unit),
             _runs(own) + f", {own['protocol']}" * several,
         )
         for own in rows.to_dict("records")
@@ -159,26 +159,26 @@ def _outcome(section: Section) -> list[str]:
     return [title, *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)]
 
 
-def _content(section: Section) -> dict[str, Any]:
+def _content(chapter: Chapter) -> dict[str, Any]:
     """Writes figures and tables; returns what the template is given. None has no part."""
-    tables_of_levels = [levels.content(section, final) for final in section.finals]
-    scores = [aggregates.content(section, final) for final in section.finals]
-    runs = section.summary.query("kind == 'agent' and measure == 'return'")["runs"]
+    tables_of_levels = [levels.content(chapter, final) for final in chapter.finals]
+    scores = [aggregates.content(chapter, final) for final in chapter.finals]
+    runs = chapter.summary.query("kind == 'agent' and measure == 'return'")["runs"]
     return {
-        "title": section.comparison.title,
-        "suite": section.suite,
-        "headline": section.headline,
-        "published": section.published,
+        "title": chapter.comparison.title,
+        "suite": chapter.suite,
+        "headline": chapter.headline,
+        "published": chapter.published,
         "one_run": (runs == 1).any(),
         "several_runs": (runs > 1).any(),
         "scores": [own for own in scores if own],
-        "differences": differences.content(section),
-        "learning_curves": curves.scores_content(section),
-        "returns": curves.returns_content(section),
-        "progress": progress.content(section),
-        "statistics": statistics.content(section),
-        "gradients": gradients.content(section),
+        "differences": differences.content(chapter),
+        "learning_curves": curves.scores_content(chapter),
+        "returns": curves.returns_content(chapter),
+        "progress": progress.content(chapter),
+        "statistics": statistics.content(chapter),
+        "gradients": gradients.content(chapter),
         "levels": [own for own in tables_of_levels if own],
-        "populations": populations.content(section),
-        "hyperparameters": hyperparameters.content(section),
+        "populations": populations.content(chapter),
+        "hyperparameters": hyperparameters.content(chapter),
     }

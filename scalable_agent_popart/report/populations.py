@@ -16,10 +16,10 @@ from matplotlib.ticker import LogFormatter
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.population.lineage import Segment
 from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
-from scalable_agent_popart.report.section import Section
 from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
@@ -211,17 +211,18 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(source="training")
 
 
-def content(section: Section) -> list[dict[str, Any]]:
-    found = find(section.comparison)
+def content(chapter: Chapter) -> list[dict[str, Any]]:
+    """Writes a figure of each population, and tables; returns what the template is given."""
+    found = find(chapter.comparison)
     if not found:
         return []
-    says = f"{section.comparison.title}: hyperparameters and fitness of a population's members"
+    says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
     files = {
-        "events_file": section.file(events(section.comparison), "populations"),
-        "ancestries_file": section.file(ancestries(section.comparison), "ancestries"),
+        "events_file": chapter.file(events(chapter.comparison), "populations"),
+        "ancestries_file": chapter.file(ancestries(chapter.comparison), "ancestries"),
     }
     parts = []
     for number, (*_, population) in enumerate(found, start=1):
-        drawn = section.figure(draw(population), f"population-{number}", says)
+        drawn = chapter.figure(draw(population), f"population-{number}", says)
         parts.append({"population": population, "figure": drawn, **files})
     return parts

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from scalable_agent_popart.report.chapter import Chapter, records
 from scalable_agent_popart.report.numbers import RUN, long
-from scalable_agent_popart.report.section import Section, records
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 
@@ -33,21 +33,22 @@ def summarise_batches(table: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index().assign(measure="batch_share")
 
 
-def content(section: Section) -> dict[str, Any] | None:
-    progress = section.recorded["progress"]
+def content(chapter: Chapter) -> dict[str, Any] | None:
+    """Writes the table of progress; returns what the template is given."""
+    progress = chapter.recorded["progress"]
     if not len(progress):
         return None
-    by_run = section.summary[section.summary["kind"] == "run"]
+    by_run = chapter.summary[chapter.summary["kind"] == "run"]
     behind = [
         f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
-        for agent, run in section.comparison.runs
-        if (agent, run) not in section.comparison.even_runs
+        for agent, run in chapter.comparison.runs
+        if (agent, run) not in chapter.comparison.even_runs
     ]
     return {
         "rows": records(
             by_run.drop_duplicates(["run", "measure"]), ["agent", "run", "seed"], "measure"
         ),
         "shares": by_run[by_run["measure"] == "batch_share"].groupby("run")["value"],
-        "file": section.file(progress, "progress"),
+        "file": chapter.file(progress, "progress"),
         "behind": behind,
     }

@@ -16,10 +16,10 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import Event, PopulationDirectory
 from scalable_agent_popart.population.lineage import Segment, trace
-from scalable_agent_popart.runs import run as runs
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
 from scalable_agent_popart.runs.json_lines import DAMAGE, read_lines
+from scalable_agent_popart.runs.run import Run as OpenedRun
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
@@ -146,7 +146,7 @@ def read_run(path: str) -> Run:
     if population is not None:
         shown = str(population.directory.member(population.shown.number).path)
         segments = population.segments
-    opened = runs.Run.open(shown)
+    opened = OpenedRun.open(shown)
     directory, record, config = opened.directory, opened.record, opened.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):

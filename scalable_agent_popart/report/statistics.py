@@ -10,11 +10,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import numbers
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import METRICS, Run
 from scalable_agent_popart.report.render import interval
-from scalable_agent_popart.report.section import Section
 from scalable_agent_popart.report.tables import of_runs, recent_means
 
 _LARGE = 30  # A target of more sigmas is large.
@@ -121,13 +121,14 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return numbers.long(table.groupby([*numbers.RUN, "task"], sort=False).agg(reduced), "measure")
 
 
-def content(section: Section) -> dict[str, Any] | None:
-    table = section.recorded["statistics"]
-    drawn = functools.partial(draw, styles=section.styles)
+def content(chapter: Chapter) -> dict[str, Any] | None:
+    """Writes figures and the table of statistics; returns what the template is given."""
+    table = chapter.recorded["statistics"]
+    drawn = functools.partial(draw, styles=chapter.styles)
     says = "top: shift and scale by task, bottom: returns"
-    part = section.part("statistics", table, drawn, says)
+    part = chapter.part("statistics", table, drawn, says)
     of_all = "scales of all tasks next to each other"
     return part and {
         **part,
-        "scales": section.figures("scales", table, draw_scales, of_all),
+        "scales": chapter.figures("scales", table, draw_scales, of_all),
     }

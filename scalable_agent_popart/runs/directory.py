@@ -280,6 +280,7 @@ def runs_in(path: str) -> list[str]:
 
 
 def is_run(path: str) -> bool:
+    """Returns whether a path is that of a run or of a population."""
     return os.path.exists(f"{path}/config.json") or is_population(path)
 
 

@@ -51,8 +51,14 @@ def read_lines(path: Path, tail: int | None = None, at_most: int | None = None) 
         if begin:
             file.readline()
         for i, line in enumerate(file):
-            if line.endswith(b"\n") and (chosen is None or i in chosen):
-                yield json.loads(line)
+            if not line.endswith(b"\n"):
+                break  # What is written meanwhile is the rest of this line.
+            if chosen is None or i in chosen:
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {i + 1} is no JSON: {error}") from error
+                yield record
 
 
 def spread(file: BinaryIO, at_most: int) -> set[int]:

@@ -2,7 +2,7 @@
 
 `episodes.jsonl` has a line for each finished game, `metrics.jsonl` one every few seconds of
 learning. When a run resumes, both return to their state at the checkpoint, so that their frames
-never go backwards. TensorBoard itself drops measurements that newer ones have overtaken.
+never go backwards. TensorBoard's files keep what came after it, which its server leaves out.
 """
 
 import contextlib
@@ -100,10 +100,8 @@ class RunLog:
         """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
-        with explained(self.episodes.path, f"give {ANOTHER_LOGDIR}"):
-            for episode in json_lines.read_lines(self.episodes.path):
-                own_return = float(episode["episode_return"])
-                self._count_episode(episode["task"], own_return, episode["frames"])
+        for episode in self._read_episodes():
+            self._count_episode(*episode)
         if not frames:  # An earlier start may have had other flags.
             for path in self._path.glob("events.out.tfevents.*"):
                 path.unlink()
@@ -193,6 +191,14 @@ class RunLog:
         self._tensorboard.close()
         self.metrics.close()
         self.episodes.close()
+
+    def _read_episodes(self) -> Iterator[tuple[str, float, int]]:
+        """Yields the task, raw return and frames of each game so far; may raise UserError."""
+        with explained(self.episodes.path, f"remove that line, or give {ANOTHER_LOGDIR}"):
+            for episode in json_lines.read_lines(self.episodes.path):
+                task = self._suite.tasks.index(episode["task"])
+                episode_return, frames = float(episode["episode_return"]), int(episode["frames"])
+                yield self._suite.tasks[task], episode_return, frames
 
     def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)

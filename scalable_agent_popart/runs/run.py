@@ -1,4 +1,4 @@
-"""A run as others open it and as training begins it: the only place that explains its directory."""
+"""A run as others open it, and as training begins it: whether its directory may serve."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from scalable_agent_popart.runs.directory import (
 )
 
 _MAX_NEAR = 3  # Runs that a message names.
-# Weights fit no other ones.
+# A network's weights fit another one only if these are equal.
 _SAME_NETWORK = ("network", "padding", "image_scale", "use_lstm", "height", "width")
 _SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
 
@@ -46,10 +46,15 @@ class Run:
         return self.record.config
 
 
-def resumed(config: Config) -> Config | None:
-    """Returns the record's configuration of the run that a job of `config` goes on with, if any.
+def exists(logdir: str) -> bool:
+    """Returns whether there is a run or a population; raises UserError if it cannot be read."""
+    return is_population(logdir) or RunDirectory(logdir).read_record() is not None
 
-    A learner goes on with nothing, and keeps nothing, before the run's first checkpoint.
+
+def resumed(config: Config) -> Config | None:
+    """Returns the recorded configuration of the run that a job of `config` resumes, if any.
+
+    Before the run's first checkpoint a learner begins anew, whatever the record says.
     """
     directory = RunDirectory(config.logdir)
     record = directory.read_record()
@@ -97,7 +102,10 @@ def check(config: Config) -> RunDirectory:
 
 
 def open_initial(config: Config) -> Run:
-    """Opens the run of `--init_from`; raises UserError if its network is another."""
+    """Opens the run of `--init_from`.
+
+    Raises UserError if there is none, if it has no checkpoint, or if its network differs.
+    """
     refuse_pattern(config.init_from, "init_from")
     try:
         run = Run.open(config.init_from)

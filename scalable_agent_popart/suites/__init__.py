@@ -124,7 +124,7 @@ def _load(load: Callable[[], Any], source: str) -> Suite:
             problem = f"must not be named {suite.name}, as a suite of the package is"
         else:
             problem = fault_of_names(suite) or fault_of_contents(suite)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = checked.describe(error)
         raise UserError(f"--level_name: {source} cannot be loaded ({why})") from error
     if problem:

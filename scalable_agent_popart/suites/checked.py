@@ -103,7 +103,7 @@ class SerialEnvironments:
         """Calls a function of environment i; closes all of them if it fails."""
         try:
             return method(*action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._close_quietly()
             raise lost(self._names[i], error) from error
 
@@ -118,7 +118,7 @@ class SerialEnvironments:
     def _close_quietly(self) -> None:
         """Closes all environments; what that raises must not hide why."""
         members, self._members = self._members, []
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             close_all(members)
 
     def close(self) -> None:
@@ -162,8 +162,9 @@ class CheckedPool:
 def lost(name: str, error: BaseException) -> EnvironmentLostError:
     """Returns an error whose one line names the environment, the exception and its origin."""
     *_, last = traceback.extract_tb(error.__traceback__)
-    origin = f"{last.filename}, line {last.lineno}"
-    return EnvironmentLostError(f"{name} raised {describe(error)} ({origin})")
+    exits = isinstance(error, SystemExit)
+    what = "called sys.exit" if exits else f"raised {describe(error)}"
+    return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
 
 
 def describe(error: BaseException) -> str:

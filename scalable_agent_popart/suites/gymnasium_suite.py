@@ -64,7 +64,7 @@ def check_environment(
             reward, _, image = played.step(int(generator.integers(num_actions)))
             fault = step_check.fault(reward, image)
         played.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = checked.describe(error)
         raise UserError(f"the environment failed at step {step} ({why})") from error
     if fault:
@@ -113,7 +113,7 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
         environment = make()
         images, actions = environment.observation_space, environment.action_space
         environment.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be made ({checked.describe(error)})") from error
     for space in (images, actions):
         if not isinstance(space, spaces.Space):

@@ -7,9 +7,9 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.checkpoints import restore_at
+from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.run import open_initial
+from scalable_agent_popart.runs.run import Run, open_initial
 
 _SAME_VALUES = (
     "use_popart",
@@ -23,6 +23,15 @@ _SAME_VALUES = (
 )
 
 
+def check(config: Config) -> Run:
+    """Opens the run of `--init_from`; raises UserError also if it has no checkpoint to read."""
+    run = open_initial(config)
+    if saved_frames(run.directory.checkpoints) is None:
+        told = "holds no run with a checkpoint, or its newest one cannot be read"
+        raise UserError(f"--init_from={config.init_from} {told}")
+    return run
+
+
 def take_over(config: Config, learner: Learner) -> str:
     """Copies into a new learner what its agent and that of `--init_from` have in common.
 
@@ -30,10 +39,10 @@ def take_over(config: Config, learner: Learner) -> str:
     know by name, the value heads with their statistics, if both value the same rewards in the same
     way. The optimiser and all counts start as in any new run.
 
-    Returns in words what was taken. Raises UserError as `open_initial`, and if the checkpoint
-    cannot be read.
+    Returns in words what was taken. Raises UserError as `check`, and if the checkpoint cannot be
+    read.
     """
-    run = open_initial(config)
+    run = check(config)
     other, saved = run.config, factory.make_saved_parts(run.config)
     try:
         restore_at(run.directory.checkpoints, None, learner=saved)

@@ -34,6 +34,16 @@ def test_only_whole_lines_are_read_and_damaged_ones_raise(tmp_path: Path) -> Non
             list(read_lines(path))
 
 
+def test_a_line_whose_end_is_written_meanwhile_is_not_taken_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"1\n2\n3")
+    lines = read_lines(path)
+    assert next(lines) == 1
+    with open(path, "ab") as file:
+        file.write(b"4\n5\n")
+    assert list(lines) in ([2], [2, 34, 5])  # The file is read in blocks.
+
+
 def _write(path: Path, lengths: list[int]) -> None:
     """Writes a log whose lines have these lengths, and their numbers as `n`."""
     with open(path, "w") as file:

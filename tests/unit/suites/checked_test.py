@@ -55,6 +55,7 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
     [
         (RuntimeError("no\ndisplay"), "raised RuntimeError: no display"),
         (RuntimeError("x" * 10**6), "raised RuntimeError: x{900,999}"),
+        (SystemExit, "called sys.exit"),
     ],
 )
 def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_closes_all(

@@ -148,7 +148,7 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("raise RuntimeError(3)", "RuntimeError: 3"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
         ("SUITE = make('catch5')", "must not be named catch5"),
         ("SUITE = make(stacks_frames=True)", "images of one channel to stack them, not of 3"),
         ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
@@ -235,7 +235,7 @@ class Game(gymnasium.Env):
         self.taken.append(action)
         self.count += 1
         if self.count == self.given.get("raises_at"):
-            raise RuntimeError("done")
+            sys.exit("done")
         image, _ = self.reset()
         reward = self.given.get("reward", 1) if self.count == 7 else 1
         image = image / 255 if self.given.get("scaled") else image
@@ -252,7 +252,7 @@ _FORTY = gymnasium.spaces.Box(-np.arange(40.0, dtype=np.float32), np.float32(40.
         ({"dtype": np.float32}, "observation_space must be"),
         ({"scaled": True}, r"at step 1 .* uint8 \(4, 6, 3\), and is float64"),
         ({"reward": np.inf}, "at step 7 a reward must be a finite float32, and is inf"),
-        ({"raises_at": 5}, r"failed at step 5 \(RuntimeError: done\)"),
+        ({"raises_at": 5}, r"failed at step 5 \(SystemExit: done\)"),
         ({"shape": "wrong"}, "cannot be made"),
         ({"actions": _FORTY}, r"action_space must be .* \(40,\), float32"),
         ({"actions": lambda agent: 2}, "is not Gymnasium's: it has .*function"),

@@ -41,6 +41,11 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     curves = pd.read_csv(_write(tmp_path / "curves.csv", _CURVES))
     with pytest.raises(UserError, match="is no run of a single game"):
         compare_learning.compare([str(tmp_path)], [], curves, "minutes", tmp_path / "output")
+    begun = make_run(tmp_path / "begun", tests={}, level_name="pong")
+    for log in (begun.episodes, begun.metrics):
+        log.write_text("")
+    with pytest.raises(UserError, match=f"^{begun.path}: it has nothing to report yet"):
+        compare_learning.compare([str(begun.path)], [], curves, "minutes", tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
 

@@ -1,4 +1,4 @@
-"""A comparison's part of a report: what its sections are computed from, and where they write."""
+"""A comparison's part of a report: what its chapters are computed from, and where they write."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ MAX_COLUMNS = 8  # Tasks in a table with a column for each.
 MAX_DRAWN = 60  # Tasks in a figure with a part for each; those of Atari-57 can be read.
 
 
-class Section:
+class Chapter:
     """One comparison's part of a report in a directory, with its files.
 
     Attributes:
@@ -55,10 +55,11 @@ class Section:
         )
 
     def figure(self, figure: Figure, name: str, says: str) -> dict[str, str]:
+        """Writes a figure; returns its caption, and its bytes as the page embeds them."""
         file = f"figures/{self.name}-{name}.png"
         figure.savefig(self._directory / file, dpi=_DOTS_PER_INCH)
         data = base64.b64encode((self._directory / file).read_bytes()).decode()
-        return {"file": file, "says": says, "data": data}
+        return {"says": says, "data": data}
 
     def figures(
         self, name: str, table: pd.DataFrame, draw: Callable[[pd.DataFrame], Figure], says: str
@@ -90,6 +91,7 @@ class Section:
         return {"figures": drawn, "file": self.file(table, name), **about}
 
     def file(self, table: pd.DataFrame, name: str) -> str:
+        """Writes a table; returns its path in the report's directory."""
         file = f"tables/{self.name}-{name}.csv"
         path = self._directory / file
         table.to_csv(path, index=False, errors="replace", float_format=NUMBER)
