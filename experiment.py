@@ -115,8 +115,8 @@ def main(argv: list[str]) -> None:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
             raise
         place = traceback.extract_tb(end.__traceback__)[-1]
-        told = f"{place.filename}, line {place.lineno}, called sys.exit, which ends the program"
-        raise SystemExit(f"error: {told}; raise an exception there instead") from end
+        message = f"{place.filename}, line {place.lineno}, called sys.exit, which ends the program"
+        raise SystemExit(f"error: {message}; raise an exception there instead") from end
     except Exception as error:
         line = errors.explain(error)
         if line is None:

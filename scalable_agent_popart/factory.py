@@ -60,8 +60,8 @@ def check_precision(config: Config) -> None:
             loss = tf.reduce_sum(torso(tf.zeros([1, 1, 16, 16, 1], tf.uint8)))
         tape.gradient(loss, torso.trainable_variables)
     except tf.errors.OpError as error:
-        told = f"this machine cannot compute convolutions in {config.precision}"
-        raise UserError(f"{told}: give --precision=float32") from error
+        message = f"this machine cannot compute convolutions in {config.precision}"
+        raise UserError(f"{message}: give --precision=float32") from error
 
 
 def make_rollout_spec(config: Config) -> rollouts.Rollout:

@@ -184,8 +184,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int])
     rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
     ranked = collections.Counter((row["agent"], int(row["frames"])) for row in rows)
     if rows and (then := max(ranked.values())) != FLAGS.search_settings:
-        told = f"{table} is of --search_settings={then}"
-        raise UserError(f"{told}: give as many, or another --report_dir")
+        message = f"{table} is of --search_settings={then}"
+        raise UserError(f"{message}: give as many, or another --report_dir")
     settings, names = {}, {}
     for agent in agents:
         named = _level_name(agent, more_flags)

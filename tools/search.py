@@ -82,8 +82,8 @@ def rank(
         if run_records.frames(path) >= frames
     }
     if not returns:
-        told = f"see {next(iter(paths.values()))}.log"
-        raise UserError(f"no run of {agent} came to {frames} frames; {told}")
+        message = f"see {next(iter(paths.values()))}.log"
+        raise UserError(f"no run of {agent} came to {frames} frames; {message}")
     finished = collections.Counter(task for own in returns.values() for task in own)
     tasks = [t for t in suite.tasks if t in references and 2 * finished[t] > len(returns)]
     if not tasks:

@@ -58,9 +58,9 @@ def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
         """Waits for the end of the run or a signal, and returns whether one has come."""
         address, hours = config.learner_address, config.learner_timeout_hours
         if address and link.lost_seconds > 3600 * hours:
-            told = f"it reached no learner at {address} for {hours:g} hours"
+            message = f"it reached no learner at {address} for {hours:g} hours"
             logging.warning(
-                "%s ends, as if the run were over: %s (--learner_timeout_hours)", name, told
+                "%s ends, as if the run were over: %s (--learner_timeout_hours)", name, message
             )
             over.set()
         return over.wait(seconds) or stop.signal_number is not None

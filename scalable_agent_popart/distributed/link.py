@@ -209,8 +209,8 @@ class _Connection:
             return getattr(self._stub, method)(request, timeout=_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             if refused := _REFUSALS.get(error.code()):
-                told = refused.format(error.details())
-                raise UserError(f"the learner at {self.address} {told}") from error
+                message = refused.format(error.details())
+                raise UserError(f"the learner at {self.address} {message}") from error
             raise
 
 

@@ -294,8 +294,10 @@ class TrainedAgent:
         size = len(leaves[0]) if leaves[0].ndim else 0
         for leaf, spec in zip(leaves, specs, strict=True):
             if leaf.shape != (size, *spec.shape) or leaf.dtype != spec.dtype:
-                told = ArraySpec(leaf.shape[single:], leaf.dtype)
-                raise ValueError(f"an observation is {told}, and the agent was trained on {spec}")
+                message = ArraySpec(leaf.shape[single:], leaf.dtype)
+                raise ValueError(
+                    f"an observation is {message}, and the agent was trained on {spec}"
+                )
         batch = tree.unflatten_as(self.observation_spec, leaves)
         if state is None:
             known = self._own is not None and len(self._own.actions) == size

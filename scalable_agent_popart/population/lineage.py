@@ -48,7 +48,7 @@ def trace(
         if (member, event.comparison) in followed:
             unknown = f"comparison {event.comparison} is its own ancestor"
         elif event.partner in (None, member) or not event.source_frames:
-            unknown = f"{source} is not told"
+            unknown = f"{source} is not recorded"
         elif event.partner not in lineages:
             unknown = f"{source} is of member {event.partner}, of which nothing can be read"
         if unknown or event.partner is None:

@@ -43,8 +43,8 @@ def write_films(
             try:
                 film = _shorten(path, _MAX_BYTES // len(files))
             except (OSError, av.FFmpegError, LookupError, *DAMAGE) as error:
-                told = f"no film of a test ({type(error).__name__}: {error})"
-                problems.append(f"{path} skipped: {told}")
+                message = f"no film of a test ({type(error).__name__}: {error})"
+                problems.append(f"{path} skipped: {message}")
                 continue
             file = f"figures/film-{number}.webp"
             (directory / file).write_bytes(film)

@@ -65,8 +65,8 @@ def write_report(
     for agent in (agent for comparison in comparisons for agent in comparison.agents):
         for seed, count in Counter(run.seed for run in agent.runs).items():
             if count > 1:
-                told = f"{count} runs have seed {seed} and count as independent ones"
-                skipped.append(f"{agent.label}: {told}; give each run once")
+                message = f"{count} runs have seed {seed} and count as independent ones"
+                skipped.append(f"{agent.label}: {message}; give each run once")
     if not comparisons:
         raise UserError(f"there is no run to report on: {'; '.join(skipped)}")
     directory = Path(report_dir)

@@ -52,9 +52,11 @@ class Checkpoints:
                 )
             return self._manager.save()
         except (OSError, tf.errors.OpError) as error:
-            told = f"no checkpoint could be written to {self._directory} ({_message(error)[:300]})"
+            message = (
+                f"no checkpoint could be written to {self._directory} ({_message(error)[:300]})"
+            )
             advice = "make room, and the same command resumes from the last one"
-            raise UnsavedError(f"{told}; {advice}") from error
+            raise UnsavedError(f"{message}; {advice}") from error
 
     def _keep_plain_names(self) -> None:
         """Rewrites the file of names, by which TensorFlow's manager deletes old checkpoints.
@@ -74,8 +76,8 @@ class Checkpoints:
         if names is None:
             # The first one alone was cut off before it was named.
             if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
-                told = "which names the newest checkpoint, is damaged or missing"
-                raise UserError(f"{names_newest}, {told}; give {ANOTHER_LOGDIR}")
+                message = "which names the newest checkpoint, is damaged or missing"
+                raise UserError(f"{names_newest}, {message}; give {ANOTHER_LOGDIR}")
             return []
         left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
         if not left:
@@ -106,8 +108,8 @@ def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
     kept = {_frames_of(path): path for path in sorted(paths, key=lambda path: (len(path), path))}
     if frames not in kept:
         known = ", ".join(f"{own:,}" for own in sorted(own for own in kept if own is not None))
-        told = f"there is no checkpoint at {frames:,} frames in {directory}"
-        raise UserError(f"{told}; there are those at {known or 'none'}")
+        message = f"there is no checkpoint at {frames:,} frames in {directory}"
+        raise UserError(f"{message}; there are those at {known or 'none'}")
     load(kept[frames], **objects)
 
 
@@ -135,15 +137,15 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None
     try:
         objects.restore(checkpoint).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        told = f"is of another program or version ({_message(error)[:300]})"
-        raise UserError(f"checkpoint {checkpoint} {told}; give {ANOTHER_LOGDIR}") from error
+        message = f"is of another program or version ({_message(error)[:300]})"
+        raise UserError(f"checkpoint {checkpoint} {message}; give {ANOTHER_LOGDIR}") from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
         text = _message(error)
         if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
-            told = f"cannot be read ({text[:300]}); fix that and repeat"
-            raise PassingError(f"checkpoint {checkpoint} {told}") from error
-        told = f"is damaged ({text[:300]}); {advice}"
-        raise UserError(f"checkpoint {checkpoint} {told}") from error
+            message = f"cannot be read ({text[:300]}); fix that and repeat"
+            raise PassingError(f"checkpoint {checkpoint} {message}") from error
+        message = f"is damaged ({text[:300]}); {advice}"
+        raise UserError(f"checkpoint {checkpoint} {message}") from error
 
 
 def _message(error: Exception) -> str:

@@ -70,8 +70,8 @@ class Config(Settings):
         if flags.get("mode") == "pbt":  # Tuning takes annealing's place.
             defaults["learning_rate_schedule"] = "constant"
         if unknown := defaults.keys() - SETTINGS.keys():
-            told = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
-            raise UserError(f"--level_name: the suite {told}, which is no flag")
+            message = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
+            raise UserError(f"--level_name: the suite {message}, which is no flag")
         own = {"level_name": suite.level_name, "suite": suite}
         if flags.get("use_popart"):  # It has one head per task anyway; older runs recorded both.
             own["multi_head"] = False
@@ -82,8 +82,8 @@ class Config(Settings):
         for name, declared in SETTINGS.items():
             value = getattr(config, name)
             if wanted := _wrong_type(name, value):  # Flags themselves have their types.
-                told = f"{suite.name} has {value!r} for --{name}, which is no {wanted}"
-                raise UserError(f"--level_name: the suite {told}")
+                message = f"{suite.name} has {value!r} for --{name}, which is no {wanted}"
+                raise UserError(f"--level_name: the suite {message}")
             if declared.allowed and value not in declared.allowed:
                 raise UserError(f"--{name} must be {declared.range}, got {value}")
         for problem in _problems(config):
@@ -116,8 +116,8 @@ class Config(Settings):
         logdir = os.path.abspath(self.logdir)
         self.suite.check(self.environment_options(training=self.mode != "test"))
         if os.path.abspath(self.logdir) != logdir:  # The run would be written elsewhere.
-            told = f"the environments of {self.suite.name} change the current directory"
-            raise UserError(f"{told}: give --logdir={logdir}")
+            message = f"the environments of {self.suite.name} change the current directory"
+            raise UserError(f"{message}: give --logdir={logdir}")
 
     @property
     def num_actions(self) -> int:
@@ -202,8 +202,8 @@ class Config(Settings):
                 fixed.append((name, getattr(other.suite, name), getattr(self.suite, name)))
             tasks = itertools.zip_longest(other.suite.tasks, self.suite.tasks)
             fixed += [(f"task {i}", *both) for i, both in enumerate(tasks)]
-        told = [f"{name} was {then} and is {now}" for name, then, now in fixed if then != now]
-        return told[:_MAX_TOLD]
+        described = [f"{name} was {then} and is {now}" for name, then, now in fixed if then != now]
+        return described[:_MAX_TOLD]
 
     def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
         """Returns the flags that shape learning and differ from `previous`, with both values.
@@ -237,8 +237,8 @@ class Config(Settings):
             )
         suite = suites.resolve(given.get("level_name", self.level_name))
         if suite.name != self.suite.name:
-            told = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
-            raise UserError(f"{told} {suite.level_name} of {suite.name}")
+            message = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
+            raise UserError(f"{message} {suite.level_name} of {suite.name}")
         # Each test has its own flags, and takes no part in a run of many processes.
         others = (settings.TEST.name, settings.JOB.name)
         own = {n: v for n, v in self.flags.items() if SETTINGS[n].part.name not in others}
@@ -299,8 +299,8 @@ def _problems(config: Config) -> Iterator[str]:
     if learns and not config.learner_address and actors < num_tasks:
         jobs = f" in each of --actor_jobs={config.actor_jobs}" if config.actor_jobs else ""
         played = f"the {num_tasks} tasks of --level_name={config.level_name}"
-        told = f"give at least {num_tasks}{' in all' if jobs else ''}"
-        yield f"--num_actors={config.num_actors}{jobs} cannot play {played}: {told}"
+        message = f"give at least {num_tasks}{' in all' if jobs else ''}"
+        yield f"--num_actors={config.num_actors}{jobs} cannot play {played}: {message}"
     if config.actor_threads > config.num_actors and config.mode != "test":
         yield f"--actor_threads={config.actor_threads} is above --num_actors={config.num_actors}"
     port = _ADDRESS.fullmatch(config.learner_address)
@@ -387,8 +387,8 @@ def refuse_pattern(path: str, flag: str = "logdir") -> None:
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        told = f"--{flag}={path!a} is not in UTF-8, and TensorFlow takes no other paths"
-        raise UserError(f"{told}; rename it or give another") from error
+        message = f"--{flag}={path!a} is not in UTF-8, and TensorFlow takes no other paths"
+        raise UserError(f"{message}; rename it or give another") from error
     if "://" in path:
         raise UserError(f"--{flag}={path} is no directory of this machine; give one, or mount it")
     if found := sorted(_PATTERNS & set(path)):

@@ -102,8 +102,8 @@ class RunDirectory:
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError as error:
-            told = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
-            raise InUseError(told) from error
+            message = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
+            raise InUseError(message) from error
         except (FileNotFoundError, PermissionError) as error:
             raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
 
@@ -114,9 +114,11 @@ class RunDirectory:
         with open(self.metrics, "rb") as lines:
             # The run has saved a checkpoint before the second line.
             if lines.readline() and lines.readline().endswith(b"\n"):
-                told = f"{self.path} holds logs but no checkpoints, so training would begin again"
+                message = (
+                    f"{self.path} holds logs but no checkpoints, so training would begin again"
+                )
                 advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
-                raise UserError(f"{told} and overwrite them; {advice}")
+                raise UserError(f"{message} and overwrite them; {advice}")
 
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
@@ -152,8 +154,8 @@ class RunDirectory:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            told = f"{self.path} cannot be written to ({error.strerror}: {error.filename})"
-            raise UserError(f"{told}; a test writes its results there") from error
+            message = f"{self.path} cannot be written to ({error.strerror}: {error.filename})"
+            raise UserError(f"{message}; a test writes its results there") from error
 
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
         """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
@@ -206,9 +208,9 @@ def flock(file: IO[str], operation: int) -> None:
     except BlockingIOError:
         raise
     except OSError as error:
-        told = f"{file.name} cannot be locked ({error.strerror}); keep runs on a file system"
+        message = f"{file.name} cannot be locked ({error.strerror}); keep runs on a file system"
         mount = "with locks (Lustre has them if it is mounted with -o flock)"
-        raise UserError(f"{told} {mount}") from error
+        raise UserError(f"{message} {mount}") from error
 
 
 def write_atomically(path: Path, content: Any) -> None:

@@ -66,9 +66,9 @@ def write_events(writer: tf.summary.SummaryWriter, path: Path, frames: int) -> I
             yield
         writer.flush()
     except tf.errors.OpError as error:
-        told = f"TensorBoard's file in {path} cannot be written ({error.message})"
+        message = f"TensorBoard's file in {path} cannot be written ({error.message})"
         advice = "make room, or fix this, and the same command resumes"
-        raise UnsavedError(f"{told}; {advice}") from error
+        raise UnsavedError(f"{message}; {advice}") from error
 
 
 class RunLog:

@@ -81,19 +81,19 @@ def check(config: Config) -> RunDirectory:
     if record is not None:
         if differences := config.differences(record.config):
             same = "same flags" if differences[0].startswith("--") else "suite as it was"
-            told = f"{path} holds another run: {'; '.join(differences)}"
-            raise UserError(f"{told}; give the {same} or {ANOTHER_LOGDIR}")
+            message = f"{path} holds another run: {'; '.join(differences)}"
+            raise UserError(f"{message}; give the {same} or {ANOTHER_LOGDIR}")
         changes = config.refused_changes(record.config)
         # A run has learned nothing before its first checkpoint.
         if changes and not config.allow_changes and not begins:
-            told = f"the run in {path} was last trained with other flags: {'; '.join(changes)}"
+            message = f"the run in {path} was last trained with other flags: {'; '.join(changes)}"
             advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
-            raise UserError(f"{told}; give the same flags, {advice}")
+            raise UserError(f"{message}; give the same flags, {advice}")
     events = path.glob("events.out.tfevents.*")
     for file in (directory.metrics, directory.episodes, directory.checkpoints, *events):
         if record is None and file.exists():
-            told = f"{path} holds {file.name} but no config.json, so its origin is unknown"
-            raise UserError(f"{told}; give {ANOTHER_LOGDIR}")
+            message = f"{path} holds {file.name} but no config.json, so its origin is unknown"
+            raise UserError(f"{message}; give {ANOTHER_LOGDIR}")
     # A link that leads nowhere cannot be made a directory.
     nearest = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -119,12 +119,12 @@ def open_initial(config: Config) -> Run:
     differences += [(n, *(getattr(suite, n) for suite in suites)) for n in _SAME_SUITE]
     differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
     if differing:
-        told = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
-        raise UserError(f"{told}; give the same flags, or another run's directory")
+        message = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
+        raise UserError(f"{message}; give the same flags, or another run's directory")
     return run
 
 
 def _refuse_population(path: str | Path) -> None:
     if is_population(path):
-        told = f"{path} holds a population, not a run: give one of its members, such as"
-        raise UserError(f"{told} --logdir={Path(path) / 'member-00'}")
+        message = f"{path} holds a population, not a run: give one of its members, such as"
+        raise UserError(f"{message} --logdir={Path(path) / 'member-00'}")

@@ -76,8 +76,8 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
     """Puts the images of an environment in the middle of larger black ones."""
     shape = environment.observation_space.shape or ()
     if len(shape) != 3:
-        told = f"pad_images needs (height, width, channels), not {environment.observation_space}"
-        raise ValueError(told)
+        message = f"pad_images needs (height, width, channels), not {environment.observation_space}"
+        raise ValueError(message)
     own_height, own_width, channels = shape
     below, right = height - own_height, width - own_width
     if min(below, right) < 0:
@@ -121,13 +121,13 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
     shape = images.shape or ()
     if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
         form = "must be spaces.Box(0, 255, (height, width, channels), np.uint8)"
-        told = f"observation_space {form}, not {images}"
+        message = f"observation_space {form}, not {images}"
     elif not (isinstance(actions, spaces.Discrete) and actions.start == 0):
-        told = f"action_space must be spaces.Discrete, from 0, not {actions}"
+        message = f"action_space must be spaces.Discrete, from 0, not {actions}"
     else:
         height, width, channels = shape
         return (height, width, channels), int(actions.n)
-    raise UserError(f"{name}: {' '.join(told.split())}; see docs/own_suite.md")
+    raise UserError(f"{name}: {' '.join(message.split())}; see docs/own_suite.md")
 
 
 def _check_all(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:

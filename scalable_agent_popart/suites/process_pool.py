@@ -185,9 +185,9 @@ class ProcessPool:
         if pause is None:
             row = f"the last of {self._policies[i].deaths} in a row; its last words: {words}"
             raise EnvironmentLostError(f"{what}, {row}")
-        told = "as before" if words in self._told else words
+        message = "as before" if words in self._told else words
         self._told.add(words)
-        logging.warning("%s; starting another in %g s: %s", what, pause, told)
+        logging.warning("%s; starting another in %g s: %s", what, pause, message)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
 

@@ -103,8 +103,8 @@ class Suite:
 
     def __post_init__(self) -> None:
         if isinstance(self.tasks, Set | str) or not isinstance(self.tasks, Iterable):
-            told = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
-            raise UserError(f"{told}; give a tuple, since their order decides on their ids")
+            message = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
+            raise UserError(f"{message}; give a tuple, since their order decides on their ids")
         tasks = tuple(self.tasks)
         sets = dict(self.action_sets)
         if self.effective_actions:

@@ -53,9 +53,9 @@ def run(
             if errors.explain(error):
                 raise
             # The library begins some of its lines so.
-            told = str(error).removeprefix("ERROR:: ").removesuffix(".")
+            message = str(error).removeprefix("ERROR:: ").removesuffix(".")
             advice = "; see --help" if isinstance(error, flags.Error) else ""
-            raise UserError(f"{told}{advice}") from error
+            raise UserError(f"{message}{advice}") from error
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:

@@ -137,8 +137,8 @@ class Child:
         self.exit_code = code if code >= 0 else 128 - code
         self.max_memory_kib = usage.ru_maxrss
         with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
-            told = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
-            self.message = told.decode()
+            sent = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            self.message = sent.decode()
         self.connection.close()
         os.close(self.ends)
 
@@ -258,5 +258,5 @@ def last_words(output: str) -> str:
     reasons = list(dict.fromkeys(line[:300] for line in lines[:end] if _REASON.match(line)))
     if len(reasons) > _MAX_REASONS:  # A cause stands above its consequences.
         reasons = [reasons[0], *reasons[1 - _MAX_REASONS :]]
-    told = [*reasons, " ".join(lines[end:][:_MAX_LINES])]
-    return "; ".join(filter(None, told))[:1000] or "(none)"
+    message = [*reasons, " ".join(lines[end:][:_MAX_LINES])]
+    return "; ".join(filter(None, message))[:1000] or "(none)"

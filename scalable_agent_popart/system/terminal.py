@@ -52,11 +52,11 @@ class _Lines(tqdm.tqdm):
         if msg is not None:  # It is empty, to clear a line.
             return
         now = self.format_dict
-        told = [self.desc.removesuffix(": "), f"{self.n:,} of {self.total:,}{self.unit}"]
+        shown = [self.desc.removesuffix(": "), f"{self.n:,} of {self.total:,}{self.unit}"]
         if rate := now["rate"] or (self.n - self.initial) / max(now["elapsed"], 1e-9):
-            told.append(f"{rate:,.0f}{self.unit}/s" if rate >= 10 else f"{rate:.2g}{self.unit}/s")
-            told.append(f"{self.format_interval(max(0, self.total - self.n) / rate)} left")
-        self.fp.write(", ".join(filter(None, [*told, self.postfix])) + "\n")
+            shown.append(f"{rate:,.0f}{self.unit}/s" if rate >= 10 else f"{rate:.2g}{self.unit}/s")
+            shown.append(f"{self.format_interval(max(0, self.total - self.n) / rate)} left")
+        self.fp.write(", ".join(filter(None, [*shown, self.postfix])) + "\n")
 
     def close(self) -> None:
         if self._leaves and not self.disable and self.n > self.last_print_n:

@@ -41,8 +41,8 @@ class Threads(abc.ABC):
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive() and self._error is None:
-                told = f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"
-                self._error = PassingError(f"{told}; perhaps a step of an environment hangs")
+                message = f"{thread.name} did not stop in {_JOIN_SECONDS:g} s"
+                self._error = PassingError(f"{message}; perhaps a step of an environment hangs")
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

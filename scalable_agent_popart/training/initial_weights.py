@@ -27,8 +27,8 @@ def check(config: Config) -> Run:
     """Opens the run of `--init_from`; raises UserError also if it has no checkpoint to read."""
     run = open_initial(config)
     if saved_frames(run.directory.checkpoints) is None:
-        told = "holds no run with a checkpoint, or its newest one cannot be read"
-        raise UserError(f"--init_from={config.init_from} {told}")
+        message = "holds no run with a checkpoint, or its newest one cannot be read"
+        raise UserError(f"--init_from={config.init_from} {message}")
     return run
 
 
@@ -49,18 +49,18 @@ def take_over(config: Config, learner: Learner) -> str:
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
     agent, head, own = saved.agent, saved.head, learner.head
-    told = f"starts with {config.init_from} at {int(saved.frames):,} frames"
+    message = f"starts with {config.init_from} at {int(saved.frames):,} frames"
 
     actions, other_actions = (
         (c.suite.name, c.action_set, c.num_actions, c.minimal_actions) for c in (config, other)
     )
     if actions != other_actions:
         assign(learner.agent.torso_variables, agent.torso_variables)
-        return f"{told}: its torso; the rest is new, since its actions are others"
+        return f"{message}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)
     changed = config.changes(other)  # Flags that mean nothing to both are no part of it.
     if names := ", ".join(f"--{name}" for name in _SAME_VALUES if name in changed):
-        return f"{told}: network and policy; its values are new (other {names})"
+        return f"{message}: network and policy; its values are new (other {names})"
     tasks, others = config.suite.tasks, other.suite.tasks
     if not (config.use_popart or config.multi_head):
         tasks, others = (("all tasks",), ("all tasks",)) if {*tasks} & {*others} else ((), ())
@@ -70,7 +70,7 @@ def take_over(config: Config, learner: Learner) -> str:
         variable, source = getattr(own, name), getattr(head, name)
         if shared and variable is not None and source is not None:
             variable.scatter_nd_update([[i] for i in ids], tf.gather(source, other_ids))
-    return f"{told}: network and policy, and the values of {', '.join(shared) or 'no task'}"
+    return f"{message}: network and policy, and the values of {', '.join(shared) or 'no task'}"
 
 
 def assign(variables: Any, sources: Any) -> None:

@@ -126,7 +126,7 @@ def train(
         if not finished:
             tuner.begin(checkpoints.save)
             stack.callback(tuner.close)
-        # A finished run needs no actors, but actor jobs must be told of the end.
+        # A finished run needs no actors, but actor jobs must learn of the end.
         if not finished or config.learner_address:
             try:
                 with stop, parts.make_actors(config, spec, learner) as actors:

@@ -75,8 +75,8 @@ def check_starts(games: Sequence[str], options: EnvironmentOptions) -> None:
     try:
         missing = [game for game in games if not _path(directory, game).is_file()]
     except OSError as error:
-        told = f"--human_starts_dir={directory} cannot be read ({error.strerror})"
-        raise UserError(told) from error
+        message = f"--human_starts_dir={directory} cannot be read ({error.strerror})"
+        raise UserError(message) from error
     if missing:
         games_of_all = f"{len(missing)} of {len(games)} games ({', '.join(missing)})"
         raise UserError(f"{directory} holds no starts for {games_of_all}; {_HOW_TO_RECORD}")

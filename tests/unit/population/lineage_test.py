@@ -45,7 +45,7 @@ def test_an_ancestry_begins_where_weights_last_became_others(
         ({1: [make_event(1, 300), make_event(2, 500)]},
          [(1, 0, 0), (2, 400, 250), (3, 900, 50)], None),
         ({2: [START, make_event(2, 550)]}, [(2, 550, 0), (3, 900, -200)], "member 2: between"),
-        ({3: [START, make_event(1, 500, (3, 400))]}, [(3, 500, 0)], "is not told"),
+        ({3: [START, make_event(1, 500, (3, 400))]}, [(3, 500, 0)], "is not recorded"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_of_an_ancestry_is_left_out(
