@@ -260,32 +260,41 @@ def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
 class PacedEnvironments(CountingEnvironments):
     """Environments whose every rollout takes as long as the learner needs for another batch."""
 
-    def __init__(self, task_ids: np.ndarray, batches_taken: threading.Semaphore):
+    def __init__(self, task_ids: np.ndarray):
         super().__init__(task_ids)
-        self._batches_taken = batches_taken
+        self.batches_taken = threading.Semaphore(0)
+        self.num_begun, self.waits = 0, False
 
     def receive(self) -> StepOutput:
         if self._step % UNROLL == 0:
-            self._batches_taken.acquire(timeout=DEADLINE_SECONDS)
+            self.waits = True
+            self.batches_taken.acquire(timeout=DEADLINE_SECONDS)
+            self.waits, self.num_begun = False, self.num_begun + 1
         return super().receive()
 
 
 def test_the_learner_learns_equally_often_from_threads_of_unequal_speed() -> None:
     """The slow thread could not make more than half of all rollouts, and makes its half."""
     _, spec = make_agent(use_lstm=False, stacks=False)
-    queue, taken = RolloutQueue(spec, 4), threading.Semaphore(0)
-    pools = (CountingEnvironments(np.full(4, 0)), PacedEnvironments(np.full(4, 1), taken))
+    queue, slow = RolloutQueue(spec, 4), PacedEnvironments(np.full(4, 1))
+    pools = (CountingEnvironments(np.full(4, 0)), slow)
     threads = [threading.Thread(target=act, args=(pool, queue), daemon=True) for pool in pools]
     for thread in threads:
         thread.start()
     counts = np.zeros(2, np.int64)
-    while counts.sum() < 160:
-        wait_until(lambda: queue.fill() == 1)
+    for num_batches in range(40):
+        # The slow thread waits for this batch to be taken, or both wait for capacity.
+        wait_until(
+            lambda num=num_batches: (
+                queue.fill() == 1
+                and ((slow.waits and slow.num_begun == num) or len(queue._waiting) == 2)
+            )
+        )
         batch = queue.get(4)
         counts += np.bincount(batch.task_id, minlength=2)
-        taken.release()
+        slow.batches_taken.release()
     queue.close()
-    taken.release()
+    slow.batches_taken.release()
     for thread in threads:
         thread.join(DEADLINE_SECONDS)
     assert abs(counts[0] - counts[1]) <= 8, "two rollouts of each of four environments"
