@@ -196,9 +196,9 @@ class RunLog:
         """Yields the task, raw return and frames of each game so far; may raise UserError."""
         with explained(self.episodes.path, f"remove that line, or give {ANOTHER_LOGDIR}"):
             for episode in json_lines.read_lines(self.episodes.path):
-                task = self._suite.tasks.index(episode["task"])
-                episode_return, frames = float(episode["episode_return"]), int(episode["frames"])
-                yield self._suite.tasks[task], episode_return, frames
+                if (task := episode["task"]) not in self._returns:
+                    raise ValueError(f"unknown task {task!r}")
+                yield task, float(episode["episode_return"]), int(episode["frames"])
 
     def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)
