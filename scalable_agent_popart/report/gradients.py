@@ -131,9 +131,9 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
     table = chapter.recorded["gradients"]
     says = "size of tasks' policy gradients"
     part = chapter.part("gradients", table, draw, says)
-    own_numbers = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
+    of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
     losses, heads = table["loss"].unique(), ("size (median)", "part of all sizes (mean)")
-    parts = own_numbers[own_numbers["measure"] == "policy_gradient_part"]
+    parts = of_agents[of_agents["measure"] == "policy_gradient_part"]
     parts = parts.assign(reward_clipping=parts["agent"].map(chapter.clippings))
     several = MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN
     bars = functools.partial(draw_parts, styles=chapter.styles)
@@ -143,6 +143,6 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
         "parts": chapter.figures("gradient-parts", parts, bars, says) if several else [],
         "losses": losses,
         "heads": [f"{loss} loss: {own}" for loss in losses for own in heads],
-        "rows": records(own_numbers, ["agent", "task"], "measure"),
-        "frames": own_numbers["most_frames"].max(),
+        "rows": records(of_agents, ["agent", "task"], "measure"),
+        "frames": of_agents["most_frames"].max(),
     }
