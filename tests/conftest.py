@@ -1,5 +1,6 @@
 """Fixtures that tests share, and the order of tests."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.fakes.programs import ROOT, Programs
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # A shell's background jobs ignore SIGINT, and programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,9 +29,9 @@ def full_float32() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what is under `tests/slow`, and puts whole runs first, so that none is begun last."""
     for item in items:
-        if _ROOT / "tests" / "slow" in item.path.parents:
+        if ROOT / "tests" / "slow" in item.path.parents:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: _ROOT / "tests" / "unit" in item.path.parents)
+    items.sort(key=lambda item: ROOT / "tests" / "unit" in item.path.parents)
 
 
 @pytest.fixture
@@ -41,6 +42,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    """Starts `experiment.py` in processes, and kills them after the test."""
+    with contextlib.closing(Programs()) as programs:
+        yield programs
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def stand_in(
     folder.mkdir()
     (folder / "deepmind_lab.py").write_text("from tests.fakes.fake_deepmind_lab import *\n")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(_ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
     dmlab30.complaint.cache_clear()
 
     def behave(**levels: dict[str, Any]) -> None:

@@ -8,8 +8,7 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.distributed import actor_side, keys, learner_side
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.distributed import actor_side, learner_side
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.training import trainer
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, children, is_alive, metrics, wait_until
@@ -46,38 +45,25 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     assert all(line["policy_lag"] < 100 for line in lines)
 
 
-def test_a_learner_starts_actor_jobs_next_to_it_and_ends_them(tmp_path: Path) -> None:
-    programs = Programs()
-    flags = ["--level_name=catch5", "--actor_jobs=2", "--num_actors=10", f"--logdir={tmp_path}"]
-    flags += ["--total_environment_frames=3000", "--log_seconds=0.1", "--batch_size=4"]
-    learner = programs.run(*flags)
-    try:
-        wait_until(lambda: bool(metrics(tmp_path)), learner)
-        jobs = children(learner.pid)
-        assert len(jobs) == 2
-        assert learner.wait(DEADLINE_SECONDS) == 0, learner.communicate()[1]
-    finally:
-        programs.close()
+def test_a_learner_starts_actor_jobs_next_to_it_and_ends_them(
+    programs: Programs, tmp_path: Path
+) -> None:
+    flags = {"actor_jobs": 2, "num_actors": 10, "batch_size": 4, "log_seconds": 0.1}
+    flags |= {"level_name": "catch5", "total_environment_frames": 3000}
+    learner = programs.run(**flags, logdir=tmp_path)
+    wait_until(lambda: bool(metrics(tmp_path)), learner)
+    jobs = children(learner.pid)
+    assert len(jobs) == 2
+    assert learner.wait(DEADLINE_SECONDS) == 0, learner.communicate()[1]
     wait_until(lambda: not any(map(is_alive, jobs)))
     assert metrics(tmp_path)[-1]["frames"] >= 3000
 
 
-def test_a_learner_whose_actors_cannot_play_notices_that_it_diverged(tmp_path: Path) -> None:
-    programs = Programs()
-    flags = ["--level_name=catch5", "--actor_jobs=1", f"--logdir={tmp_path}", "--log_seconds=1000"]
-    learner = programs.run(*flags, "--learning_rate=1e30", "--max_grad_norm=0")
-    try:
-        assert learner.wait(DEADLINE_SECONDS) == 2
-        assert learner.stderr is not None
-        assert "error: training diverged" in learner.stderr.read()
-    finally:
-        programs.close()
-
-
-def test_keys_that_others_can_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    keys.make(tmp_path / "keys")
-    (tmp_path / "keys" / "learner.key").chmod(0o644)
-    flags = {"level_name": "catch5", "logdir": str(tmp_path), "learner_address": "localhost:0"}
-    with pytest.raises(UserError, match="open to other users"):
-        trainer.train(Config.from_flags(flags), parts=learner_side.RemoteParts())
-    assert {path.name for path in tmp_path.iterdir()} == {"keys", "lock"}
+def test_a_learner_whose_actors_cannot_play_notices_that_it_diverged(
+    programs: Programs, tmp_path: Path
+) -> None:
+    flags = {"level_name": "catch5", "actor_jobs": 1, "log_seconds": 1000}
+    learner = programs.run(**flags, learning_rate=1e30, max_grad_norm=0, logdir=tmp_path)
+    _, errors = learner.communicate(timeout=DEADLINE_SECONDS)
+    assert learner.returncode == 2
+    assert "error: training diverged" in errors

@@ -18,7 +18,6 @@ from tests.conftest import Engine
 from tests.fakes.main_program import run
 from tests.fakes.programs import left_in, metrics, read_log
 from tests.fakes.report_text import read_report
-from tests.runs.experiment_test import saved
 
 SMALL = {"height": 12, "width": 16, "network": "shallow", "unroll_length": 5, "batch_size": 6}
 _SHOWS_IMAGES = "psychlab_continuous_recognition"
@@ -31,6 +30,15 @@ def _quick_restarts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(process_pool, "_FIRST_PAUSE_SECONDS", 1e-3)
     yield
     assert not left_in(temporary), "processes and engines leave nothing behind"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Returns a folder with what is looked for in that of the images."""
+    (folder := tmp_path / "images").mkdir()
+    for name in ("0001.png", "2400.png"):
+        (folder / name).touch()
+    return folder
 
 
 def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) -> None:
@@ -56,14 +64,11 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
     assert list(result["train"]["tasks"]) == list(suite.test_versions)
     assert result["tasks"][other]["normalised"] is None
     for column, tested in ((result, suite.test_version), (result["train"], str)):
-        capped = []
         for task in suite.test_versions:
             played = column["tasks"][tested(task)]
             assert played["episodes"] == len(played["returns"]) == 2
             score = scores.normalise(np.mean(played["returns"]), suite.reference_scores[task])
             assert played["normalised"] == pytest.approx(score)
-            capped.append(min(100.0, score))
-        assert column["aggregate"]["mean_capped"] == pytest.approx(np.mean(capped))
     agent = scalable_agent_popart.load(logdir)
     for level in levels:  # Two of them have a version that is held out.
         with contextlib.closing(agent.make_environment(level)) as environment:
@@ -81,10 +86,10 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
 
 
 def test_squares_in_place_of_images_are_named(
-    stand_in: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stand_in: StandIn, images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     level, logdir = _SHOWS_IMAGES, tmp_path / "run"
-    squares, images = "coloured squares in place of images", tmp_path / "images"
+    squares = "coloured squares in place of images"
     settings = {**SMALL, "logdir": str(logdir), "level_name": level, "num_actors": 2}
     run(**settings, total_environment_frames=120)
     assert f"{level} has {squares}" in caplog.text
@@ -98,20 +103,14 @@ def test_squares_in_place_of_images_are_named(
         "measure == 'return' and kind == 'agent'"
     )
     assert set(summary["remark"]) == {squares}
-    images.mkdir()
-    for name in ("0001.png", "2400.png"):
-        (images / name).touch()
     with pytest.raises(SystemExit, match="--dataset_path was dummy and is"):
         run(**settings, dataset_path=str(images), total_environment_frames=240)
 
 
 def test_an_agent_is_played_on_a_machine_with_other_folders(
-    stand_in: StandIn, tmp_path: Path
+    stand_in: StandIn, images: Path, tmp_path: Path
 ) -> None:
-    level, cache, images = _SHOWS_IMAGES, tmp_path / "cache", tmp_path / "images"
-    images.mkdir()
-    for name in ("0001.png", "2400.png"):
-        (images / name).touch()
+    level, cache = _SHOWS_IMAGES, tmp_path / "cache"
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": level, "num_actors": 2}
     settings |= {"dataset_path": str(images), "level_cache_dir": str(cache)}
     run(**settings, total_environment_frames=120)
@@ -125,14 +124,3 @@ def test_an_agent_is_played_on_a_machine_with_other_folders(
         environment.step(agent.act(observation))
     with pytest.raises(UserError, match=r"--level_cache_dir=.*cache cannot be written to"):
         scalable_agent_popart.load(tmp_path / "run", dataset_path=moved).make_environment(level)
-
-
-def test_a_level_that_raises_ends_the_run_and_what_was_learned_is_saved(
-    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_pool, "_MAX_RESTARTS_IN_A_ROW", 0)
-    stand_in(lt_chasm={"raise_on_step": 100})
-    settings = {**SMALL, "logdir": str(tmp_path), "level_name": "lt_chasm", "num_actors": 2}
-    with pytest.raises(SystemExit, match="RuntimeError: Stand-in raises after 100 steps"):
-        run(**settings, checkpoint_seconds=1e9, log_seconds=1e9)
-    assert saved(tmp_path) == metrics(tmp_path)[-1]["frames"] > 120

@@ -14,18 +14,9 @@ from scalable_agent_popart.runs.run import Run
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
-_TINY = {
-    "level_name": "cluttered_catch",
-    "pixel_control": True,
-    "num_actors": 2,
-    "batch_size": 2,
-    "unroll_length": 10,
-    "total_environment_frames": 400,
-    "use_popart": True,
-    "use_lstm": True,
-    "precision": "float32",
-    "log_task_gradients": True,
-}
+_TINY = {"level_name": "cluttered_catch", "pixel_control": True, "use_popart": True}
+_TINY |= {"use_lstm": True, "log_task_gradients": True, "precision": "float32"}
+_TINY |= {"num_actors": 2, "batch_size": 2, "unroll_length": 10, "total_environment_frames": 400}
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +51,6 @@ def test_an_agent_trains_and_resumes(trained: Path, tmp_path: Path) -> None:
         if "_optimiser" not in variable:  # It hardly moves in such small steps.
             np.testing.assert_allclose(kernel, before[variable], rtol=0, atol=1e-6)
             assert np.abs(kernel).mean() > 1e-3
-
-
-def test_impossible_settings_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    too_small = {"level_name": "catch5", "num_actors": 5}
-    for given, word in ((too_small, "32x32"), ({"pixel_control_cost": -0.1}, "_cost")):
-        with pytest.raises(SystemExit, match=f"^error: .*--pixel_control.*{word}"):
-            run(**_TINY | given, logdir=str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
 
 
 def test_films_show_maps_of_the_checkpoints_head_next_to_the_picture(trained: Path) -> None:

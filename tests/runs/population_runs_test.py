@@ -15,10 +15,11 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import member
-from scalable_agent_popart.population.directory import Event, PopulationDirectory
+from scalable_agent_popart.population.directory import MemberDirectory, PopulationDirectory
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import hardware
 from tests.fakes.main_program import run
+from tests.fakes.programs import metrics
 
 TINY = {
     "mode": "pbt",
@@ -49,19 +50,15 @@ def _refusal(**given: Any) -> str:
     return str(error.value.code)
 
 
+def _member(root: Path, number: int) -> MemberDirectory:
+    return PopulationDirectory(str(root)).member(number)
+
+
 def _saved(root: Path, number: int) -> dict[str, np.ndarray]:
     """Reads the variables of a member's newest checkpoint, by name."""
-    reader = tf.train.load_checkpoint(str(_member(root, number) / "checkpoints"))
+    reader = tf.train.load_checkpoint(str(_member(root, number).checkpoints))
     names = reader.get_variable_to_shape_map()
     return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
-
-
-def _member(root: Path, number: int) -> Path:
-    return PopulationDirectory(str(root)).member(number).path
-
-
-def _lineage(root: Path, number: int) -> list[Event]:
-    return PopulationDirectory(str(root)).member(number).read_lineage()
 
 
 class _Trained(NamedTuple):
@@ -93,24 +90,24 @@ def population(trained: _Trained, tmp_path: Path) -> Path:
 
 
 def test_members_are_ordinary_runs_that_were_compared(trained: _Trained) -> None:
-    lineages = [_lineage(trained.root, number) for number in range(2)]
-    for number, events in enumerate(lineages):
-        values = _saved(trained.root, number)
+    for number in range(2):
+        directory, values = _member(trained.root, number), _saved(trained.root, number)
+        events = directory.read_lineage()
         assert [event.comparison for event in events] == list(range(len(events)))
         assert values["num_comparisons"] == len(events) - 1
         assert values["learner/frames"] >= TINY["total_environment_frames"]
         assert len(events) > 1
         # Each is the other's only partner.
         assert {event.partner for event in events[1:]} <= {1 - number, None}
-        path = _member(trained.root, number)
-        last = json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])
+        last = metrics(directory.path)[-1]
         assert last["frames"] >= TINY["total_environment_frames"]
         tuned = events[-1].hyperparameters
         assert {name: last[name] for name in tuned} == pytest.approx(tuned)
 
 
 def test_members_that_take_turns_share_what_is_traced(trained: _Trained) -> None:
-    assert sum(len(_lineage(trained.root, number)) for number in range(2)) > 2  # Turns.
+    lineages = [_member(trained.root, number).read_lineage() for number in range(2)]
+    assert sum(map(len, lineages)) > 2  # Turns.
     assert trained.num_updates_traced == 1
     assert trained.num_steps_traced == factory.num_actor_threads(trained.config)
 
@@ -130,20 +127,18 @@ def test_a_finished_population_is_left_as_it_is_and_a_longer_member_resumes(
 def test_a_member_is_tested_and_a_population_is_not(population: Path) -> None:
     given = {"mode": "test", "test_num_episodes": 2, "num_actors": 5, "logdir": str(population)}
     run(**given, pbt_member=1)
-    evaluation = json.loads((_member(population, 1) / "evaluation.json").read_text())
+    evaluation = json.loads((_member(population, 1).path / "evaluation.json").read_text())
     assert evaluation["frames"] == _saved(population, 1)["learner/frames"]
     assert "holds a population" in _refusal(**given)
 
 
-def test_other_flags_and_ordinary_runs_are_refused_before_anything_is_written(
+def test_ordinary_runs_are_refused_before_anything_is_written(
     trained: _Trained, tmp_path: Path
 ) -> None:
     before = sorted(trained.root.rglob("*"))
-    given = {**TINY, "logdir": str(trained.root), "network": "deep"}
-    assert "--network was shallow and is deep" in _refusal(**given)
     alone = {"level_name": "catch5", "num_actors": 10}
-    own = str(_member(trained.root, 0))
-    assert "--population_size was 2 and is 0" in _refusal(**alone, logdir=own)
+    member_path = str(_member(trained.root, 0).path)
+    assert "--population_size was 2 and is 0" in _refusal(**alone, logdir=member_path)
     assert "holds a population" in _refusal(**alone, logdir=str(trained.root))
     assert sorted(trained.root.rglob("*")) == before
     (tmp_path / "config.json").write_text("{}")
@@ -157,7 +152,7 @@ def test_workers_refuse_to_train_without_the_gpu_that_is_asked_for(tmp_path: Pat
 
 def test_a_given_hyperparameter_is_where_the_member_starts(tmp_path: Path) -> None:
     _train(tmp_path, pbt_member=0, learning_rate=0.25, total_environment_frames=40)
-    start = _lineage(tmp_path, 0)[0].hyperparameters
+    start = _member(tmp_path, 0).read_lineage()[0].hyperparameters
     assert start["learning_rate"] == 0.25
     assert start["entropy_cost"] != 0.03
 
@@ -168,14 +163,14 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
     monkeypatch.setattr(member, "_MAX_RESCUES", 2)
     given = {"pbt_member": 0, "log_seconds": 1e-6, "total_environment_frames": 80}
     _train(tmp_path / "once", learning_rate=1e30, **given)
-    events = _lineage(tmp_path / "once", 0)
+    events = _member(tmp_path / "once", 0).read_lineage()
     assert events[1].started_over
     assert events[1].hyperparameters["learning_rate"] <= 5e-3
     # Whatever the hyperparameters, the loss is not finite.
     always = {**TINY, "logdir": str(tmp_path / "always"), "baseline_cost": 1e38}
     assert "2 times without a comparison" in _refusal(**always | given)
-    started_over = [event.started_over for event in _lineage(tmp_path / "always", 0)]
-    assert started_over == [False, True, True]
+    events = _member(tmp_path / "always", 0).read_lineage()
+    assert [event.started_over for event in events] == [False, True, True]
 
 
 def test_a_reused_learner_is_as_good_as_new() -> None:

@@ -1,6 +1,5 @@
 """Runs on DeepMind Lab's levels, whose processes are killed one by one and all at once."""
 
-import contextlib
 import os
 import random
 import signal
@@ -27,28 +26,27 @@ _KILLS = 5
 
 
 def test_killed_levels_come_back_and_a_killed_run_resumes(
-    engine: Engine, temporary: Path, tmp_path: Path
+    engine: Engine, temporary: Path, programs: Programs, tmp_path: Path
 ) -> None:
     logdir, chance = tmp_path / "run", random.Random(0)
     flags = {**_SETTINGS, "logdir": logdir, "level_cache_dir": tmp_path / "cache"}
-    with contextlib.closing(Programs()) as programs:
-        program = programs.run(**flags)
-        wait_until(lambda: bool(metrics(logdir)), program)
-        for kills in range(1, _KILLS + 1):
-            os.kill(chance.choice(children(program.pid)), signal.SIGKILL)
-            wait_until(lambda n=kills: metrics(logdir)[-1]["environment_restarts"] == n, program)
-        wait_until(lambda: len(children(program.pid)) == 4, program)
-        frames = metrics(logdir)[-1]["frames"]
-        wait_until(lambda: saved(logdir)[0] > frames + 5 * engine.room_frames, program)
-        levels = children(program.pid)
-        program.kill()
-        wait_until(lambda: not any(map(is_alive, levels)))
-        assert not left_in(temporary)
-        frames = saved(logdir)[0]
-        program = programs.run(**flags, total_environment_frames=frames + 5 * engine.room_frames)
-        assert program.wait(DEADLINE_SECONDS) == 0, program.communicate()[1]
+    program = programs.run(**flags)
+    wait_until(lambda: bool(metrics(logdir)), program)
+    for kills in range(1, _KILLS + 1):
+        os.kill(chance.choice(children(program.pid)), signal.SIGKILL)
+        wait_until(lambda n=kills: metrics(logdir)[-1]["environment_restarts"] == n, program)
+    wait_until(lambda: len(children(program.pid)) == 4, program)
+    frames = metrics(logdir)[-1]["frames"]
+    wait_until(lambda: saved(logdir) > frames + 5 * engine.room_frames, program)
+    levels = children(program.pid)
+    program.kill()
+    wait_until(lambda: not any(map(is_alive, levels)))
     assert not left_in(temporary)
-    assert saved(logdir)[0] >= frames + 5 * engine.room_frames
+    frames = saved(logdir)
+    program = programs.run(**flags, total_environment_frames=frames + 5 * engine.room_frames)
+    assert program.wait(DEADLINE_SECONDS) == 0, program.communicate()[1]
+    assert not left_in(temporary)
+    assert saved(logdir) >= frames + 5 * engine.room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
     episodes = read_log(logdir / "episodes.jsonl")

@@ -1,6 +1,5 @@
 """Members of a population are killed at random, leave whole files, and all reach the end."""
 
-import contextlib
 import json
 import random
 import subprocess
@@ -19,38 +18,39 @@ _MAX_WAIT_SECONDS = 4.0  # A member dies so soon after its first progress.
 _COMPARISON_SECONDS = 0.3
 
 
-def test_members_that_are_killed_leave_nothing_half_made(tmp_path: Path) -> None:
-    settings = ["--mode=pbt", f"--population_size={_MEMBERS}", f"--logdir={tmp_path}"]
-    settings += ["--level_name=catch5", "--use_popart", "--num_actors=10", "--log_seconds=0.5"]
-    settings += [f"--total_environment_frames={_FRAMES}", "--checkpoint_seconds=5"]
-    settings += ["--pbt_burn_in_frames=5000", "--pbt_episodes=150"]
+def test_members_that_are_killed_leave_nothing_half_made(
+    programs: Programs, tmp_path: Path
+) -> None:
+    settings = {"mode": "pbt", "population_size": _MEMBERS, "logdir": tmp_path}
+    settings |= {"level_name": "catch5", "use_popart": True, "num_actors": 10, "log_seconds": 0.5}
+    settings |= {"total_environment_frames": _FRAMES, "checkpoint_seconds": 5}
+    settings |= {"pbt_burn_in_frames": 5000, "pbt_episodes": 150}
     folders = [PopulationDirectory(str(tmp_path)).member(number) for number in range(_MEMBERS)]
     reached = [0] * _MEMBERS
     generator, in_comparison = random.Random(1), []
-    with contextlib.closing(Programs()) as programs:
-        members = [programs.run(*settings, f"--pbt_member={n}") for n in range(_MEMBERS)]
-        for kill in range(_KILLS):
-            alive = [number for number, process in enumerate(members) if process.poll() is None]
-            victim = generator.choice(alive)
-            folder, process = folders[victim], members[victim]
-            # The log is cut back to the checkpoint when the member resumes, and grows again.
-            known = reached[victim]
-            _wait(process, lambda own=folder, past=known: logged_frames(own.path) > past)
-            time.sleep(generator.uniform(0, _MAX_WAIT_SECONDS))
-            if kill % 2:  # Many are in a comparison soon after the fitness is published.
-                published = _inode(folder)
-                _wait(process, lambda own=folder, known=published: _inode(own) != known)
-                time.sleep(generator.uniform(0, _COMPARISON_SECONDS))
-            process.kill()
-            process.wait()
-            in_comparison.append(_examine(folder))
-            newest = tf.train.latest_checkpoint(str(folder.checkpoints))
-            reached[victim] = int(_read(newest)["learner/frames"]) if newest else 0
-            members[victim] = programs.run(*settings, f"--pbt_member={victim}")
-        for folder, process in zip(folders, members, strict=True):
-            assert process.wait(DEADLINE_SECONDS) == 0
-            assert logged_frames(folder.path) >= _FRAMES
-            _examine(folder)
+    members = [programs.run(**settings, pbt_member=n) for n in range(_MEMBERS)]
+    for kill in range(_KILLS):
+        alive = [number for number, process in enumerate(members) if process.poll() is None]
+        victim = generator.choice(alive)
+        folder, process = folders[victim], members[victim]
+        # The log is cut back to the checkpoint when the member resumes, and grows again.
+        known = reached[victim]
+        _wait(process, lambda at=folder, past=known: logged_frames(at.path) > past)
+        time.sleep(generator.uniform(0, _MAX_WAIT_SECONDS))
+        if kill % 2:  # Many are in a comparison soon after the fitness is published.
+            published = _inode(folder)
+            _wait(process, lambda at=folder, known=published: _inode(at) != known)
+            time.sleep(generator.uniform(0, _COMPARISON_SECONDS))
+        process.kill()
+        process.wait()
+        in_comparison.append(_examine(folder))
+        newest = tf.train.latest_checkpoint(str(folder.checkpoints))
+        reached[victim] = int(_read(newest)["learner/frames"]) if newest else 0
+        members[victim] = programs.run(**settings, pbt_member=victim)
+    for folder, process in zip(folders, members, strict=True):
+        assert process.wait(DEADLINE_SECONDS) == 0
+        assert logged_frames(folder.path) >= _FRAMES
+        _examine(folder)
     assert any(in_comparison), "no kill fell into a comparison"
 
 
@@ -70,22 +70,22 @@ def _read(checkpoint: str) -> dict[str, Any]:
     return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
 
 
-def _examine(own: MemberDirectory) -> bool:
+def _examine(member: MemberDirectory) -> bool:
     """Checks that a dead member's checkpoint, lineage and publication agree.
 
     Returns whether it had published and died before its comparison was saved.
     """
-    newest = tf.train.latest_checkpoint(str(own.checkpoints))
+    newest = tf.train.latest_checkpoint(str(member.checkpoints))
     if newest is None:
         return False  # It died before its first checkpoint.
     values = _read(newest)
-    lines = own.lineage.read_bytes()[: int(values["lineage_length"])].splitlines()
+    lines = member.lineage.read_bytes()[: int(values["lineage_length"])].splitlines()
     events = [Event(**json.loads(line)) for line in lines]
     assert [event.comparison for event in events] == list(range(len(events)))
     assert values["num_comparisons"] == len(events) - 1
     for name, value in events[-1].hyperparameters.items():
         assert values[f"hyperparameters/{name}"] == value, (name, value)
-    published = own.published()
+    published = member.published()
     if published is None:
         return False
     seen = _read(published.checkpoint)

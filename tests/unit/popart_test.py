@@ -33,13 +33,8 @@ def assert_bits_equal(actual: Any, expected: Any) -> None:
 
 def state(head: popart.ValueHead) -> dict[str, np.ndarray]:
     """Copies everything that an update may change; the task is the first dimension."""
-    names = (
-        "shift",
-        "second_moment",
-        "weights",
-        "bias",
-        *(["count"] if head.count is not None else []),
-    )
+    names = ["shift", "second_moment", "weights", "bias"]
+    names += ["count"] if head.count is not None else []
     return {name: getattr(head, name).numpy().copy() for name in names}
 
 
@@ -93,34 +88,24 @@ def test_statistics_are_those_of_one_update_per_rollout_in_order(
 
 
 def test_statistics_begin_as_the_plain_average_of_all_rollouts_from_the_first_reward_on() -> None:
-    head = make_head(2, 4, step_size=0.02, start="average")
-    for variable, value in ((head.shift, 0.0), (head.second_moment, 1.0)):
-        variable.assign([value] * 2)
-    targets = np.random.default_rng(0).normal(7.0, 3.0, size=(5, 60)).astype(np.float32)
+    head = popart.ValueHead(1, step_size=0.02, start="average")
+    targets = np.random.default_rng(0).normal(7.0, 3.0, size=(5, 58)).astype(np.float32)
+    update = tf.function(head.update)
     for i, column in enumerate(targets.T):
-        before = state(head)
-        # Task 0 is rewarded in its tenth rollout and then never again, task 1 not at all.
-        column = np.stack([column, column], axis=1)
-        head.update(tf.constant(column), tf.constant([0, 1]), tf.constant([i == 9, False]))
-        for name, after in state(head).items():
-            unchanged = [1] if i >= 9 else [0, 1]
-            assert_bits_equal(after[unchanged], before[name][unchanged])
-        if 9 <= i < 50 + 9:
-            own = np.float64(targets[:, 9 : i + 1])
-            if i < 50 + 8:
-                size = own.shape[1]
-                np.testing.assert_allclose(head.shift[0], own.mean() * size / (size + 1), 1e-12)
-            np.testing.assert_allclose(head.second_moment[0], (own**2).mean(), rtol=1e-12)
-    assert head.scale.numpy().tolist()[1] == 1.0
+        update(tf.constant(column[:, np.newaxis]), tf.constant([0]), tf.constant([i == 9]))
+        if i >= 9:
+            counted = np.float64(targets[:, 9 : i + 1])
+            size = counted.shape[1]
+            np.testing.assert_allclose(head.shift[0], counted.mean() * size / (size + 1), 1e-12)
+            np.testing.assert_allclose(head.second_moment[0], (counted**2).mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", [-100.0, 0.01])
 def test_scale_of_constant_targets_shrinks_slowly_from_their_size(size: float) -> None:
-    head, targets = make_head(1, 4, start="average"), tf.fill([5, 1], size)
-    for variable, value in ((head.shift, 0.0), (head.second_moment, 1.0)):
-        variable.assign([value])
+    head, targets = popart.ValueHead(1, start="average"), tf.fill([5, 1], size)
+    update = tf.function(head.update)
     for n in range(1, 200):
-        head.update(targets, tf.constant([0]))
+        update(targets, tf.constant([0]))
         # The average of n times the size and once 0; its square is all that variance lacks.
         expected = abs(size) * (1 - (n / (n + 1)) ** 2) ** 0.5
         np.testing.assert_allclose(head.scale, [expected], rtol=1e-6)

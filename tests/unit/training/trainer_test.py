@@ -1,18 +1,20 @@
 """Training is handed its actors: what it saves and logs, whatever these do."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.errors import DivergenceError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs.checkpoints import saved_frames
+from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.training import trainer
 from scalable_agent_popart.training.actors import Actors
@@ -103,11 +105,69 @@ def test_an_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
     assert _frames(tmp_path) == (20, 20)
 
 
-def test_equal_batches_make_equal_updates(tmp_path: Path) -> None:
+def test_parts_that_cannot_be_prepared_end_the_run_before_it_writes(tmp_path: Path) -> None:
+    parts = _Parts()
+    parts.prepare = mock.Mock(side_effect=UserError("others can read the keys"))
+    with pytest.raises(UserError, match="keys"):
+        trainer.train(_config(tmp_path), parts=parts, show_progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_record_has_norms_with_the_weights_after_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def norms(learner: Learner, batch: Rollout, tasks: Any) -> dict[str, dict[str, float]]:
+        return {"policy_gradient_norm": {tasks[0]: float(learner.num_updates)}}
+
+    monkeypatch.setattr(Learner, "gradient_norms", norms)
+    # Records are made for checkpoints as well, and are no less complete for that.
+    often = {"log_seconds": 1e9, "checkpoint_seconds": 1e-9, "log_task_gradients": True}
+    trainer.train(_config(tmp_path, **often), parts=_Parts(), show_progress=False)
+    lines = metrics(tmp_path)
+    assert [line["policy_gradient_norm"]["catch_1"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_a_record_averages_all_updates_since_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Learner.update
+
+    def updated(learner: Learner, batch: Rollout) -> dict[str, tf.Tensor]:
+        number = tf.constant(float(learner.num_updates))
+        return {**update(learner, batch), "value_loss": number}
+
+    monkeypatch.setattr(Learner, "update", updated)
+    trainer.train(_config(tmp_path, log_seconds=1e9), parts=_Parts(), show_progress=False)
+    assert [line["value_loss"] for line in metrics(tmp_path)] == [0, 2]  # The mean of 1, 2 and 3.
+
+
+def test_seed_and_batches_decide_the_updates(tmp_path: Path) -> None:
     losses = []
-    for name in ("one", "other"):
-        config = _config(tmp_path / name, use_popart=True, reward_clipping="none")
+    for i, seed in enumerate((7, 7, 8)):
+        settings = {"use_popart": True, "reward_clipping": "none", "seed": seed}
+        config = _config(tmp_path / str(i), **settings)
         trainer.train(config, parts=_Parts(), show_progress=False)
-        losses.append([line["total_loss"] for line in metrics(tmp_path / name)])
-    assert losses[0] == losses[1]
-    assert len(set(losses[0])) == 4
+        losses.append([line["total_loss"] for line in metrics(tmp_path / str(i))])
+    first, same, other = losses
+    assert first == same
+    assert len({*first, *other}) == 2 * 4
+
+
+def test_all_is_saved_while_signals_are_held_back_and_before_actors_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, handlers = signal.getsignal(signal.SIGTERM), []
+    save = Checkpoints.save
+
+    def spy(checkpoints: Checkpoints) -> str:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        return save(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "save", spy)
+    monkeypatch.setattr(_Actors, "raise_error", mock.Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):  # Closing raises what a thread has raised.
+        trainer.train(_config(tmp_path), parts=_Parts(), show_progress=False)
+    assert _frames(tmp_path) == (40, 40)
+    assert len(handlers) >= 2
+    assert before not in handlers
+    assert signal.getsignal(signal.SIGTERM) == before
