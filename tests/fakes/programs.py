@@ -22,12 +22,11 @@ class Programs:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
-    def run(self, *arguments: str, **flags: Any) -> subprocess.Popen[str]:
-        arguments += tuple(f"--{name}={value}" for name, value in flags.items())
+    def run(self, **flags: Any) -> subprocess.Popen[str]:
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
         command = [sys.executable, "experiment.py", *arguments]
-        process = subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-        )
+        pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
         self._processes.append(process)
         return process
 
@@ -71,7 +70,7 @@ def is_alive(process: int) -> bool:
 def children(process: int) -> list[int]:
     """Returns the living processes that one has started."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return [own.pid for own in psutil.Process(process).children() if is_alive(own.pid)]
+        return [child.pid for child in psutil.Process(process).children() if is_alive(child.pid)]
     return []
 
 

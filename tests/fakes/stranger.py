@@ -37,41 +37,41 @@ def _session(address: str) -> str:
     return "answered"
 
 
-def _attempts(address: str, authority: bytes, mine: keys.Keys) -> dict[str, str]:
-    """Returns the answer to each method in each way, `mine` being keys of another authority."""
+def _attempts(address: str, authority: bytes, foreign: keys.Keys) -> dict[str, str]:
+    """Returns the answer to each method in each way, `foreign` being keys of another authority."""
     name = (("grpc.ssl_target_name_override", keys.LEARNER),)
     # The authority is no secret, since the learner shows it to anybody.
     anonymous = grpc.ssl_channel_credentials(authority)
-    forged = grpc.ssl_channel_credentials(authority, mine.private_key, mine.certificate)
+    forged = grpc.ssl_channel_credentials(authority, foreign.private_key, foreign.certificate)
     ways = {
         "plain": lambda: grpc.insecure_channel(address),
         "without a certificate": lambda: grpc.secure_channel(address, anonymous, name),
         "with a certificate of its own": lambda: grpc.secure_channel(address, forged, name),
     }
-    came_to = {
+    answers = {
         f"{way}: {method}": _answer(open_channel(), method)
         for way, open_channel in ways.items()
         for method in METHODS
     }
-    return {**came_to, "TensorFlow": _session(address)}
+    return {**answers, "TensorFlow": _session(address)}
 
 
 def main(address: str, run: str, user: str) -> None:
-    own = Path(tempfile.mkdtemp(), "keys")
-    keys.make(own)
-    told = address, json.loads(sys.stdin.read())["authority"].encode(), keys.load(own, keys.ACTOR)
-    _attempts(*told)  # These import what the user may be unable to read.
+    keys.make(folder := Path(tempfile.mkdtemp(), "keys"))
+    authority = json.loads(sys.stdin.read())["authority"].encode()
+    known = address, authority, keys.load(folder, keys.ACTOR)
+    _attempts(*known)  # These import what the user may be unable to read.
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
-    came_to = _attempts(*told)
+    answers = _attempts(*known)
     for path in ("keys", "keys/actor.key"):
         try:
-            came_to[path] = str(os.stat(Path(run, path)).st_mode & 0o007)
-            came_to[path] = str(os.listdir(Path(run, path)))
+            answers[path] = str(os.stat(Path(run, path)).st_mode & 0o007)
+            answers[path] = str(os.listdir(Path(run, path)))
         except OSError as error:
-            came_to[path] = type(error).__name__
-    print(json.dumps(came_to))
+            answers[path] = type(error).__name__
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
@@ -23,14 +22,8 @@ def _train(logdir: Path, level_name: str, frames: int, **flags: Any) -> Config:
     return config
 
 
-@pytest.mark.parametrize(
-    ("level_name", "frames", "use_popart"),
-    [("catch_1", 100_000, False), ("catch_0.01", 150_000, True)],
-)
-def test_impala_and_popart_impala_learn_catch(
-    tmp_path: Path, level_name: str, frames: int, use_popart: bool
-) -> None:
-    _train(tmp_path, level_name, frames, use_popart=use_popart)
+def test_popart_impala_learns_catch(tmp_path: Path) -> None:
+    _train(tmp_path, "catch_0.01", 150_000, use_popart=True)
     # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, so
     # runs begin to learn at some 30,000 to 80,000 frames. They catch nearly all by the end.
     assert metrics(tmp_path)[-1]["mean"] > 80

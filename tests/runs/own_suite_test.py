@@ -25,7 +25,6 @@ def _current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     (tmp_path / "my_tasks.py").write_text(_FILES[0])
     training = {"level_name": "my_tasks:corridors", "use_popart": True, "logdir": "run"}
-    run(**training, num_actors=4, batch_size=4, total_environment_frames=2_000)
     run(**training, num_actors=4, batch_size=4, total_environment_frames=3_000)
     record = json.loads((tmp_path / "run" / "config.json").read_text())
     assert record["flags"]["level_name"] == "my_tasks:corridors"

@@ -17,7 +17,6 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import member
 from scalable_agent_popart.population.directory import MemberDirectory, PopulationDirectory
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.system import hardware
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
@@ -143,11 +142,6 @@ def test_ordinary_runs_are_refused_before_anything_is_written(
     assert sorted(trained.root.rglob("*")) == before
     (tmp_path / "config.json").write_text("{}")
     assert "holds a run, not a population" in _refusal(**TINY, logdir=str(tmp_path))
-
-
-@pytest.mark.skipif(hardware.has_gpu(), reason="there is one")
-def test_workers_refuse_to_train_without_the_gpu_that_is_asked_for(tmp_path: Path) -> None:
-    assert "--gpus=1: there is no GPU" in _refusal(**TINY, gpus=1, logdir=str(tmp_path))
 
 
 def test_a_given_hyperparameter_is_where_the_member_starts(tmp_path: Path) -> None:

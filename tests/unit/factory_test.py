@@ -32,9 +32,9 @@ def test_a_run_on_atari_stacks_frames_and_one_on_catch_does_not(
     frame = spec.env_outputs.observation.shape[1:]
     agent = factory.make_agent(config, spec)
     state = agent.initial_state(1)
-    own = [(tensor.shape[1:], tensor.dtype) for tensor in state]
-    assert [(leaf.shape, leaf.dtype) for leaf in spec.agent_state] == own
-    assert own == [((256,), tf.float32)] * 2 * use_lstm + [((84, 84), tf.uint32)] * stacks
+    shapes = [(tensor.shape[1:], tensor.dtype) for tensor in state]
+    assert [(leaf.shape, leaf.dtype) for leaf in spec.agent_state] == shapes
+    assert shapes == [((256,), tf.float32)] * 2 * use_lstm + [((84, 84), tf.uint32)] * stacks
     assert not any(tensor.numpy().any() for tensor in state)
     kernel = next(v for v in agent.trainable_variables if v.shape[:2] == (8, 8))
     assert kernel.shape[2] == (4 if stacks else frame[-1])

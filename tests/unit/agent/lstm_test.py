@@ -43,5 +43,5 @@ def test_outputs_states_and_gradients_are_those_of_an_lstm_that_is_reset(steps: 
             total = tf.reduce_sum(weights * tf.concat([outputs, tf.stack(last)], axis=0))
         of = (inputs, *state, *lstm.trainable_variables)
         results.append([outputs, *last, *tape.gradient(total, of)])
-    for expected, found in zip(*results, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for expected, actual in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -41,9 +41,9 @@ _TUNED = {"learning_rate": 0.003, "entropy_cost": 0.2, "epsilon": 0.7, "max_grad
         _MULTI_HEAD,
         {},
         _AVERAGE,
+        _AVERAGE | _IN_TURN,
         _PIXEL_CONTROL,
         _MULTI_HEAD | _PIXEL_CONTROL | _IN_TURN,
-        _IN_TURN,
     ],
     ids=str,
 )
@@ -103,7 +103,7 @@ def ancestors(operation: tf.Operation) -> set[tf.Operation]:
 
 
 def test_microbatches_are_differentiated_one_after_the_other() -> None:
-    learner = make_learner(**_IN_TURN)
+    learner = make_learner(**_AVERAGE, **_IN_TURN)
     learner.update(make_batch())
     operations = learner._compiled_update.get_concrete_function().graph.get_operations()
     gradients = {op for op in operations if op.type == "Conv2DBackpropFilter"}
@@ -243,9 +243,7 @@ def test_task_ids_change_values_but_not_the_policy() -> None:
 
 
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
-    plain, by_xla = (
-        make_learner(**_PIXEL_CONTROL, **how) for how in ({}, _IN_TURN | {"xla": True})
-    )
+    plain, by_xla = (make_learner(**_PIXEL_CONTROL, **how) for how in ({}, {"xla": True}))
     attributes = by_xla._compiled_update.get_concrete_function().function_def.attr
     assert attributes["_XlaMustCompile"].b
     metrics = [each.update(make_batch(shape=PIXEL_CONTROL_SHAPE)) for each in (plain, by_xla)]

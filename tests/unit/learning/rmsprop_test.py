@@ -40,7 +40,7 @@ def test_several_steps_are_tensorflow_1_s(
     gradients = [[np.float32(s * rng.normal(size=shape)) for shape in _SHAPES] for s in sizes]
     for rate, gradients_of_step in zip(_RATES, gradients, strict=True):
         optimiser.apply([tf.constant(g) for g in gradients_of_step], tf.constant(rate), epsilon)
-    for variable, before, *own in zip(variables, initial, *gradients, strict=True):
-        expected = before + change_in_closed_form(own, decay, momentum, epsilon, start)
+    for variable, before, *steps in zip(variables, initial, *gradients, strict=True):
+        expected = before + change_in_closed_form(steps, decay, momentum, epsilon, start)
         tolerance = 8 * EPS * np.abs(expected).max()
         np.testing.assert_allclose(variable, expected, rtol=0, atol=tolerance)

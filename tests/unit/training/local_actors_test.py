@@ -135,7 +135,7 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
             np.concatenate(factory.deal_tasks(num_actors, num_tasks, 2, job))
             for job in range(num_jobs)
         ]
-        assert all(len(own) == num_actors for own in jobs)
+        assert {len(tasks) for tasks in jobs} == {num_actors}
         counts = np.bincount(np.concatenate(jobs), minlength=num_tasks)
         assert counts.max() - counts.min() <= 1
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.errors import DivergenceError, UserError
+from scalable_agent_popart.errors import FAILS_AGAIN, DivergenceError, UserError, exit_code
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
@@ -103,6 +103,19 @@ def test_an_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError, match="at 30 frames total_loss is nan"):
         trainer.train(config, parts=_Parts(diverge), show_progress=False)
     assert _frames(tmp_path) == (20, 20)
+
+
+def test_divergence_is_noticed_though_actors_wait_for_finite_weights(tmp_path: Path) -> None:
+    def starve(number: int, batch: Rollout) -> Rollout | None:
+        assert number < 9, "It would wait for ever."
+        reward = batch.env_outputs.reward * (np.inf if number == 2 else 1.0)
+        batch = batch._replace(env_outputs=batch.env_outputs._replace(reward=reward))
+        return batch if number <= 2 else None
+
+    with pytest.raises(DivergenceError) as error:
+        trainer.train(_config(tmp_path, log_seconds=1e9), parts=_Parts(starve), show_progress=False)
+    assert exit_code(error.value) == FAILS_AGAIN
+    assert _frames(tmp_path) == (10, 10)
 
 
 def test_parts_that_cannot_be_prepared_end_the_run_before_it_writes(tmp_path: Path) -> None:
