@@ -32,25 +32,13 @@ def _quick_restarts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     assert not left_in(temporary), "processes and engines leave nothing behind"
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """Returns a folder with what is looked for in that of the images."""
-    (folder := tmp_path / "images").mkdir()
-    for name in ("0001.png", "2400.png"):
-        (folder / name).touch()
-    return folder
-
-
 def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) -> None:
     suite, other = suites.resolve("dmlab30"), "seekavoid_arena_01"
     levels = [*suite.test_versions, other]
     logdir = tmp_path / "run"
     settings = {**SMALL, "level_name": ",".join(levels), "logdir": str(logdir)}
     settings |= {"num_actors": 4, "use_popart": True}
-    for part in (1, 2):  # The second time it resumes.
-        run(**settings, total_environment_frames=part * 5 * engine.room_frames)
-    logged = [line["frames"] for line in metrics(logdir)]
-    assert logged == sorted(set(logged))
+    run(**settings, total_environment_frames=10 * engine.room_frames)
     last = metrics(logdir)[-1]
     assert last["frames"] >= 10 * engine.room_frames
     assert list(last["shift"]) == list(last["scale"]) == levels
@@ -86,7 +74,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
 
 
 def test_squares_in_place_of_images_are_named(
-    stand_in: StandIn, images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stand_in: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     level, logdir = _SHOWS_IMAGES, tmp_path / "run"
     squares = "coloured squares in place of images"
@@ -103,14 +91,15 @@ def test_squares_in_place_of_images_are_named(
         "measure == 'return' and kind == 'agent'"
     )
     assert set(summary["remark"]) == {squares}
-    with pytest.raises(SystemExit, match="--dataset_path was dummy and is"):
-        run(**settings, dataset_path=str(images), total_environment_frames=240)
 
 
 def test_an_agent_is_played_on_a_machine_with_other_folders(
-    stand_in: StandIn, images: Path, tmp_path: Path
+    stand_in: StandIn, tmp_path: Path
 ) -> None:
     level, cache = _SHOWS_IMAGES, tmp_path / "cache"
+    (images := tmp_path / "images").mkdir()
+    for name in ("0001.png", "2400.png"):
+        (images / name).touch()
     settings = {**SMALL, "logdir": str(tmp_path / "run"), "level_name": level, "num_actors": 2}
     settings |= {"dataset_path": str(images), "level_cache_dir": str(cache)}
     run(**settings, total_environment_frames=120)

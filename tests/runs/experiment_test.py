@@ -12,10 +12,8 @@ import pytest
 
 from scalable_agent_popart.evaluation import videos
 from scalable_agent_popart.runs.checkpoints import saved_frames
-from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import hardware
-from scalable_agent_popart.training import trainer
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics, read_log
 
@@ -130,23 +128,6 @@ def test_the_same_command_resumes(
     assert json.loads((logdir / "config.json").read_text())["git_revision"] == "older"
 
 
-@pytest.mark.parametrize(
-    ("trained_for", "schedule", "rates"),
-    [(1600, "linear", "from 0.00375 to 0.0025"), (800, "linear", ""), (400, "constant", "")],
-)
-def test_other_frames_change_the_learning_rate_with_a_word(
-    trained_for: int, schedule: str, rates: str
-) -> None:
-    flags = {"total_environment_frames": 800, "learning_rate_schedule": schedule}
-    config = Config.from_flags({**_TINY, **flags})
-    # An earlier start with 800 frames was killed before it could learn.
-    change = Change(400, {"total_environment_frames": (trained_for, 800)})
-    learner = mock.Mock(frames=400, **{"hyperparameters.learning_rate": 5e-3})
-    message = trainer._describe_new_rate(Record(config, (change,)), config, learner)
-    assert rates in message
-    assert bool(message) == bool(rates)
-
-
 def test_a_run_that_had_to_have_a_gpu_is_tested_without_one(logdir: Path) -> None:
     flags = json.loads((logdir / "config.json").read_text())["flags"]
     _change_record(logdir, flags={**flags, "gpus": 1})
@@ -162,14 +143,6 @@ def test_a_run_that_lost_its_checkpoints_keeps_its_logs(logdir: Path) -> None:
     (logdir / "metrics.jsonl").write_text(log.splitlines(keepends=True)[0])
     _resume(logdir, 40)  # A process that was killed before its first checkpoint begins again.
     assert _saved(logdir) == 40
-
-
-def test_a_full_disk_ends_the_run_with_one_line(
-    logdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer.RunLog, "record_batch", mock.Mock(side_effect=_FULL))
-    with pytest.raises(SystemExit, match=r"^error: no space left [^\n]*$"):
-        _resume(logdir)
 
 
 def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(

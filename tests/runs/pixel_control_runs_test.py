@@ -5,22 +5,15 @@ from pathlib import Path
 
 import av
 import numpy as np
-import tensorflow as tf
 
 from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.runs.run import Run
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
+from tests.runs.population_runs_test import read_checkpoint
 
 _TINY = {"level_name": "cluttered_catch", "pixel_control": True, "use_popart": True}
 _TINY |= {"use_lstm": True, "num_actors": 2, "batch_size": 2, "unroll_length": 10}
-
-
-def _last_deconvolution(logdir: Path) -> dict[str, np.ndarray]:
-    """Reads what the newest checkpoint holds of the head's last kernel, by name."""
-    reader = tf.train.load_checkpoint(str(logdir / "checkpoints"))
-    shapes = reader.get_variable_to_shape_map()
-    return {n: reader.get_tensor(n) for n, shape in shapes.items() if shape == [4, 4, 4, 32]}
 
 
 def test_an_agent_is_trained_tested_and_filmed_with_maps_next_to_the_picture(
@@ -29,8 +22,9 @@ def test_an_agent_is_trained_tested_and_filmed_with_maps_next_to_the_picture(
     run(**_TINY, total_environment_frames=400, logdir=str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["agent"] == "Pixel-PopArt-IMPALA"
     assert all(line["pixel_control_loss"] > 0 for line in metrics(tmp_path))
-    saved = _last_deconvolution(tmp_path)
-    assert len(saved) == 3  # The optimiser has two variables for the kernel.
+    saved = read_checkpoint(tmp_path / "checkpoints")
+    kernels = {name: v for name, v in saved.items() if np.shape(v) == (4, 4, 4, 32)}
+    assert len(kernels) == 3  # The optimiser has two variables for the head's last kernel.
 
     run(mode="test", logdir=str(tmp_path), test_num_episodes=3, record_video=True)
     with av.open(str(tmp_path / "videos" / "cluttered_catch.mp4")) as container:
@@ -45,5 +39,5 @@ def test_an_agent_is_trained_tested_and_filmed_with_maps_next_to_the_picture(
     policy = evaluate.SavedPolicy(opened, opened.config.for_test(given), 1)
     assert policy.restore() == 400
     kernel = next(v for v in policy.view.q_head.trainable_variables if v.shape == [4, 4, 4, 32])
-    name = next(name for name in saved if "_optimiser" not in name)
-    np.testing.assert_array_equal(kernel, saved[name])
+    name = next(name for name in kernels if "_optimiser" not in name)
+    np.testing.assert_array_equal(kernel, kernels[name])

@@ -53,11 +53,15 @@ def _member(root: Path, number: int) -> MemberDirectory:
     return PopulationDirectory(str(root)).member(number)
 
 
-def _saved(root: Path, number: int) -> dict[str, np.ndarray]:
-    """Reads the variables of a member's newest checkpoint, by name."""
-    reader = tf.train.load_checkpoint(str(_member(root, number).checkpoints))
+def read_checkpoint(path: Path | str) -> dict[str, np.ndarray]:
+    """Reads all variables of a checkpoint, or of a folder's newest, by name."""
+    reader = tf.train.load_checkpoint(str(path))
     names = reader.get_variable_to_shape_map()
     return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
+
+
+def _saved(root: Path, number: int) -> dict[str, np.ndarray]:
+    return read_checkpoint(_member(root, number).checkpoints)
 
 
 class _Trained(NamedTuple):

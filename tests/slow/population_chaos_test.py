@@ -6,12 +6,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import tensorflow as tf
 
 from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
+from scalable_agent_popart.runs.checkpoints import saved_frames
 from tests.fakes.programs import DEADLINE_SECONDS, Programs, logged_frames, wait_until
+from tests.runs.population_runs_test import read_checkpoint
 
 _MEMBERS, _KILLS, _FRAMES = 4, 14, 200_000
 _MAX_WAIT_SECONDS = 4.0  # A member dies so soon after its first progress.
@@ -44,8 +43,7 @@ def test_members_that_are_killed_leave_nothing_half_made(
         process.kill()
         process.wait()
         in_comparison.append(_examine(folder))
-        newest = tf.train.latest_checkpoint(str(folder.checkpoints))
-        reached[victim] = int(_read(newest)["learner/frames"]) if newest else 0
+        reached[victim] = saved_frames(folder.checkpoints) or 0
         members[victim] = programs.run(**settings, pbt_member=victim)
     for folder, process in zip(folders, members, strict=True):
         assert process.wait(DEADLINE_SECONDS) == 0
@@ -63,22 +61,14 @@ def _inode(member: MemberDirectory) -> int | None:
     return path.stat().st_ino if path.exists() else None
 
 
-def _read(checkpoint: str) -> dict[str, Any]:
-    """Reads every value in a checkpoint; raises an error if it is damaged."""
-    reader = tf.train.load_checkpoint(checkpoint)
-    names = reader.get_variable_to_shape_map()
-    return {name.partition("/.ATTR")[0]: reader.get_tensor(name) for name in names}
-
-
 def _examine(member: MemberDirectory) -> bool:
     """Checks that a dead member's checkpoint, lineage and publication agree.
 
     Returns whether it had published and died before its comparison was saved.
     """
-    newest = tf.train.latest_checkpoint(str(member.checkpoints))
-    if newest is None:
+    if saved_frames(member.checkpoints) is None:
         return False  # It died before its first checkpoint.
-    values = _read(newest)
+    values = read_checkpoint(member.checkpoints)
     lines = member.lineage.read_bytes()[: int(values["lineage_length"])].splitlines()
     events = [Event(**json.loads(line)) for line in lines]
     assert [event.comparison for event in events] == list(range(len(events)))
@@ -88,7 +78,7 @@ def _examine(member: MemberDirectory) -> bool:
     published = member.published()
     if published is None:
         return False
-    seen = _read(published.checkpoint)
+    seen = read_checkpoint(published.checkpoint)
     assert seen["learner/frames"] == published.frames <= values["learner/frames"]
     assert seen["num_comparisons"] == published.comparison - 1
     unfinished = values["learner/frames"] < _FRAMES

@@ -70,15 +70,18 @@ def _frames(logdir: Path) -> tuple[int, int | None]:
 
 
 def test_each_batch_is_learned_from_once_and_weights_reach_the_actors_each_time(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = _Parts(lambda number, batch: batch if number % 2 else None)
-    assert trainer.train(_config(tmp_path), parts=parts, show_progress=False) is None
+    constant = {"learning_rate_schedule": "constant"}
+    config = _config(tmp_path, **constant)
+    assert trainer.train(config, parts=parts, show_progress=False) is None
     assert parts.actors.published == [0, 1, 2, 3, 4]
     assert parts.actors.num_batches == 2 * 4 - 1
     assert _frames(tmp_path) == (40, 40)
-    longer = _config(tmp_path, total_environment_frames=6 * _FRAMES_PER_BATCH)
+    longer = _config(tmp_path, total_environment_frames=6 * _FRAMES_PER_BATCH, **constant)
     trainer.train(longer, parts=parts, show_progress=False)
+    assert "learning rate" not in caplog.text, "more frames change a linear one alone"
     assert parts.actors.published == [4, 5, 6]
     assert _frames(tmp_path) == (60, 60)
 
