@@ -23,12 +23,13 @@ from environments import (
 
 _MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
+# The compiled policy takes no other types, and its error would name no environment.
 _STEP_TYPES = {
-    "reward": np.dtype(np.float32),
-    "done": np.dtype(np.bool_),
-    "episode_return": np.dtype(np.float64),
-    "episode_step": np.dtype(np.int32),
-    "episode_end": np.dtype(np.bool_),
+    "reward": "float32",
+    "done": "bool",
+    "episode_return": "float64",
+    "episode_step": "int32",
+    "episode_end": "bool",
 }
 
 
@@ -99,30 +100,33 @@ class SerialEnvironments:
         info = self._counter.step(reward, done)
         return StepOutput(reward.astype(np.float32), info, done, observation)
 
+    def close(self) -> None:
+        close_all(self._members)
+
     def _play(self, i: int, method: Callable, *action: int) -> Any:
-        """Calls a function of environment i; closes all of them if it fails."""
+        """Calls a function of environment i, whose errors name it and where they were raised."""
         try:
             return method(*action)
         except (Exception, SystemExit) as error:
-            self._close_quietly()
-            raise lost(self._names[i], error) from error
+            *_, last = traceback.extract_tb(error.__traceback__)
+            exits = isinstance(error, SystemExit)
+            what = "called sys.exit" if exits else f"raised {describe(error)}"
+            message = f"{self._names[i]} {what} ({last.filename}, line {last.lineno})"
+            raise self._lost(EnvironmentLostError(message)) from error
 
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
-        """Stacks observations of steps that are as declared; closes all environments otherwise."""
+        """Stacks observations of steps, which must be as declared."""
         for name, *step in zip(self._names, rewards, observations, strict=True):
             if fault := self._check.fault(*step):
-                self._close_quietly()
-                raise InvalidStepError(f"{name}: {fault}")
+                raise self._lost(InvalidStepError(f"{name}: {fault}"))
         return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)
 
-    def _close_quietly(self) -> None:
-        """Closes all environments; what that raises must not hide why."""
+    def _lost(self, error: EnvironmentLostError) -> EnvironmentLostError:
+        """Closes all environments; what that raises must not hide the error, which it returns."""
         members, self._members = self._members, []
         with contextlib.suppress(Exception, SystemExit):
             close_all(members)
-
-    def close(self) -> None:
-        close_all(self._members)
+        return error
 
 
 class CheckedPool:
@@ -143,28 +147,18 @@ class CheckedPool:
         ready = self._pool.receive(seconds)
         reward, info, done, observation = ready.output
         fault = self._check.fault(reward, observation, len(ready.ids))
-        # The compiled policy takes no other types, and its error would name no environment.
         for name, array in {"reward": reward, "done": done, **info._asdict()}.items():
-            dtype = getattr(array, "dtype", None)
-            if dtype != _STEP_TYPES[name]:
-                fault = fault or f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"
+            if not fault and (dtype := getattr(array, "dtype", None)) != _STEP_TYPES[name]:
+                fault = f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"
         if not fault and not np.isfinite(info.episode_return).all():
             fault = "an episode's return is not a finite number"
         if fault:
-            own = [self._names[i] for i in ready.ids]
-            rewards = np.asarray(reward)
-            if rewards.shape == ready.ids.shape and rewards.dtype.kind in "fiub":
-                own = [own[i] for i in np.flatnonzero(~(abs(rewards) <= _MAX_REWARD))] or own
-            raise InvalidStepError(f"{name_some(own)}: {fault}")
+            ids, rewards = ready.ids, np.asarray(reward)
+            if rewards.shape == ids.shape and rewards.dtype.kind in "fiub":
+                not_finite = ids[~(abs(rewards) <= _MAX_REWARD)]
+                ids = not_finite if len(not_finite) else ids
+            raise InvalidStepError(f"{name_some([self._names[i] for i in ids])}: {fault}")
         return ready
-
-
-def lost(name: str, error: BaseException) -> EnvironmentLostError:
-    """Returns an error whose one line names the environment, the exception and its origin."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    exits = isinstance(error, SystemExit)
-    what = "called sys.exit" if exits else f"raised {describe(error)}"
-    return EnvironmentLostError(f"{name} {what} ({last.filename}, line {last.lineno})")
 
 
 def describe(error: BaseException) -> str:

@@ -2,17 +2,15 @@
 
 Each environment has a row in a block of shared memory. A byte over the connection gives a child the
 turn. It fills its row and returns the turn by writing its number to a pipe that all children share.
-The kernel's locks on both order writes before reads. A child whose parent is gone ends, and the
-last one removes the files of all. Nothing that children import may import TensorFlow.
+The kernel's locks on both order writes before reads. A child whose parent is gone ends and removes
+its files. Nothing that children import may import TensorFlow.
 """
 
 import contextlib
-import fcntl
 import mmap
 import os
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -66,62 +64,38 @@ class Rows:
 
 def play() -> None:
     """Makes an environment in a child and steps it until the parent is gone."""
-    directory = Path(os.environ["TMPDIR"])  # This works even before the parent's first message.
+    directory = Path(os.environ["TMPDIR"])
     output = sys.stderr  # Environments may put another in its place.
-    with Hold(directory.parent) as hold:
+    exit_code = REFUSED
+    try:
         connection, (make, attempt, row, answers, shared) = supervisor.begin()
         for file in (answers, shared[0]):
             os.set_inheritable(file, False)  # Programs that the engine runs would hold them.
-        exit_code = REFUSED
-        try:
-            environment = make(attempt, directory)
-            observation = environment.reset()
-            exit_code = RAISED
-            reward, done, rows = 0.0, True, Rows(*shared)
-            while True:
-                rows.write(row, reward, done, observation)
-                if done and os.fstat(output.fileno()).st_size > _MAX_OUTPUT_BYTES:
-                    os.ftruncate(output.fileno(), 0)
-                try:
-                    os.write(answers, np.array(row, ANSWER).tobytes())
-                    if not connection.recv(1):
-                        break
-                except (BrokenPipeError, ConnectionResetError):
+        environment = make(attempt, directory)
+        reward, done, observation = 0.0, True, environment.reset()
+        exit_code, rows = RAISED, Rows(*shared)
+        while True:
+            rows.write(row, reward, done, observation)
+            if done and os.fstat(output.fileno()).st_size > _MAX_OUTPUT_BYTES:
+                os.ftruncate(output.fileno(), 0)
+            try:
+                os.write(answers, np.array(row, ANSWER).tobytes())
+                if not connection.recv(1):
                     break
-                reward, done, observation = environment.step(int(rows.action[row]))
-        except (Exception, SystemExit) as error:
-            # The child ends with its last words and does not close the engine, which has failed.
-            if isinstance(error, InvalidStepError):
-                exit_code = INVALID
-                # Exceptions that were handled and printed before would be taken for the cause.
-                with contextlib.suppress(OSError):
-                    os.ftruncate(output.fileno(), 0)
-                print(error, file=output)
-            else:
-                traceback.print_exc(file=output)
-            hold.release()
-            os._exit(exit_code)
-        environment.close()
-
-
-class Hold(contextlib.AbstractContextManager):
-    """Holds a directory of several processes; the last one to release it removes it."""
-
-    def __init__(self, directory: Path):
-        self._directory = directory
-        self._file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._file, fcntl.LOCK_SH)
-
-    def release(self, tries: int = 1) -> None:
-        """Lets go, and tries so often to find that all others have."""
-        for attempt in range(tries):
-            time.sleep(0.05 * (attempt > 0))
-            with contextlib.suppress(OSError):  # Others hold it, or it is gone.
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(self._directory, ignore_errors=True)
+            except (BrokenPipeError, ConnectionResetError):
                 break
-        os.close(self._file)
-
-    def __exit__(self, *exception: object) -> None:
-        # A killed parent closes its connections some time before it lets go.
-        self.release(tries=20)
+            reward, done, observation = environment.step(int(rows.action[row]))
+    except InvalidStepError as error:
+        # Exceptions that were handled and printed before would be taken for the cause.
+        os.ftruncate(output.fileno(), 0)
+        print(error, file=output, flush=True)
+        os._exit(INVALID)
+    except (Exception, SystemExit):
+        traceback.print_exc(file=output)
+        os._exit(exit_code)  # The engine has failed, and is not closed.
+    try:
+        environment.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # The last process removes the folder of all.
+            directory.parent.rmdir()

@@ -54,15 +54,15 @@ def check_environment(
     """
     shape, num_actions = _declared(make, "the environment")
     generator = np.random.default_rng(seed)
-    step_check = checked.StepCheck(environments.ArraySpec(shape, np.uint8))
-    step, fault = 0, ""
+    check = checked.StepCheck(environments.ArraySpec(shape, np.uint8))
+    step = 0
     try:
         played = GymnasiumEnvironment(make, seed)
-        fault = step_check.fault(0.0, played.reset())
+        fault = check.fault(0.0, played.reset())
         while not fault and step < num_steps:
             step += 1
             reward, _, image = played.step(int(generator.integers(num_actions)))
-            fault = step_check.fault(reward, image)
+            fault = check.fault(reward, image)
         played.close()
     except (Exception, SystemExit) as error:
         why = checked.describe(error)
@@ -78,14 +78,12 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
     if len(shape) != 3:
         message = f"pad_images needs (height, width, channels), not {environment.observation_space}"
         raise ValueError(message)
-    own_height, own_width, channels = shape
-    below, right = height - own_height, width - own_width
+    below, right = height - shape[0], width - shape[1]
     if min(below, right) < 0:
-        raise ValueError(f"images of {own_height}x{own_width} do not fit into {height}x{width}")
-    top, left = below // 2, right // 2
-    margins = ((top, below - top), (left, right - left), (0, 0))
+        raise ValueError(f"images of {shape[0]}x{shape[1]} do not fit into {height}x{width}")
+    margins = ((below // 2, below - below // 2), (right // 2, right - right // 2), (0, 0))
     pad = functools.partial(np.pad, pad_width=margins)
-    padded = spaces.Box(0, 255, (height, width, channels), np.uint8)
+    padded = spaces.Box(0, 255, (height, width, shape[2]), np.uint8)
     return gymnasium.wrappers.TransformObservation(environment, pad, padded)
 
 
@@ -96,12 +94,10 @@ def map_actions(environment: gymnasium.Env, own: Sequence[Any]) -> gymnasium.Env
     """
     if not all(environment.action_space.contains(action) for action in own):
         raise ValueError(f"not all of {own} are actions of {environment.action_space}")
-    mapped = spaces.Discrete(len(own))
-
-    def take(action: int) -> Any:
-        return copy.deepcopy(own[action])  # Some environments clip or scale it in place.
-
-    return gymnasium.wrappers.TransformAction(environment, take, mapped)
+    # Some environments clip or scale an action in place, so each step takes a copy.
+    return gymnasium.wrappers.TransformAction(
+        environment, lambda action: copy.deepcopy(own[action]), spaces.Discrete(len(own))
+    )
 
 
 def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, int, int], int]:
@@ -130,18 +126,17 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
     raise UserError(f"{name}: {' '.join(message.split())}; see docs/own_suite.md")
 
 
-def _check_all(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
+def _check_task(task: str, make: Callable[[], gymnasium.Env], expected: tuple) -> None:
     """Raises UserError if a task's environment does not have the suite's images and actions."""
-    declared = "images of {} and {} actions"
-    for task, make in tasks.items():
-        found = _declared(make, f"the environment of {task}")
-        if found != expected:
-            suite = f"its suite is for {declared.format(*expected)}"
-            raise UserError(f"{task} has {declared.format(*found)}, but {suite}")
+    images_and_actions = "images of {} and {} actions"
+    declared = _declared(make, f"the environment of {task}")
+    if declared != expected:
+        suite = f"its suite is for {images_and_actions.format(*expected)}"
+        raise UserError(f"{task} has {images_and_actions.format(*declared)}, but {suite}")
 
 
 def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
-    """Checks as `_check_all` in a process of its own, which may crash.
+    """Checks tasks in a process of their own, which may crash.
 
     Mesa's software renderer, for one, crashes in a process that also loads TensorFlow.
     """
@@ -152,17 +147,18 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
             why = checked.describe(error)
             raise UserError(f"the environment of {task} cannot be made ({why})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
-    with tempfile.TemporaryFile(buffering=0) as output, supervisor.Group() as group:
-        output.write(f"{next(iter(tasks))}\n".encode())
-        child = group.start(
-            [sys.executable, "-P", "-c", command],
-            payload=(tasks, expected),
-            output=output,
-            environment=supervisor.python_environment(),
-        )
-        code = child.wait()
-        output.seek(0)
-        last, _, printed = output.read().decode(errors="replace").partition("\n")
+    with tempfile.TemporaryDirectory() as directory:
+        progress, output = Path(directory, "progress"), Path(directory, "output")
+        progress.write_text(next(iter(tasks)))
+        with open(output, "wb") as file:
+            child = supervisor.Child(
+                [sys.executable, "-P", "-c", command],
+                payload=(progress, tasks, expected),
+                output=file,
+                environment=supervisor.python_environment(),
+            )
+            code = child.wait()
+        last, printed = progress.read_text(), output.read_text(errors="replace")
     if code == environment_process.REFUSED:
         raise UserError(last)
     if code:
@@ -171,24 +167,17 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
 
 
 def _check_for_parent() -> None:
-    """Checks tasks in a child, whose output begins with the last task, or why it is refused."""
-    _, (tasks, expected) = supervisor.begin()
+    """Checks tasks in a child, and writes into a file which is the last, or why it is refused."""
+    _, (progress, tasks, expected) = supervisor.begin()
     code = 0
     try:
         for task, make in tasks.items():
-            _print_instead(task)
-            _check_all({task: make}, expected)
+            progress.write_text(task)
+            _check_task(task, make, expected)
     except UserError as error:
-        _print_instead(" ".join(str(error).split()))
+        progress.write_text(str(error))
         code = environment_process.REFUSED
     os._exit(code)  # Threads that an environment leaves behind could hold up or crash the exit.
-
-
-def _print_instead(line: str) -> None:
-    """Prints a line in place of all that was printed to this process's file."""
-    os.ftruncate(1, 0)
-    os.lseek(1, 0, os.SEEK_SET)
-    os.write(1, f"{line}\n".encode())
 
 
 def make_suite(
@@ -225,27 +214,39 @@ def make_suite(
     def make_environments(
         names: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], _: EnvironmentOptions
     ) -> environments.EnvironmentPool:
-        own = zip(names, seeds, strict=True)
-        makers = [functools.partial(GymnasiumEnvironment, tasks[name], seed) for name, seed in own]
+        makers = [
+            functools.partial(GymnasiumEnvironment, tasks[name], seed)
+            for name, seed in zip(names, seeds, strict=True)
+        ]
         image = environments.ArraySpec((height, width, num_channels), np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
         return environments.Lockstep(checked.SerialEnvironments(makers, task_ids, names, image))
 
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
-        checks = _check_in_child if processes else _check_all
-        # After training it would be too late to find out that it cannot be tested.
+        # After training it would be too late to find out that a version cannot be tested.
         levels = [level for task in names for level in (task, versions.get(task, task))]
-        checks({own: tasks[own] for own in levels}, ((height, width, num_channels), num_actions))
+        played = {level: tasks[level] for level in levels}
+        expected = (height, width, num_channels), num_actions
+        if processes:
+            _check_in_child(played, expected)
+        else:
+            for level, make in played.items():
+                _check_task(level, make, expected)
 
-    burn_in, given = max(1, total_frames // 20), defaults or {}
+    burn_in = max(1, total_frames // 20)
     return Suite(
         name=name,
         tasks=tuple(task for task in tasks if task not in held_out),
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,
-        defaults={"pbt_burn_in_frames": burn_in, **given, "height": height, "width": width},
+        defaults={
+            "pbt_burn_in_frames": burn_in,
+            **(defaults or {}),
+            "height": height,
+            "width": width,
+        },
         environment_factory=make_environments,
         check_tasks=check,
         **fields,

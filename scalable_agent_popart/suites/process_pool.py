@@ -32,7 +32,7 @@ _SLOW_SECONDS = 0.1  # Nobody waits for one that has had the turn for longer.
 _FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
 _HEALTHY_STEPS = 10  # A death after so many begins a new row.
 _MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
-_CHECK_SECONDS, _UNSEEN_SECONDS = 1.0, 5.0
+_UNSEEN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
 _MAX_OUTPUT_BYTES = 2**18  # The output's end may hold a map compiler's (10 kB).
 
@@ -62,22 +62,21 @@ class ProcessPool:
         self._selector = self._resources.enter_context(select.epoll())
         self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
-        restarts = (_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS)
-        self._policies = [Restarts(*restarts) for _ in range(size)]
+        self._policies = [
+            Restarts(_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS) for _ in range(size)
+        ]
         self._steps = np.zeros(size, np.int64)  # The present processes' steps, from -1.
         self._due = np.full(size, np.inf)  # The times to start processes again.
         # `_answered` ones are not received yet; `_ended` ones did so without having the turn.
-        self._has_turn, self._hung, self._answered, self._ended = np.zeros((4, size), bool)
+        self._has_turn, self._answered, self._ended = np.zeros((3, size), bool)
         self._turn_began = np.zeros(size)
-        self._told: set[str] = set()  # Last words that a warning had.
-        self._checked = 0.0  # The time of the last search for hung ones.
+        self._seen = 0.0  # The time of the last look at the processes.
+        self._logged: set[str] = set()  # Last words that a warning had.
 
     def start(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="environment_processes_"))
-        # Nobody else removes it if the last child has to be killed.
         self._resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self._resources.callback(self._end_children)
-        self._resources.callback(environment_process.Hold(self._directory).release)
         for i in range(len(self.task_ids)):
             self._start(i)
 
@@ -129,6 +128,10 @@ class ProcessPool:
         if events.pop(self._answers, None):
             # All answers are read first, because a child may have answered before it died.
             self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
+        now = time.monotonic()
+        unseen, self._seen = now - self._seen, now
+        if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
+            self._turn_began = np.minimum(self._turn_began + unseen, now)
         for file in events:
             self._selector.unregister(file)
             i = next(i for i, child in self._children.items() if child.ends == file)
@@ -136,22 +139,16 @@ class ProcessPool:
                 self._handle_exit(i)
             else:
                 self._ended[i] = True
-        now = time.monotonic()
-        if (unseen := now - self._checked) > _CHECK_SECONDS:
-            if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
-                self._turn_began = np.minimum(self._turn_began + unseen, now)
-            self._checked = now
-            hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
-            for i in np.flatnonzero(hung).tolist():  # Events will then report their ends.
-                self._hung[i] = True
-                self._children[i].send_signal(signal.SIGKILL)
+        hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
+        for i in np.flatnonzero(hung).tolist():
+            self._children[i].send_signal(signal.SIGKILL)  # Events will report their ends.
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
 
     def _start(self, i: int) -> None:
         self._steps[i], self._due[i] = -1, np.inf
-        self._ended[i] = self._hung[i] = False
-        self._has_turn[i], self._turn_began[i] = True, time.monotonic()
+        self._ended[i], self._has_turn[i] = False, True
+        self._turn_began[i] = time.monotonic()
         attempt = int(self.restarts[i])
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
@@ -170,8 +167,10 @@ class ProcessPool:
         self._has_turn[i] = self._answered[i] = False
         code = self._children.pop(i).wait()
         assert code is not None
-        hung = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
-        end = hung if self._hung[i] else supervisor.describe_exit(code)
+        if time.monotonic() - self._turn_began[i] > _MAX_TURN_SECONDS:
+            end = f"was killed, having hung for {_MAX_TURN_SECONDS:g} s"
+        else:
+            end = supervisor.describe_exit(code)
         directory = self._directory / f"{i}_{self.restarts[i]}"
         output = supervisor.tail(directory / "output", _MAX_OUTPUT_BYTES)
         words = supervisor.last_words(output) + supervisor.where_raised(output)
@@ -185,8 +184,8 @@ class ProcessPool:
         if pause is None:
             row = f"the last of {self._policies[i].deaths} in a row; its last words: {words}"
             raise EnvironmentLostError(f"{what}, {row}")
-        message = "as before" if words in self._told else words
-        self._told.add(words)
+        message = "as before" if words in self._logged else words
+        self._logged.add(words)
         logging.warning("%s; starting another in %g s: %s", what, pause, message)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
@@ -205,5 +204,5 @@ def child_environment(directory: Path) -> dict[str, str]:
     """Returns the environment variables of a child whose files belong in a directory."""
     # A child's arrays are small. With 0, Mesa's software renderer draws in the calling thread.
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    own = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
-    return {**supervisor.python_environment(), **own}
+    variables = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
+    return {**supervisor.python_environment(), **variables}

@@ -12,27 +12,25 @@ from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.suites.search_space import OneOf
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 
-# A record holds these fields of a suite from outside of the package, each of its type.
-_DESCRIBED: dict[str, type] = {
-    **dict.fromkeys(("name", "title", "module", "headline", "full_score"), str),
-    **dict.fromkeys(("num_channels", "total_frames", "usual_num_actors"), int),
-    **dict.fromkeys(("stacks_frames", "has_instructions", "scalable"), bool),
-    **dict.fromkeys(("action_sets", "defaults", "test_versions"), dict),
-    "own_flags": list,
-}
+# A record holds these fields of a suite from outside of the package.
+_DESCRIBED = (
+    *("name", "title", "module", "headline", "full_score", "own_flags"),
+    *("num_channels", "total_frames", "usual_num_actors"),
+    *("stacks_frames", "has_instructions", "scalable"),
+    *("action_sets", "defaults", "test_versions", "human_starts_scores"),
+)
 
 
 def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
     """Returns what the record of a run with these options holds of its suite; see `recorded`."""
-    if suite.name in (own.name for own in suites.ALL):
+    if suite.name in (known.name for known in suites.ALL):
         return {"name": suite.name}
     return {
-        **{name: kind(getattr(suite, name)) for name, kind in _DESCRIBED.items()},
+        **{name: getattr(suite, name) for name in _DESCRIBED},
         "every_task": list(suite.reference_scores),
         "reference_scores": suite.reference_scores if suite.normalised else {},
-        "human_starts_scores": suite.human_starts_scores,
         "search_space": list(suite.search_space),
-        "remarks": dict(suite.remarks(options)),
+        "remarks": suite.remarks(options),
     }
 
 
@@ -44,32 +42,21 @@ def recorded(record: Mapping[str, Any]) -> Suite:
     else:  # Older versions, such as those of some logs in results/, recorded only the tasks.
         played = {*record["tasks"]}
         (suite,) = (s for s in suites.ALL if played <= {*s.reference_scores, *s.more_tasks})
-    suite = suite.select(record["tasks"])
-    if problem := suites.fault_of_names(suite):
-        raise ValueError(f"its suite {problem}")
-    return suite
+    return suite.select(record["tasks"])
 
 
 def _described(described: Mapping[str, Any]) -> Suite:
     """Returns a suite from outside of the package, as `describe` has described it."""
-    values: dict[str, Any] = {name: described[name] for name in _DESCRIBED}
-    remarks = dict(described["remarks"])
-    for name, value in values.items():
-        if type(value) is not _DESCRIBED[name] or (value == {} and name == "action_sets"):
-            raise ValueError(f"its suite has no {name} of a suite: {value!r}")
+    values = {name: described[name] for name in _DESCRIBED}
     for name in ("reference_scores", "human_starts_scores"):
-        scores = described[name].items()
-        values[name] = {task: ReferenceScore(*map(float, score)) for task, score in scores}
-    suite = Suite(
+        values[name] = {task: ReferenceScore(*both) for task, both in described[name].items()}
+    return Suite(
         **values,
         tasks=described["every_task"],
         search_space=dict.fromkeys(described["search_space"], OneOf(())),
-        remarks=lambda _: remarks,
+        remarks=lambda _: described["remarks"],
         environment_factory=_refuse_to_play,
     )
-    if problem := suites.fault_of_contents(suite):
-        raise ValueError(f"its suite {problem}")
-    return suite
 
 
 def _refuse_to_play(*_: Any) -> Any:

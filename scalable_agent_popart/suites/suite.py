@@ -3,7 +3,8 @@
 import csv
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 
 from environments import MAX_WORDS, ArraySpec, BatchedEnvironment, EnvironmentPool, Observation
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.scores import ReferenceScore
+from scalable_agent_popart.scores import Aggregate, ReferenceScore
 from scalable_agent_popart.suites.search_space import PAPER, Distribution
 
+_NAME = re.compile(r"[\w.-]+", re.ASCII)  # Files of reports begin with a suite's name.
 # With these, a normalised score is the raw return itself. Their identity counts, because a suite's
 # returns may really go from 0 to 100.
 UNNORMALISED = ReferenceScore(random=0.0, human=100.0)
@@ -104,7 +106,7 @@ class Suite:
     def __post_init__(self) -> None:
         if isinstance(self.tasks, Set | str) or not isinstance(self.tasks, Iterable):
             message = f"the tasks of {self.name} are a {type(self.tasks).__name__}"
-            raise UserError(f"{message}; give a tuple, since their order decides on their ids")
+            raise ValueError(f"{message}; give a tuple, since their order decides on their ids")
         tasks = tuple(self.tasks)
         sets = dict(self.action_sets)
         if self.effective_actions:
@@ -115,10 +117,36 @@ class Suite:
         self.__dict__.update(  # The class is frozen.
             tasks=tasks,
             action_sets=sets,
-            defaults={"action_set": next(iter(self.action_sets)), **_DEFAULTS, **self.defaults},
+            defaults={"action_set": next(iter(sets), ""), **_DEFAULTS, **self.defaults},
             title=self.title or self.name,
             reference_scores=self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
         )
+        for problem in self._problems():
+            raise ValueError(f"the suite {self.name!r} must have {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        """Yields what a suite must have that this one lacks."""
+        names = (self.name, *self.tasks, *self.test_versions.values())
+        if not all(isinstance(name, str) and name.isprintable() for name in names):
+            yield "names of printable text"
+        if not _NAME.fullmatch(self.name):
+            yield "a name of letters, digits, '.', '_' and '-'"
+        if any(set(",: ") & set(name) or not name for name in self.tasks):
+            yield "tasks with names, without commas, colons and spaces"
+        if len(set(self.tasks)) < len(self.tasks) or not self.tasks:
+            yield "tasks, each of them once"
+        for task, score in (*self.reference_scores.items(), *self.human_starts_scores.items()):
+            if not isinstance(score, ReferenceScore):
+                yield f"a ReferenceScore of {task}, not {score!r}"
+            elif not np.isfinite(score).all() or score.random == score.human:
+                numbers = f"{score.random:g} and {score.human:g} for {task}"
+                yield f"reference scores of two different finite numbers, not {numbers}"
+        if not self.action_sets:
+            yield "a set of actions"
+        if self.stacks_frames and self.num_channels != 1:
+            yield f"images of one channel to stack them, not of {self.num_channels}"
+        if self.headline not in Aggregate._fields:
+            yield f"a headline of {', '.join(Aggregate._fields)}, not {self.headline}"
 
     @property
     def whole(self) -> bool:

@@ -2,10 +2,8 @@
 
 import contextlib
 import hashlib
-import math
 import os
 import random
-import time
 import urllib.parse
 import uuid
 from pathlib import Path
@@ -16,8 +14,6 @@ _SUFFIX = ".dmlab_map"  # Other files in the directory are the user's.
 # Writers look for entries to remove once in so much of the limit, on average, and remove so much
 # more than they must. Thus the directory is rarely listed, and rarely too large.
 _INTERVAL, _MARGIN = 0.01, 0.05
-_BEING_WRITTEN = "+"  # Entries have no such names, because their keys are quoted.
-_MAX_WRITE_SECONDS = 3600.0  # A writer that takes longer was killed.
 
 
 class LevelCache:
@@ -49,44 +45,37 @@ class LevelCache:
 
     def write(self, key: str, pk3_path: str) -> None:
         """Keeps the map at `pk3_path`; a failure is logged, and the map compiled again later."""
+        # Other users could not write to a folder of this user's within the directory.
+        temporary = self._directory / f"{uuid.uuid4().hex}{_SUFFIX}"
         try:
             entry = _entry(key, Path(pk3_path).read_bytes())
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Other users could not write to a folder of this one's.
-            temporary = self._directory / f"{_BEING_WRITTEN}{uuid.uuid4().hex}{_SUFFIX}"
             try:
                 temporary.write_bytes(entry)
                 temporary.replace(self._path(key))
             finally:
                 temporary.unlink(missing_ok=True)
-        except OSError as error:
-            logging.warning("the map %s could not be kept: %s", key, error)
-            return
-        if random.random() * self._max_bytes * _INTERVAL < len(entry):
-            try:
+            if random.random() * self._max_bytes * _INTERVAL < len(entry):
                 self._make_room()
-            except OSError as error:
-                logging.warning("no room could be made in %s: %s", self._directory, error)
+        except OSError as error:
+            logging.warning("the level cache could not keep %s or make room: %s", key, error)
 
     def _make_room(self) -> None:
-        """Removes what killed writers left and, if all is too large, the least recently used."""
-        entries, now = [], time.time()
+        """Removes the least recently used entries, and what killed writers left, if too large."""
+        entries = []
         for file in os.scandir(self._directory):
-            if file.name.endswith(_SUFFIX):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # It has just been removed.
+                if file.name.endswith(_SUFFIX):
                     status = file.stat()
-                    is_old = now - status.st_mtime > _MAX_WRITE_SECONDS
-                    if file.name.startswith(_BEING_WRITTEN) and is_old:
-                        os.unlink(file.path)
-                    else:
-                        entries.append((status.st_mtime, status.st_size, file.path))
+                    entries.append((status.st_mtime, status.st_size, file.path))
         total = sum(size for _, size, _ in entries)
-        limit = self._max_bytes * (1 - _MARGIN) if total > self._max_bytes else math.inf
+        if total <= self._max_bytes:
+            return
         for _, size, path in sorted(entries):
-            if total <= limit:
+            if total <= self._max_bytes * (1 - _MARGIN):
                 break
             with contextlib.suppress(OSError):  # It may be another user's, or no file.
-                Path(path).unlink(missing_ok=True)
+                os.unlink(path)
                 total -= size
 
     def _path(self, key: str) -> Path:

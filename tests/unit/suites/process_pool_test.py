@@ -201,7 +201,7 @@ def test_one_that_hangs_is_killed_and_counted(
     os.kill(pool._children[0].pid, signal.SIGSTOP)
     before = play(pool, has_steps(2, 20))
     pool._turn_began -= process_pool._MAX_TURN_SECONDS
-    pool._checked -= process_pool._MAX_TURN_SECONDS / 2
+    pool._seen -= process_pool._MAX_TURN_SECONDS / 2
     before += play(pool, has_steps(2, 40))
     assert pool.restarts.tolist() == [0, 0, 0], "they have their time"
     pool._turn_began[:2] -= process_pool._MAX_TURN_SECONDS

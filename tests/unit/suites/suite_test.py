@@ -398,7 +398,6 @@ def _described() -> dict[str, Any]:
         {"suite": {"name": "own"}},
         {"suite": []},
         {"suite": {**_described(), "name": "../own"}},
-        {"suite": {**_described(), "title": 3}},
         {"suite": {**_described(), "action_sets": {}}},
         {"flags": {"level_name": "pong", "use_popart": []}},
     ],
