@@ -4,8 +4,6 @@ import copy
 import functools
 import os
 import pickle
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,11 @@ from gymnasium import spaces
 import environments
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import checked, environment_process
-from scalable_agent_popart.suites.process_pool import ProcessPool
+from scalable_agent_popart.suites.process_pool import ProcessPool, run_child
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
 from scalable_agent_popart.system import supervisor
+
+_MARK = "\0"
 
 
 class GymnasiumEnvironment:
@@ -126,13 +126,14 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
     raise UserError(f"{name}: {' '.join(message.split())}; see docs/own_suite.md")
 
 
-def _check_task(task: str, make: Callable[[], gymnasium.Env], expected: tuple) -> None:
+def _check_tasks(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
     """Raises UserError if a task's environment does not have the suite's images and actions."""
     images_and_actions = "images of {} and {} actions"
-    declared = _declared(make, f"the environment of {task}")
-    if declared != expected:
-        suite = f"its suite is for {images_and_actions.format(*expected)}"
-        raise UserError(f"{task} has {images_and_actions.format(*declared)}, but {suite}")
+    for task, make in tasks.items():
+        declared = _declared(make, f"the environment of {task}")
+        if declared != expected:
+            suite = f"its suite is for {images_and_actions.format(*expected)}"
+            raise UserError(f"{task} has {images_and_actions.format(*declared)}, but {suite}")
 
 
 def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: tuple) -> None:
@@ -140,25 +141,16 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
 
     Mesa's software renderer, for one, crashes in a process that also loads TensorFlow.
     """
+    pickled = {}
     for task, make in tasks.items():
         try:
-            pickle.dumps(make)
+            pickled[task] = pickle.dumps(make)
         except Exception as error:
             why = checked.describe(error)
             raise UserError(f"the environment of {task} cannot be made ({why})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
-    with tempfile.TemporaryDirectory() as directory:
-        progress, output = Path(directory, "progress"), Path(directory, "output")
-        progress.write_text(next(iter(tasks)))
-        with open(output, "wb") as file:
-            child = supervisor.Child(
-                [sys.executable, "-P", "-c", command],
-                payload=(progress, tasks, expected),
-                output=file,
-                environment=supervisor.python_environment(),
-            )
-            code = child.wait()
-        last, printed = progress.read_text(), output.read_text(errors="replace")
+    code, output = run_child(command, payload=(pickled, expected))
+    last, _, printed = output.rpartition(_MARK)[2].partition("\n")
     if code == environment_process.REFUSED:
         raise UserError(last)
     if code:
@@ -167,15 +159,15 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
 
 
 def _check_for_parent() -> None:
-    """Checks tasks in a child, and writes into a file which is the last, or why it is refused."""
-    _, (progress, tasks, expected) = supervisor.begin()
+    """Checks tasks in a child; marks each in the output, and at the end why one is refused."""
+    _, (pickled, expected) = supervisor.begin()
     code = 0
     try:
-        for task, make in tasks.items():
-            progress.write_text(task)
-            _check_task(task, make, expected)
+        for task, make in pickled.items():
+            os.write(1, f"{_MARK}{task}\n".encode())
+            _check_tasks({task: pickle.loads(make)}, expected)
     except UserError as error:
-        progress.write_text(str(error))
+        os.write(1, f"{_MARK}{error}\n".encode())
         code = environment_process.REFUSED
     os._exit(code)  # Threads that an environment leaves behind could hold up or crash the exit.
 
@@ -206,6 +198,7 @@ def make_suite(
     if len(image_shape) != 3:
         raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
     height, width, num_channels = image_shape
+    image = environments.ArraySpec((height, width, num_channels), np.uint8)
     versions = fields.get("test_versions", {})
     held_out = {*versions.values()}
     if missing := {*versions, *held_out} - tasks.keys():
@@ -218,7 +211,6 @@ def make_suite(
             functools.partial(GymnasiumEnvironment, tasks[name], seed)
             for name, seed in zip(names, seeds, strict=True)
         ]
-        image = environments.ArraySpec((height, width, num_channels), np.uint8)
         if processes:
             return ProcessPool(names, makers, task_ids, image)
         return environments.Lockstep(checked.SerialEnvironments(makers, task_ids, names, image))
@@ -226,27 +218,17 @@ def make_suite(
     def check(names: Sequence[str], _: EnvironmentOptions) -> None:
         # After training it would be too late to find out that a version cannot be tested.
         levels = [level for task in names for level in (task, versions.get(task, task))]
-        played = {level: tasks[level] for level in levels}
-        expected = (height, width, num_channels), num_actions
-        if processes:
-            _check_in_child(played, expected)
-        else:
-            for level, make in played.items():
-                _check_task(level, make, expected)
+        check_tasks = _check_in_child if processes else _check_tasks
+        check_tasks({level: tasks[level] for level in levels}, (image.shape, num_actions))
 
-    burn_in = max(1, total_frames // 20)
+    size, burn_in = {"height": height, "width": width}, max(1, total_frames // 20)
     return Suite(
         name=name,
         tasks=tuple(task for task in tasks if task not in held_out),
         action_sets={"discrete": num_actions},
         num_channels=num_channels,
         total_frames=total_frames,
-        defaults={
-            "pbt_burn_in_frames": burn_in,
-            **(defaults or {}),
-            "height": height,
-            "width": width,
-        },
+        defaults={"pbt_burn_in_frames": burn_in, **(defaults or {}), **size},
         environment_factory=make_environments,
         check_tasks=check,
         **fields,

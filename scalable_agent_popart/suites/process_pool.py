@@ -206,3 +206,18 @@ def child_environment(directory: Path) -> dict[str, str]:
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     variables = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
     return {**supervisor.python_environment(), **variables}
+
+
+def run_child(code: str, *arguments: str, payload: Any = None) -> tuple[int | None, str]:
+    """Runs Python code in a process, which it may end; returns the exit code and all output."""
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory, "output")
+        with open(output, "wb") as file:
+            child = Child(
+                [sys.executable, "-P", "-c", code, *arguments],
+                payload,
+                output=file,
+                environment=child_environment(Path(directory)),
+            )
+            exit_code = child.wait()
+        return exit_code, output.read_text(errors="replace")

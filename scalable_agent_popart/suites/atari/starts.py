@@ -19,6 +19,7 @@ any player, as plain NumPy arrays without pickles:
 import functools
 import importlib.metadata
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -72,12 +73,7 @@ def check_starts(games: Sequence[str], options: EnvironmentOptions) -> None:
     directory = options.human_starts_dir
     if not directory:
         return
-    try:
-        missing = [game for game in games if not _path(directory, game).is_file()]
-    except OSError as error:
-        message = f"--human_starts_dir={directory} cannot be read ({error.strerror})"
-        raise UserError(message) from error
-    if missing:
+    if missing := [game for game in games if not os.path.isfile(_path(directory, game))]:
         games_of_all = f"{len(missing)} of {len(games)} games ({', '.join(missing)})"
         raise UserError(f"{directory} holds no starts for {games_of_all}; {_HOW_TO_RECORD}")
     for game in games:
@@ -89,12 +85,12 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
     path = _path(directory, game)
     try:
         with np.load(path, allow_pickle=False) as content:
-            found, of_game, emulator = (str(content[n]) for n in ("format", "game", "emulator"))
+            form, of_game, emulator = (str(content[n]) for n in ("format", "game", "emulator"))
             frames, ends = content["frames"], np.cumsum(content["lengths"])
             states = [part.tobytes() for part in np.split(content["states"], ends[:-1])]
         # A state carries no version, and another minor version may read another moment from it.
-        if found != _FORMAT:
-            problem = f"is of the format {found!r}, not {_FORMAT!r}"
+        if form != _FORMAT:
+            problem = f"is of the format {form!r}, not {_FORMAT!r}"
         elif of_game != game:
             problem = f"holds starts of {of_game!r}"
         elif emulator.split(".")[:2] != _emulator_version().split(".")[:2]:
@@ -139,13 +135,13 @@ class AtariFromStarts(SerialEnvironments):
             if fault := emulators[0].fault(state):
                 path = _path(options.human_starts_dir, game)
                 raise UserError(f"{path}: start {i} is {fault}; leave it out")
-        size = len(emulators)
-        own = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
-        pairs = zip(emulators, own, strict=True)
         actions = [*map(action_names().index, actions_of(game, options.action_set))]
-        games = [functools.partial(Game, e, actions, map(e.restore, starts)) for e, starts in pairs]
+        games = []
+        for j, emulator in enumerate(emulators):
+            starts = itertools.islice(itertools.cycle(states), j, None, len(emulators))
+            games.append(functools.partial(Game, emulator, actions, map(emulator.restore, starts)))
         observation = ArraySpec((options.height, options.width, 1), np.uint8)
-        super().__init__(games, task_ids, [game] * size, observation)
+        super().__init__(games, task_ids, [game] * len(games), observation)
         # Emulators release the GIL, so that a thread for each game lets all play in parallel.
         self._thread = ThreadPoolExecutor(1)
         self._output: Future[StepOutput]

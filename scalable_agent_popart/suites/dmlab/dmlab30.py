@@ -12,13 +12,9 @@ import functools
 import importlib.util
 import os
 import re
-import subprocess
-import sys
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
 import numpy as np
@@ -26,7 +22,7 @@ import numpy as np
 from environments import MAX_WORDS, NUM_WORD_BUCKETS, EnvironmentPool, Observation
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
-from scalable_agent_popart.suites.process_pool import ProcessPool, child_environment
+from scalable_agent_popart.suites.process_pool import ProcessPool, run_child
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite, read_scores, read_table
 from scalable_agent_popart.system.supervisor import last_words
 
@@ -55,8 +51,8 @@ _OTHER_LEVELS = (
 _NEED_DATASET = ("psychlab_arbitrary_visuomotor_mapping", "psychlab_continuous_recognition")
 _IMAGES = ("0001.png", "2400.png")  # The first and the last. A missing one ends the process.
 _LOAD = """
-import sys, deepmind_lab
-deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=sys.argv[2]).close()
+import os, sys, deepmind_lab
+deepmind_lab.Lab(sys.argv[1], ["RGB_INTERLEAVED"], temp_folder=os.environ["TMPDIR"]).close()
 """
 _DUMMY_DATASET = "dummy"  # Coloured squares that the levels make themselves.
 
@@ -149,18 +145,11 @@ def complaint(level: str) -> str | None:
     spec = importlib.util.find_spec("deepmind_lab")
     if spec is None:
         return f"the module deepmind_lab is missing; {_BUILD}"
-    place = os.path.dirname(spec.origin or "")
-    if _SPLIT_BY_SHELLS.search(place):
-        return f"it compiles maps by a shell, which cannot read {place!r}; install it elsewhere"
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-P", "-c", _LOAD, level, folder]
-        own = child_environment(Path(folder))
-        loaded = subprocess.run(
-            command, env=own, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, errors="replace"
-        )
-    if loaded.returncode == 0:
-        return None
-    return f"exit code {loaded.returncode}, last words: {last_words(loaded.stdout)}"
+    directory = os.path.dirname(spec.origin or "")
+    if _SPLIT_BY_SHELLS.search(directory):
+        return f"it compiles maps by a shell, which cannot read {directory!r}; install it elsewhere"
+    code, output = run_child(_LOAD, level)
+    return f"exit code {code}, last words: {last_words(output)}" if code else None
 
 
 def _check(levels: Sequence[str], options: EnvironmentOptions) -> None:

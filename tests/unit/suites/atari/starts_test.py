@@ -126,6 +126,6 @@ def test_file_is_read_as_written_by_the_same_minor_version_only(
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(UserError, match=f"{path} cannot be read"):
         check(options)
-    place = "x" * 300  # Root cannot look into it either.
-    with pytest.raises(UserError, match=r"--human_starts_dir=x+ cannot be read"):
-        check(_options(directory=place))
+    # Root cannot look into a directory of so long a name either.
+    with pytest.raises(UserError, match=r"x+ holds no starts for 1 of 1 games \(breakout\)"):
+        check(_options(directory="x" * 300))
