@@ -44,9 +44,15 @@ class Counter(gymnasium.Env):
     def draw(self):
         return np.full((12, 8, 3), self.count, np.uint8)
 
-def make(name="own", tasks=("left", "right"), **given):
-    shape, num_actions = given.pop("shape", (12, 8, 3)), given.pop("num_actions", 2)
-    return make_suite(name, dict.fromkeys(tasks, Counter), shape, num_actions, 1000, **given)
+def make(name="own", tasks=("left", "right"), shape=(12, 8, 3), num_actions=2, **given):
+    makers = {task: HELD_OUT if task == "left_test" else Counter for task in tasks}
+    return make_suite(name, makers, shape, num_actions, 1000, **given)
+
+class Other(Counter):
+    action_space = gymnasium.spaces.Discrete(3)
+
+HELD_OUT = Counter
+TESTED = {"tasks": ["left", "left_test"], "test_versions": {"left": "left_test"}}
 
 def both(scores):
     return dict.fromkeys(("left", "right"), ReferenceScore(*scores))
@@ -87,6 +93,10 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
         ("contributed/x", "dmlab30; DeepMind Lab: the module deepmind_lab is missing"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
+        ("experiment:own", "experiment is a module of this program; rename yours"),
+        ("environments:own", "environments is a module of this program"),
+        ("popart:own", "popart is a module of this program"),
+        ("vtrace:own", "vtrace is a module of this program"),
     ],
 )
 def test_wrong_names_are_refused_with_what_may_be_meant(
@@ -136,53 +146,45 @@ def test_environments_that_change_the_current_directory_move_no_run(
 
 def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -> None:
     module = write_module("SUITE = make(defaults={'use_popart': True})")
-    own = {"level_name": f"{module}:own"}
-    assert Config.from_flags({**own, "popart_step_size": 0.1}).use_popart
-    assert not Config.from_flags({**own, "multi_head": True, "use_popart": False}).use_popart
+    flags = {"level_name": f"{module}:own"}
+    assert Config.from_flags({**flags, "popart_step_size": 0.1}).use_popart
+    assert not Config.from_flags({**flags, "multi_head": True, "use_popart": False}).use_popart
     with pytest.raises(UserError, match="--multi_head means nothing with --use_popart"):
-        Config.from_flags({**own, "multi_head": True})
+        Config.from_flags({**flags, "multi_head": True})
     with pytest.raises(UserError, match="--popart_step_size means nothing without"):
-        Config.from_flags({**own, "popart_step_size": 0.1, "use_popart": False})
+        Config.from_flags({**flags, "popart_step_size": 0.1, "use_popart": False})
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("raise SystemExit(3)", "SystemExit: 3"),
+        ("SUITE = make", "must be a .*Suite, not function"),
         ("SUITE = make('catch5')", "must not be named catch5"),
+        ("SUITE = make('a/b')", "name of letters"),
         ("SUITE = make(stacks_frames=True)", "images of one channel to stack them, not of 3"),
         ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
         ("SUITE = make(defaults={'learning_rat': 1})", "default of learning_rat, which is no flag"),
         ("SUITE = make(defaults={'batch_size': '8'})", "own has '8' for --batch_size, .* no int"),
-        ("SUITE = make_suite('own', {}, (12, 8), 2, 9)", r"channels\), not \(12, 8\)"),
-        (
-            "SUITE = make_suite('own', {'a': lambda: Counter()}, (12, 8, 3), 2, 9, processes=True)",
-            "cannot be made .*[Pp]ickle",
-        ),
+        ("SUITE = make(shape=(12, 8))", r"channels\), not \(12, 8\)"),
+        ("SUITE = make(tasks=())", "each of them once"),
+        ("SUITE = make(tasks=('a,b',))", "without commas"),
         ("SUITE = dataclasses.replace(make(), tasks={'left', 'right'})", "are a set; give a tuple"),
         ("SUITE = dataclasses.replace(make(), tasks=('left', 'left'))", "each of them once"),
-        ("SUITE = make('a/b')", "name of letters"),
-        (
-            "SUITE = dataclasses.replace(make(), test_versions={'left': 1})",
-            "names of printable text",
-        ),
-        (
-            "SUITE = make(reference_scores=both((1, 1)))",
-            "different finite numbers, not 1 and 1 for",
-        ),
-        (
-            "SUITE = make(reference_scores=both((0, float('nan'))))",
-            "numbers, not 0 and nan for left",
-        ),
-        ("SUITE = make(reference_scores={'left': (0, 1), 'right': (0, 1)})", "ReferenceScore of"),
+        ("SUITE = dataclasses.replace(make(), tasks=('left',))", "scores of all its tasks, or of"),
+        ("SUITE = dataclasses.replace(make(), test_versions={'left': 1})", "of printable text"),
+        ("SUITE = dataclasses.replace(make(), action_sets={})", "must have a set of actions"),
+        ("SUITE = make(reference_scores=both((1, 1)))", "different finite .* not 1 and 1 for"),
+        ("SUITE = make(reference_scores=both((0, float('nan'))))", "not 0 and nan for left"),
+        ("SUITE = make(reference_scores=dict.fromkeys(('left', 'right'), 1))", "ReferenceScore of"),
         ("SUITE = make(num_actions=3)", "has images .* 2 actions, but .* and 3 actions"),
         ("SUITE = make(num_actions=3, processes=True)", "left has .* 2 actions, but .* 3 actions"),
-        (
-            "Counter.close = lambda self: os.abort()\nSUITE = make(processes=True)",
-            "environment of left .*signal 6",
-        ),
         ("Counter = lambda: 0\nSUITE = make(processes=True)", "left cannot be made .*pickle"),
+        ("Counter.close = lambda _: os.abort()\nSUITE = make(processes=True)", "left .*signal 6"),
         ("SUITE = make(requires={'gone.sub': 'get it'})", "needs the module gone.sub: get it"),
+        ("HELD_OUT = Other\nSUITE = make(**TESTED)", "left_test has .* 3 actions, but its suite"),
+        ("SUITE = make(**TESTED | {'tasks': ['left']})", "has left_test, which tasks lacks"),
+        ("SUITE = make(test_versions={'lefty': 'left'})", "has lefty, which tasks lacks"),
     ],
 )
 def test_modules_without_a_usable_suite_are_refused_with_the_cause(
@@ -201,22 +203,15 @@ def test_a_module_without_a_suite_is_answered_with_how_to_give_both(
         assert f"'{name}'; for the suite of {module}.py give {module}:NAME" in _refusal(name)
 
 
-def test_a_child_checks_many_tasks_that_leave_threads_behind(
-    write_module: Callable[[str], str],
+def test_a_child_of_this_checkout_checks_many_tasks_that_leave_threads_behind(
+    write_module: Callable[[str], str], tmp_path: Path
 ) -> None:
+    (tmp_path / "scalable_agent_popart.py").write_text("raise SystemExit(3)")
     module = write_module(
         "import threading\n"
         "Counter.close = lambda self: threading.Thread(target=threading.Event().wait).start()\n"
         "SUITE = make(tasks=map(str, range(400)), processes=True)"
     )
-    Config.from_flags({"level_name": f"{module}:own"}).check_playable()
-
-
-def test_a_child_that_checks_is_of_this_checkout_wherever_it_is_started(
-    write_module: Callable[[str], str], tmp_path: Path
-) -> None:
-    (tmp_path / "scalable_agent_popart.py").write_text("raise SystemExit(3)")
-    module = write_module("SUITE = make(processes=True)")
     Config.from_flags({"level_name": f"{module}:own"}).check_playable()
 
 
@@ -288,47 +283,29 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     for action in range(4):
         make().step(action)
     assert game.taken == [2, 0, 0, 1]
-    buttons = Game(actions=gymnasium.spaces.MultiBinary(3))
-    map_actions(buttons, list(np.eye(3, dtype=np.int8))).step(1)
-    np.testing.assert_array_equal(buttons.taken, [[0, 1, 0]])
-    own = [np.array([0.5], np.float32)]
+    speeds = [np.array([0.5], np.float32)]
     wheel = Game(actions=gymnasium.spaces.Box(-1, 1, (1,)))
-    map_actions(wheel, own).step(0)
+    map_actions(wheel, speeds).step(0)
     wheel.taken[0] *= 2  # An environment may scale it.
-    assert own[0] == 0.5, "the next step takes the same action"
+    assert speeds[0] == 0.5, "the next step takes the same action"
     with pytest.raises(ValueError, match="of 2x3 do not fit into 2x2"):
         pad_images(game, 2, 2)
+    with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
+        map_actions(game, (0, 3))
     for space in (gymnasium.spaces.Dict(image=game.observation_space), gymnasium.spaces.Box(0, 1)):
         game.observation_space = space
         with pytest.raises(ValueError, match=r"needs \(height, width, channels\), not (Dict|Box)"):
             pad_images(game, 5, 6)
-    with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
-        map_actions(game, (0, 3))
 
 
 def test_gymnasium_tasks_may_have_versions_that_are_only_tested(
     write_module: Callable[[str], str],
 ) -> None:
-    source = "SUITE = make(tasks=['left', 'left_test'], test_versions={'left': 'left_test'})"
-    suite = suites.resolve(f"{write_module(source)}:own")
+    suite = suites.resolve(f"{write_module('SUITE = make(**TESTED)')}:own")
     assert suite.tasks == ("left",)
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(False)
     pool = suite.select(["left_test", "left"]).make_environments([0, 1], [1, 2], options)
     assert len(pool.task_ids) == 2
-    module = write_module(
-        "class Other(Counter):\n    action_space = gymnasium.spaces.Discrete(3)\n"
-        "SUITE = make_suite('own', {'left': Counter, 'left_test': Other}, (12, 8, 3), 2, 1000,"
-        " test_versions={'left': 'left_test'})"
-    )
-    with pytest.raises(UserError, match=r"left_test has .* 3 actions, but its suite is for"):
-        Config.from_flags({"level_name": f"{module}:left"}).check_playable()
-    for wrong, missing in (
-        (source.replace(", 'left_test']", "]"), "left_test"),
-        (source.replace("'left':", "'lefty':"), "lefty"),
-    ):
-        module = write_module(wrong)
-        with pytest.raises(UserError, match=f"test_versions has {missing}, which tasks lacks"):
-            suites.resolve(f"{module}:own")
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -353,21 +330,17 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "unit"),
+    ("given", "name", "unit"),
     [
-        ("SUITE = make()", "return", ""),
-        ("SUITE = make(reference_scores=both((0, 100)))", "human-normalised score", "%"),
-        (
-            "SUITE = make(reference_scores=both((0, 1)), full_score='the best')",
-            "normalised score",
-            "%",
-        ),
+        ("", "return", ""),
+        ("reference_scores=both((0, 100))", "human-normalised score", "%"),
+        ("reference_scores=both((0, 1)), full_score='the best'", "normalised score", "%"),
     ],
 )
 def test_a_record_is_read_without_the_module_that_it_names(
-    write_module: Callable[[str], str], source: str, name: str, unit: str
+    write_module: Callable[[str], str], given: str, name: str, unit: str
 ) -> None:
-    module = write_module(source)
+    module = write_module(f"SUITE = make({given})")
     config = Config.from_flags({"level_name": f"{module}:right", "use_popart": True})
     made = json.loads(json.dumps(config.record))
     (Path.cwd() / f"{module}.py").write_text("raise AssertionError('imported')")
@@ -416,11 +389,6 @@ def test_a_record_cannot_have_a_level_loaded_by_describing_it_as_known() -> None
     made |= {"tasks": ["/some/level"]}
     with pytest.raises(UserError, match="give --level_name too"):
         Config.from_record(made).for_test({})
-
-
-@pytest.mark.parametrize("module", ["experiment", "environments", "popart", "vtrace"])
-def test_modules_named_as_ones_of_the_program_are_refused(module: str) -> None:
-    assert f"{module} is a module of this program; rename yours" in _refusal(f"{module}:own")
 
 
 def test_installed_packages_register_suites(
