@@ -7,9 +7,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from environments import ArraySpec, EnvironmentLostError, InvalidStepError, Lockstep
+from environments import (
+    ArraySpec,
+    EnvironmentLostError,
+    EpisodeCounter,
+    InvalidStepError,
+    Ready,
+)
 from scalable_agent_popart.suites.checked import CheckedPool, SerialEnvironments, StepCheck
-from tests.fakes.recording_environment import RecordingEnvironment
 
 _IMAGE = np.zeros((4, 4, 3), np.uint8)
 
@@ -51,7 +56,7 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
 
 @pytest.mark.parametrize("failing", ["make", "reset", "step"])
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (RuntimeError("no\ndisplay"), "raised RuntimeError: no display"),
         (RuntimeError("x" * 10**6), "raised RuntimeError: x{900,999}"),
@@ -59,7 +64,7 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
     ],
 )
 def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_closes_all(
-    error: BaseException, told: str, failing: str
+    error: BaseException, message: str, failing: str
 ) -> None:
     usual = {"reset.return_value": _IMAGE, "step.return_value": (1.0, False, _IMAGE)}
     usual["close.side_effect"] = OSError
@@ -74,43 +79,33 @@ def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_clos
         serial.send(np.zeros(2, np.int32))
         serial.receive()
 
-    with pytest.raises(EnvironmentLostError, match=rf"^right \(environment 1\) {told} \(.*mock"):
+    with pytest.raises(EnvironmentLostError, match=rf"^right \(environment 1\) {message} \(.*mock"):
         play()
     assert (left.close.call_count, right.close.call_count) == (1, failing != "make")
 
 
-def test_pools_are_held_to_what_was_declared() -> None:
-    calls: list[str] = []
-    pool = Lockstep(RecordingEnvironment("a", [4, 5], calls))
-    checked = CheckedPool(pool, ["left", "right"], ArraySpec((), np.int32))
-    checked.start()
-    output = checked.receive(0.0).output
-    assert output.observation.tolist() == [4, 5]
-    assert (checked.restarts.tolist(), checked.groups.tolist()) == ([0, 0], [0, 0])
-    for wrong, spec, message in (
-        (
-            np.arange(2, dtype=np.int32),
-            ArraySpec((), np.int64),
-            r"left, right: .* int64 \(2,\), and is int32 \(2,\)",
-        ),
-        (np.array([1, np.nan]), ArraySpec((), np.float64), "right: a reward must be a finite"),
-    ):
-        checked = CheckedPool(pool, ["left", "right"], spec)
-        checked.send(np.arange(2), wrong)
-        with pytest.raises(InvalidStepError, match=message):
-            checked.receive(0.0)
-    without = output._replace(reward=np.array([1, None]), observation=output.observation * 1.0)
-    pool.members[0].receive = lambda: without
-    checked.send(np.arange(2), np.zeros(2, np.int32))
-    with pytest.raises(InvalidStepError, match=r"^left, right: a reward must be a nu"):
+def _ready(**changes: Any) -> Ready:
+    output = EpisodeCounter(3).start(np.zeros((3, 4, 4, 3), np.uint8))
+    info = {name: changes.pop(name) for name in output.info._fields if name in changes}
+    output = output._replace(info=output.info._replace(**info), **changes)
+    return Ready(np.array([0, 2, 3]), output, np.ones(3, bool))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"observation": np.zeros((3, 2))}, r"^a, c, d: .* uint8 \(3, 4, 4, 3\), and is float64"),
+        ({"reward": np.float32([1, np.nan, np.inf])}, "^c, d: a reward must be a finite float32"),
+        ({"reward": np.array([1, None, 1])}, "^a, c, d: a reward must be a number"),
+        ({"reward": np.zeros(3)}, "^a, c, d: reward must be of type float32, and is float64"),
+        ({"done": np.zeros(3, np.uint8)}, "done must be of type bool"),
+        ({"episode_step": np.arange(3)}, "episode_step must be of type int32"),
+        ({"episode_return": np.full(3, np.nan)}, "an episode's return is not a finite number"),
+    ],
+)
+def test_pools_are_held_to_what_was_declared(wrong: dict[str, np.ndarray], message: str) -> None:
+    pool = mock.Mock(**{"receive.side_effect": [good := _ready(), _ready(**wrong)]})
+    checked = CheckedPool(pool, "abcd", ArraySpec((4, 4, 3), np.uint8))
+    assert checked.receive(0.0) is good
+    with pytest.raises(InvalidStepError, match=message):
         checked.receive(0.0)
-    for name, wrong_type in (
-        ("reward", output._replace(reward=output.reward.astype(np.float64))),
-        ("done", output._replace(done=output.done.astype(np.uint8))),
-        ("episode_step", output._replace(info=output.info._replace(episode_step=np.arange(2)))),
-    ):
-        pool.members[0].receive = lambda wrong_type=wrong_type: wrong_type
-        checked = CheckedPool(pool, ["left", "right"], ArraySpec((), np.int32))
-        checked.send(np.arange(2), np.zeros(2, np.int32))
-        with pytest.raises(InvalidStepError, match=f"right: {name} must be of type"):
-            checked.receive(0.0)

@@ -100,16 +100,12 @@ def test_what_was_not_declared_is_not_converted_nor_tried_again(
     assert exit_code(error.value) == FAILS_AGAIN
 
 
-def test_environments_are_of_this_checkout_wherever_they_are_started(
+def test_steps_pass_through_in_order(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The processes are of this checkout wherever they are started."""
     (tmp_path / "scalable_agent_popart.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
-    play(pool := make_pool(Counting), has_steps(0, 1))
-    assert pool.restarts.tolist() == [0]
-
-
-def test_steps_pass_through_in_order(make_pool: MakePool) -> None:
     pool = make_pool(*[Counting] * 3)
     received = play(pool, lambda ready: bool(np.all(pool._steps > 10)))
     assert all(np.all(np.diff(ready.ids) > 0) for ready in received)

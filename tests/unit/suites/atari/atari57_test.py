@@ -55,17 +55,12 @@ def test_the_57_games_are_the_emulators_and_have_the_published_scores() -> None:
 
 
 def test_lost_life_is_done_while_the_game_goes_on(breakout: StepOutput) -> None:
-    assert not (breakout.info.episode_end & ~breakout.done).any()
-    for i in range(2):
-        end = int(np.argmax(breakout.info.episode_end[:, i]))
-        assert breakout.done[1 : end + 1, i].sum() == 5, "Breakout gives five lives"
-
-
-def test_the_life_before_the_last_is_lost_too_where_the_last_has_the_number_0() -> None:
-    outputs = play(_make("bank_heist", [3]), _random_actions(1000, 1))
-    end = int(np.argmax(outputs.info.episode_end[:, 0]))
-    assert end
-    assert outputs.done[1 : end + 1, 0].sum() == 5, "Bank Heist gives five lives"
+    """Both games give five lives; the last has the number 0 in Bank Heist."""
+    bank_heist = play(_make("bank_heist", [3]), _random_actions(1000, 1))
+    for outputs, i in ((breakout, 0), (breakout, 1), (bank_heist, 0)):
+        assert not (outputs.info.episode_end & ~outputs.done).any()
+        end = int(np.argmax(outputs.info.episode_end[:, i]))
+        assert outputs.done[1 : end + 1, i].sum() == 5
 
 
 def test_end_of_a_game_reports_its_raw_rewards_and_shows_the_next_game(
