@@ -136,13 +136,12 @@ class BatchedEnvironment(Protocol):
         """Releases what the environments hold; may be called twice."""
 
 
-# It is called with the numbers of environments that this thread makes and starts.
 _report: ContextVar[Callable[[int], object]] = ContextVar("report", default=lambda number: None)
 
 
 @contextlib.contextmanager
 def reporting(to: Callable[[int], object]) -> Iterator[None]:
-    """Calls a function with their number whenever the block has made or started environments."""
+    """Calls a function with the number of environments that this thread has made or started."""
     token = _report.set(to)
     try:
         yield
@@ -164,9 +163,9 @@ class EpisodeCounter:
 
     def start(self, observation: Any) -> StepOutput:
         """Starts all episodes; returns the output of a reset to these observations `[N, ...]`."""
-        reward = np.zeros(self._return.shape, np.float32)
-        info = self.step(reward, np.zeros(reward.shape, bool), begins=True)
-        return StepOutput(reward, info, np.ones(reward.shape, bool), observation)
+        reward = np.zeros(len(self._return), np.float32)
+        info = self.step(reward, np.zeros(len(reward), bool), begins=True)
+        return StepOutput(reward, info, np.ones(len(reward), bool), observation)
 
     def step(
         self,
@@ -185,7 +184,7 @@ class EpisodeCounter:
 
 
 class Lockstep:
-    """A pool of batched environments, each a group; all that do not rest step together."""
+    """A pool of batched environments, each a group; those that do not rest step together."""
 
     lockstep = True
 

@@ -60,11 +60,11 @@ def resolve(level_name: str) -> Suite:
             return suite
     suite_of: dict[str, Suite] = {}
     for name in names:
-        tasks = {task: suite for suite in reversed(suites) if (task := _task(suite, name))}
-        if not tasks:
-            reasons = "; ".join([_explain(name, suites), *broken])
-            raise UserError(f"--level_name: {reasons}")
-        task, suite = tasks.popitem()
+        for suite in suites:
+            if task := _task(suite, name):
+                break
+        else:
+            raise UserError("; ".join([f"--level_name: {_explain(name, suites)}", *broken]))
         if task in suite_of:
             raise UserError(f"--level_name names {task} more than once")
         suite_of[task] = suite

@@ -51,8 +51,8 @@ class StepCheck:
             return f"an observation is declared as {number} arrays, and has {len(arrays)}"
         for array, (shape, dtype) in zip(arrays, self._specs, strict=True):
             if getattr(array, "dtype", None) != dtype or array.shape != size + shape:
-                declared, found = ArraySpec(size + shape, dtype), np.asarray(array)
-                is_now = ArraySpec(found.shape, found.dtype)
+                declared, actual = ArraySpec(size + shape, dtype), np.asarray(array)
+                is_now = ArraySpec(actual.shape, actual.dtype)
                 return f"an observation is declared as {declared}, and is {is_now}"
         rewards = np.asarray(reward)
         if rewards.dtype.kind not in "fiub" or rewards.shape != size:

@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -179,9 +178,7 @@ class Suite:
     def check(self, options: EnvironmentOptions) -> None:
         """Raises UserError if the tasks cannot be played."""
         for module, install in self.requires.items():
-            # Looking for a module in a package that is missing raises.
-            packages = itertools.accumulate(module.split("."), "{}.{}".format)
-            if not all(map(importlib.util.find_spec, packages)):
+            if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise UserError(f"{self.name} needs the module {module}: {install}")
         self.check_tasks(self.tasks, options)
 

@@ -119,16 +119,17 @@ def _make_environments(
     games: Sequence[str], task_ids: np.ndarray, seeds: Sequence[int], options: EnvironmentOptions
 ) -> Lockstep:
     """Makes one batched environment for each group of neighbouring copies of a game."""
+    groups = [[*copies] for _, copies in itertools.groupby(range(len(games)), games.__getitem__)]
+    num_threads = max(1, options.num_threads // len(groups))  # Games step at the same time as well.
     members: list[BatchedEnvironment] = []
-    groups = [(g, list(own)) for g, own in itertools.groupby(range(len(games)), games.__getitem__)]
-    # Games are stepped at the same time as well.
-    num_threads, all_seeds = max(1, options.num_threads // len(groups)), np.asarray(seeds, np.int32)
-    for game, own in groups:
+    for copies in groups:
+        game, ids = games[copies[0]], task_ids[copies]
         if options.human_starts_dir:
-            members.append(AtariFromStarts(game, task_ids[own], options))
+            members.append(AtariFromStarts(game, ids, options))
         else:
-            seeded = (task_ids[own], all_seeds[own], options, min(num_threads, len(own)))
-            members.append(AtariEnvironments(game, *seeded))
+            seeds_of_game = np.asarray(seeds, np.int32)[copies]
+            threads = min(num_threads, len(copies))
+            members.append(AtariEnvironments(game, ids, seeds_of_game, options, threads))
     return Lockstep(*members)
 
 

@@ -33,7 +33,7 @@ _BUILD = "build it as docs/dmlab.md describes"
 _SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
 _ACTIONS = read_table("dmlab30_actions.csv")
 ACTION_SETS = {
-    name: np.array([action for own, *action in _ACTIONS if own == name]).astype(np.intc)
+    name: np.array([action for set_name, *action in _ACTIONS if set_name == name]).astype(np.intc)
     for name in ("popart", "impala")
 }
 _SCORES = read_scores("dmlab30_scores.csv")
@@ -74,20 +74,25 @@ class DmLabLevel:
         """Loads a level after `attempt` earlier ones; the engine's files go to `directory`."""
         import deepmind_lab  # noqa: PLC0415 - it may end the process.
 
-        config = {"width": str(options.width), "height": str(options.height), "logLevel": "warn"}
-        config["datasetPath"] = options.dataset_path or _DUMMY_DATASET
+        config = {
+            "width": str(options.width),
+            "height": str(options.height),
+            "logLevel": "warn",
+            "datasetPath": options.dataset_path or _DUMMY_DATASET,
+        }
         if not options.training:
             config |= {"allowHoldOutLevels": "true", "mixerSeed": str(_TEST_MIXER_SEED)}
-        place, size = options.level_cache_dir, options.level_cache_gib * 2**30
-        cache = LevelCache(place, size) if place else None
-        given = {"config": config, "level_cache": cache, "temp_folder": str(directory)}
+        settings: dict[str, Any] = {"config": config, "temp_folder": str(directory)}
+        if options.level_cache_dir:
+            max_bytes = options.level_cache_gib * 2**30
+            settings["level_cache"] = LevelCache(options.level_cache_dir, max_bytes)
         self._actions = ACTION_SETS[options.action_set]
         self._num_action_repeats = options.num_action_repeats
         self._random = np.random.default_rng([seed, attempt])
         try:
-            self._lab: Any = deepmind_lab.Lab(_path(level), _OBSERVATIONS, **given)
+            self._lab: Any = deepmind_lab.Lab(_path(level), _OBSERVATIONS, **settings)
         except ValueError:  # Levels outside of DmLab-30 need not have instructions.
-            self._lab = deepmind_lab.Lab(_path(level), _OBSERVATIONS[:1], **given)
+            self._lab = deepmind_lab.Lab(_path(level), _OBSERVATIONS[:1], **settings)
 
     def reset(self) -> Observation:
         self._lab.reset(seed=int(self._random.integers(2**31)))
