@@ -91,10 +91,10 @@ def test_balls_are_uniform_and_random_play_scores_about_zero_percent() -> None:
     assert (np.abs(np.bincount(balls) - 200) < 4 * np.sqrt(1000 * 0.2 * 0.8)).all()
     random = np.random.default_rng(0)
     for task_id in _TASKS:
-        own = _scores(task_id, 60, 20, lambda seen: random.integers(0, 3, len(seen)))
-        error = own.std() / np.sqrt(own.size)
+        scored = _scores(task_id, 60, 20, lambda seen: random.integers(0, 3, len(seen)))
+        error = scored.std() / np.sqrt(scored.size)
         assert 0 < error < 3
-        assert abs(own.mean()) < 4 * error
+        assert abs(scored.mean()) < 4 * error
 
 
 @pytest.mark.parametrize("mastered", _TASKS)

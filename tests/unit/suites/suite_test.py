@@ -16,13 +16,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environments import EnvironmentLostError
 from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.suites import record, suite
 from scalable_agent_popart.suites.gymnasium_suite import check_environment, map_actions, pad_images
+from tests.fakes.play import play_pool
 
 _OWN_SUITE = """
 import dataclasses
@@ -262,17 +262,6 @@ def test_environments_can_be_checked_before_they_are_trained_on(
     assert "\n" not in str(error.value)
 
 
-def test_an_environment_that_cannot_be_made_twice_is_named(
-    write_module: Callable[[str], str],
-) -> None:
-    module = write_module(
-        "SUITE = make()\nmade = iter([Counter()])\nCounter.__new__ = lambda _: next(made)"
-    )
-    config = Config.from_flags({"level_name": f"{module}:own"})
-    with pytest.raises(EnvironmentLostError, match=r"^right \(environment 1\) raised StopIter"):
-        config.suite.make_environments([0, 1], [1, 2], config.environment_options(True))
-
-
 def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
     game = Game((2, 3, 3), actions=gymnasium.spaces.Discrete(3))
     make = functools.partial(map_actions, pad_images(game, 5, 6), (2, 0, 0, 1))
@@ -316,17 +305,11 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     suite = suites.resolve(f"{module}:right")
     options = Config.from_flags({"level_name": suite.level_name}).environment_options(True)
     pool = suite.make_environments([0, 0], [1, 2], options)
-    pool.start()
-    seen: list[tuple[int, float, bool]] = []
-    while len(seen) < 5:
-        ids, output, _ = pool.receive(0.2)
-        assert output.observation.shape == (len(ids), 12, 8, 3)
-        counts = output.observation[:, 0, 0, 0].tolist()
-        rows = zip(ids, counts, output.reward.tolist(), output.done.tolist(), strict=True)
-        seen += [row for i, *row in rows if i == 1]
-        pool.send(ids, np.ones(len(ids), np.int32))
-    pool.close()
-    assert seen == [[0, 0, True], [1, 1, False], [2, 1, False], [0, 1, True], [1, 1, False]]
+    _, output = play_pool(pool, actions=[1] * 4, lengths=[5, 5])
+    assert output.observation.shape == (5, 12, 8, 3)
+    assert output.observation[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1]
+    assert output.reward.tolist() == [0, 1, 1, 1, 1]
+    assert output.done.tolist() == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -358,9 +341,9 @@ def test_a_record_is_read_without_the_module_that_it_names(
 
 
 def _described() -> dict[str, Any]:
-    own = dataclasses.replace(suites.resolve("pong"), name="own", module="own")
+    suite = dataclasses.replace(suites.resolve("pong"), name="own", module="own")
     config = Config.from_flags({"level_name": "pong"})
-    return json.loads(json.dumps(record.describe(own, config.environment_options(True))))
+    return json.loads(json.dumps(record.describe(suite, config.environment_options(True))))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ale_py import roms
 from environments import BatchedEnvironment, StepOutput
 from scalable_agent_popart import suites
 from scalable_agent_popart.suites.atari import emulator as atari_emulator
-from tests.fakes.play import play
+from tests.fakes.play import play, play_pool
 
 _FIRE = 1
 _BRICKS = slice(22, 37)  # Breakout's, among the rows of an 84x84 observation.
@@ -79,46 +80,33 @@ def test_end_of_a_game_reports_its_raw_rewards_and_shows_the_next_game(
     assert max(totals) > 0
 
 
-def test_lost_life_is_not_done_outside_training_and_the_game_is_the_same(
-    breakout: StepOutput,
-) -> None:
+def test_the_same_game_is_played_outside_training_and_in_colour(breakout: StepOutput) -> None:
+    """Only then is a lost life not `done`."""
     tested = play(_make("breakout", _SEEDS, training=False), _random_actions(400))
     np.testing.assert_array_equal(tested.done[1:], breakout.info.episode_end[1:])
     same = tested._replace(done=breakout.done)
     tree.map_structure(np.testing.assert_array_equal, same, breakout)
-
-
-def test_a_film_plays_the_same_game_in_colour() -> None:
-    options, actions = _options(training=False), _random_actions(400, 1)
-    film = suites.resolve("breakout").film_factory("breakout", 1, options)
-    shown = play(film, actions)
-    seen = play(_make("breakout", [1], training=False), actions)
-    assert shown.info.episode_end.any()
-    assert shown.observation.shape == (401, 1, 210, 160, 3)
-    assert (shown.observation[..., 0] != shown.observation[..., 2]).any()
+    options, actions = _options(training=False), _random_actions(400)[:, :1]
+    film = play(suites.resolve("breakout").film_factory("breakout", _SEEDS[0], options), actions)
+    assert film.observation.shape == (401, 1, 210, 160, 3)
+    assert (film.observation[..., 0] != film.observation[..., 2]).any()
+    seen = tree.map_structure(lambda array: array[:, :1], tested)
     colourless = {"observation": None}
     tree.map_structure(
-        np.testing.assert_array_equal, shown._replace(**colourless), seen._replace(**colourless)
+        np.testing.assert_array_equal, film._replace(**colourless), seen._replace(**colourless)
     )
 
 
 def test_pool_plays_each_game_as_it_would_be_played_alone() -> None:
-    actions = _random_actions(40, 1).repeat(4, axis=1)
+    actions = _random_actions(40, 1)
     suite = suites.resolve("breakout,space_invaders")
     pool = suite.make_environments([0, 1, 1, 1], [5, 7, 7, 8], _options())
-    pool.start()
-    outputs = [pool.receive(0.0).output]
-    for row in actions:
-        pool.send(np.arange(4), row)
-        outputs.append(pool.receive(0.0).output)
-    pool.close()
-    found = tree.map_structure(lambda *arrays: np.stack(arrays), *outputs)
-    for game, seed, i in (("breakout", 5, 0), ("space_invaders", 7, 2)):
-        alone = play(_make(game, [seed]), actions[:, :1])
-        own = tree.map_structure(lambda array, i=i: array[:, i : i + 1], found)
-        tree.map_structure(np.testing.assert_array_equal, own, alone)
-    assert (found.observation[:, 2] != found.observation[:, 3]).any(), "another seed"
-    assert found.reward[:, 2].max() > 1, "Space Invaders pays 5 and more"
+    breakout, _, first, second = play_pool(pool, actions[:, 0], lengths=[41] * 4)
+    for game, seed, played in (("breakout", 5, breakout), ("space_invaders", 7, first)):
+        alone = tree.map_structure(itemgetter((slice(None), 0)), play(_make(game, [seed]), actions))
+        tree.map_structure(np.testing.assert_array_equal, played, alone)
+    assert (first.observation != second.observation).any(), "another seed"
+    assert first.reward.max() > 1, "Space Invaders pays 5 and more"
 
 
 @pytest.mark.parametrize(("game", "repeats", "num_noops"), [("skiing", 4, 5), ("air_raid", 3, 5)])
@@ -134,9 +122,8 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
     emulator = atari_emulator.Emulator(game, options, seed=2927)
     output = play(environment, actions[:, np.newaxis])
     frame = emulator.begin(num_noops)  # This seed has so many.
-    assert emulator._ale.getEpisodeFrameNumber() - num_noops == atari_emulator.FIRST_FRAMES.get(
-        game, 0
-    )
+    first_frame = atari_emulator.FIRST_FRAMES.get(game, 0)
+    assert emulator._ale.getEpisodeFrameNumber() - num_noops == first_frame
     np.testing.assert_array_equal(output.observation[0, 0], frame)
     for step, action in enumerate(actions.tolist(), start=1):
         reward, over, frame = emulator.step(action)
@@ -149,27 +136,25 @@ def test_games_and_their_18_actions_are_those_of_the_plain_emulator(
 
 def test_minimal_actions_are_the_emulators_and_play_the_same_game() -> None:
     for game in ("breakout", "kung_fu_master", "skiing"):
-        names = [
-            a.name for a in atari_emulator.Emulator(game, _options())._ale.getMinimalActionSet()
-        ]
+        ale = atari_emulator.Emulator(game, _options())._ale
+        names = [action.name for action in ale.getMinimalActionSet()]
         suite = suites.resolve(game)
         assert suite.names_of_actions("minimal") == tuple(names)
         assert suite.action_sets == {"full": 18, "minimal": len(names)}
     actions = np.random.default_rng(1).integers(4, size=(200, 2)).astype(np.int32)
     in_full = np.array([0, 1, 3, 4], np.int32)[actions]  # Its actions are none, fire, right, left.
     minimal = play(_make("breakout", _SEEDS, action_set="minimal"), actions)
-    tree.map_structure(
-        np.testing.assert_array_equal, minimal, play(_make("breakout", _SEEDS), in_full)
-    )
+    full = play(_make("breakout", _SEEDS), in_full)
+    tree.map_structure(np.testing.assert_array_equal, minimal, full)
     assert minimal.reward.any()
 
 
 def test_games_share_a_minimal_set_only_if_its_actions_are_the_same() -> None:
     assert suites.resolve("pong,space_invaders").action_sets == {"full": 18, "minimal": 6}
     assert suites.resolve("pong,qbert").action_sets == {"full": 18}  # Six other ones.
-    own = dataclasses.replace(suites.resolve("catch5"), action_sets={"minimal": 3})
-    assert own.action_sets == {"minimal": 3}, "a set of that name without names of actions"
-    assert not own.names_of_actions("minimal")
+    suite = dataclasses.replace(suites.resolve("catch5"), action_sets={"minimal": 3})
+    assert suite.action_sets == {"minimal": 3}, "a set of that name without names of actions"
+    assert not suite.names_of_actions("minimal")
 
 
 def test_games_begin_after_1_to_30_noops() -> None:
@@ -184,10 +169,8 @@ def test_games_begin_after_1_to_30_noops() -> None:
 @pytest.mark.slow
 def test_all_games_begin_at_the_frames_that_are_known() -> None:
     for game in (*suites.resolve("atari57").tasks, "air_raid"):
-        emulator = atari_emulator.Emulator(game, _options())
-        assert emulator._ale.getEpisodeFrameNumber() == atari_emulator.FIRST_FRAMES.get(game, 0), (
-            game
-        )
+        first_frame = atari_emulator.Emulator(game, _options())._ale.getEpisodeFrameNumber()
+        assert first_frame == atari_emulator.FIRST_FRAMES.get(game, 0), game
 
 
 def test_games_that_begin_within_a_step_have_noops_too(monkeypatch: pytest.MonkeyPatch) -> None:

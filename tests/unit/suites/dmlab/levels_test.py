@@ -1,20 +1,18 @@
 """Levels in their processes play bit for bit what the module `deepmind_lab` itself plays."""
 
-import contextlib
 import os
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import tree
 
+from environments import StepOutput
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.dmlab import dmlab30
 from tests.conftest import Engine
 from tests.fakes import raw_levels
+from tests.fakes.play import play_pool
 
 _RAW = {"height": "72", "width": "96", "logLevel": "warn", "datasetPath": "dummy"}
 _TRAINING = (  # None of laser tag, whose bots do not play alike each time.
@@ -30,22 +28,10 @@ _LEFT, _FIRE = 4, 14  # Numbers of actions.
 
 def _play(
     levels: Sequence[str], actions: np.ndarray, lengths: Sequence[int], options: EnvironmentOptions
-) -> list[Any]:
-    """Returns so many outputs of each level's process, all played with the same actions."""
-    suite = dmlab30.SUITE.select(levels)
+) -> list[StepOutput]:
     numbers = range(len(levels))
-    pool = suite.make_environments(numbers, numbers, options)
-    outputs: list[list[Any]] = [[] for _ in levels]
-    with contextlib.closing(pool):
-        pool.start()
-        while any(len(outputs[i]) < lengths[i] for i in numbers):
-            ids, output, _ = pool.receive(1.0)
-            for row, i in enumerate(ids.tolist()):
-                outputs[i].append(tree.map_structure(itemgetter(row), output))
-            ids = np.array([i for i in ids.tolist() if len(outputs[i]) < lengths[i]], np.int64)
-            pool.send(ids, np.array([actions[len(outputs[i]) - 1] for i in ids], np.int32))
-    assert not pool.restarts.any()
-    return [tree.map_structure(lambda *steps: np.stack(steps), *own) for own in outputs]
+    pool = dmlab30.SUITE.select(levels).make_environments(numbers, numbers, options)
+    return play_pool(pool, actions, lengths)
 
 
 @pytest.mark.parametrize(
