@@ -51,13 +51,15 @@ def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
                 over.set()
         return address, keys.load(keys.directory_of(config), keys.ACTOR)
 
-    link = LearnerLink(locate, settings, name)
-    weights = RemoteWeights(link, agent.trainable_variables)
+    # Each thread has its link, since its rollouts wait at the learner for their turn.
+    num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
+    links = [LearnerLink(locate, settings, name) for _ in range(num_threads)]
+    weights = RemoteWeights(links[0], agent.trainable_variables)
 
     def ends(seconds: float) -> bool:
         """Waits for the end of the run or a signal, and returns whether one has come."""
         address, hours = config.learner_address, config.learner_timeout_hours
-        if address and link.lost_seconds > 3600 * hours:
+        if address and links[0].lost_seconds > 3600 * hours:
             message = f"it reached no learner at {address} for {hours:g} hours"
             logging.warning(
                 "%s ends, as if the run were over: %s (--learner_timeout_hours)", name, message
@@ -66,16 +68,12 @@ def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
         return over.wait(seconds) or stop.signal_number is not None
 
     with StopOnSignal() as stop, contextlib.ExitStack() as stack:
-        stack.callback(link.close)
+        for link in links:
+            stack.callback(link.close)
         while weights.latest().version < 0:
             if ends(_WAIT_SECONDS):
                 return stop.signal_number
-        num_threads, spread = factory.num_actor_threads(config), max_rollouts_per_call(spec)
-        # Rollouts of one link wait for one another, and a thread's turn has to reach the learner.
-        links = [link, *(LearnerLink(locate, settings, name) for _ in range(num_threads - 1))]
-        for each in links[1:]:
-            stack.callback(each.close)
-        sinks = [RemoteQueue(each, over, spread) for each in links]
+        sinks = [RemoteQueue(link, over, spread) for link in links]
         # The random number keeps a job that is started again from playing the same again.
         seed = np.random.SeedSequence([config.seed, config.task, int.from_bytes(os.urandom(4))])
         actors = ActorThreads(config, spec, [(weights, sink) for sink in sinks], seed)

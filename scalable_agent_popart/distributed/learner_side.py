@@ -30,16 +30,13 @@ class RemoteParts(Parts):
 
     def prepare(self, config: Config) -> None:
         """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
-        folder = keys.directory_of(config)
-        # A folder may be made beforehand, or copied with a run. `Path.exists` may raise.
-        if not os.path.exists(folder / "authority.crt"):
-            try:
-                keys.make(folder)
-            except UserError:
-                # Another learner may have made them meanwhile.
-                if not os.path.exists(folder / "authority.crt"):
-                    raise
-        keys.load(folder, keys.LEARNER)
+        directory = keys.directory_of(config)
+        try:
+            keys.make(directory)
+        except UserError:  # They may be there, and `Path.exists` may raise.
+            if not os.path.exists(directory / "authority.crt"):
+                raise
+        keys.load(directory, keys.LEARNER)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
         return RemoteActors(config, spec, learner)

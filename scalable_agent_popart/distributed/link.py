@@ -17,9 +17,8 @@ from scalable_agent_popart.distributed.wire import METHODS, SERVICE, put_request
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
 from scalable_agent_popart.rollouts import Rollout
 
-# A call that takes longer has lost the learner.
-_TIMEOUT_SECONDS = 20.0
-_PROBE_SECONDS = 2.0
+# A call that takes longer has lost the learner, and so has a connection that is not there by then.
+_TIMEOUT_SECONDS, _CONNECT_MILLISECONDS = 20.0, 2000
 _FIRST_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.2, 5.0
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _OTHER_VERSION = (
@@ -34,7 +33,7 @@ _REFUSALS = {
 
 
 class LearnerLink:
-    """Calls to the learner's port, from any thread.
+    """One thread's calls to the learner's port, next to which other threads may fetch weights.
 
     While there is no learner, calls return None at once. Now and then one of them looks for it,
     less often each time, and takes some seconds if the learner does not answer. A call whose answer
@@ -53,15 +52,13 @@ class LearnerLink:
         self._locate = locate
         self._handshake = handshake
         self._name = name
-        self._losing, self._connecting = threading.Lock(), threading.Lock()
-        self._putting, self._asking = threading.Lock(), threading.Lock()
-        self._latest: pb.StatusReply | None = None
-        self._next_question = 0.0
-        self._lost_at = time.monotonic()
+        self._lock = threading.Lock()  # A thread that connects or loses the learner holds it.
         self._connection: _Connection | None = None  # It is None without a learner.
+        self._lost_at = time.monotonic()
         self._back_off = _FIRST_BACK_OFF_SECONDS
-        self._next_try = 0.0
-        self._next_warning = 0.0
+        self._next_try = self._next_warning = self._next_question = 0.0
+        self._last_status: pb.StatusReply | None = None
+        self._num_requests = 0
 
     @property
     def lost_seconds(self) -> float:
@@ -71,22 +68,15 @@ class LearnerLink:
     def status(self, seconds: float = 0.0, turn: int = 1) -> pb.StatusReply | None:
         """Asks for the learner's status, waiting so long for free capacity for rollouts of a turn.
 
-        Returns None without a learner.
-
-        One thread asks at a time, and only after the pause that came with the last answer. Others
-        get that answer again, with nothing free.
+        Returns None without a learner. Returns the last answer again while the pause lasts that
+        came with it.
         """
-        end = time.monotonic() + seconds
-        if not self._asking.acquire(timeout=seconds):
-            return self._latest
-        try:
-            now = time.monotonic()
-            time.sleep(max(0.0, min(self._next_question, end) - now))
-            if max(now, end) < self._next_question:
-                return self._latest
-            return self._keep(self._call("Status", pb.StatusRequest(wait=seconds > 0, turn=turn)))
-        finally:
-            self._asking.release()
+        pause = self._next_question - time.monotonic()
+        time.sleep(max(0.0, min(pause, seconds)))
+        if pause > seconds:
+            return self._last_status
+        request = pb.StatusRequest(wait=seconds > 0, turn=turn)
+        return self._keep(self._call("Status", request))
 
     def put(self, rollouts: Rollout, turn: int = 1) -> pb.StatusReply | None:
         """Sends rollouts `[M, T + 1, ...]` of a turn.
@@ -95,8 +85,9 @@ class LearnerLink:
 
         Returns None if the learner is lost. It may have taken some of them.
         """
-        with self._putting:  # Numbers must arrive in order.
-            return self._keep(self._call("Put", (turn, tf.nest.flatten(rollouts))))
+        self._num_requests += 1
+        request = self._num_requests, turn, tf.nest.flatten(rollouts)
+        return self._keep(self._call("Put", request))
 
     def weights(self, known: int = -1) -> pb.WeightsReply | None:
         """Returns the newest weights; None without a learner or if `known` is their version."""
@@ -108,16 +99,10 @@ class LearnerLink:
         if (connection := self._connection) is not None:
             self._lose(connection)
 
-    def _keep(self, reply: pb.StatusReply | None) -> pb.StatusReply | None:
-        """Keeps a status for all threads, with nothing free."""
-        self._latest, pause = None, 0.0
-        if reply is not None:
-            pause = reply.pause
-            self._latest = pb.StatusReply(
-                finished=reply.finished, pause=pause, newest_turn=reply.newest_turn
-            )
-        self._next_question = time.monotonic() + pause
-        return reply
+    def _keep(self, status: pb.StatusReply | None) -> pb.StatusReply | None:
+        self._last_status = status
+        self._next_question = time.monotonic() + (status.pause if status else 0.0)
+        return status
 
     def _call(self, method: str, request: Any) -> Any | None:
         """Returns the learner's answer; None if there is no learner."""
@@ -126,18 +111,17 @@ class LearnerLink:
             return None
         try:
             return connection.call(method, request)
-        except grpc.RpcError as error:
-            code = error.code()
         except ValueError:  # Another thread has closed the channel.
             return None
-        if self._lose(connection):
-            logging.warning("lost the learner at %s: %s", connection.address, code.name)
-            self._try_later()
-        return None
+        except grpc.RpcError as error:
+            if self._lose(connection):
+                logging.warning("lost the learner at %s: %s", connection.address, error.code().name)
+                self._try_later()
+            return None
 
     def _lose(self, connection: "_Connection") -> bool:
         """Ends a connection; returns whether it was the present one."""
-        with self._losing:
+        with self._lock:
             present = self._connection is connection
             if present:
                 self._lost_at, self._connection = time.monotonic(), None
@@ -146,7 +130,7 @@ class LearnerLink:
 
     def _connect(self) -> "_Connection | None":
         """Looks for the learner if it is time to; raises UserError if it learns something else."""
-        if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
+        if time.monotonic() < self._next_try or not self._lock.acquire(blocking=False):
             return None
         address = ""
         try:
@@ -154,8 +138,7 @@ class LearnerLink:
                 address, keys = self._locate()
                 self._connection = _Connection(address, keys, self._name, self._handshake)
                 self._back_off = _FIRST_BACK_OFF_SECONDS
-            return self._connection
-        except (OSError, UserError, grpc.RpcError, grpc.FutureTimeoutError) as error:
+        except (OSError, UserError, grpc.RpcError) as error:
             if exit_code(error) == FAILS_AGAIN:
                 raise
             if time.monotonic() > self._next_warning:
@@ -163,13 +146,13 @@ class LearnerLink:
                 where = f": {error}"
                 if isinstance(error, FileNotFoundError):
                     where = f" that has no {error.filename} yet"
-                elif isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
+                elif isinstance(error, grpc.RpcError):
                     where = f" at {address}, if that has the same keys"
                 logging.warning("waiting for the learner%s", where)
             self._try_later()
-            return None
         finally:
-            self._connecting.release()
+            self._lock.release()
+        return self._connection
 
     def _try_later(self) -> None:
         # A random time, so that not all actors return to a restarted learner at the same moment.
@@ -185,9 +168,7 @@ class _Connection:
         self.address = address
         self.channel = open_channel(address, keys)
         self._stub = LearnerStub(self.channel)
-        self._num_requests = 0
         try:
-            grpc.channel_ready_future(self.channel).result(_PROBE_SECONDS)
             reply = self.call("Handshake", pb.HandshakeRequest(name=name, settings=settings))
             if refused := differences(settings, reply.settings, name):
                 raise UserError(
@@ -201,8 +182,7 @@ class _Connection:
 
     def call(self, method: str, request: Any) -> Any:
         if method == "Put":
-            self._num_requests += 1
-            request = put_request(self._session, self._num_requests, *request)
+            request = put_request(self._session, *request)
         elif method != "Handshake":
             request.session = self._session
         try:
@@ -232,6 +212,7 @@ def open_channel(address: str, keys: Keys) -> grpc.Channel:
         ("grpc.ssl_target_name_override", LEARNER),  # The certificate names no address.
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),  # Failures of other channels do not delay it.
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_MILLISECONDS),
         ("grpc.max_receive_message_length", -1),
     ]
     return grpc.secure_channel(address, credentials, options)

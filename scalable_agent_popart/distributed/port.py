@@ -11,7 +11,6 @@ import ipaddress
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent import futures
 
@@ -46,7 +45,7 @@ _QUESTIONS_PER_SECOND, _MAX_PAUSE_SECONDS = 100.0, 10.0
 # Answers with weights that may be on their way at a time; each holds a copy.
 _MAX_WEIGHTS_ON_THEIR_WAY = 16
 _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
-# The learner remembers so many sessions, and forgets those that have sent nothing for longest.
+# The learner remembers the last so many sessions. A forgotten client shakes hands again.
 _MAX_SESSIONS = 2**16
 
 
@@ -75,8 +74,7 @@ class LearnerPort:
         self._lock = threading.Lock()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
-        # By session, the number of its last `Put`, or why its client was dropped.
-        self._sessions: OrderedDict[bytes, int | tuple[grpc.StatusCode, str]] = OrderedDict()
+        self._sessions: dict[bytes, int] = {}  # The number of each session's last `Put`.
         self._next_question = 0.0  # When the last of the pauses is over.
         self._newest, self._copied = Weights(-1, []), -1  # There are none yet.
         self._weights = pb.WeightsReply(version=-1)  # The newest copy of finite weights.
@@ -104,22 +102,19 @@ class LearnerPort:
             [(keys.private_key, keys.certificate)], keys.authority, require_client_auth=True
         )
         host, _, port = address.rpartition(":")
-        self.address = f"{host}:{self._bind(host, port, credentials)}"
-
-    def _bind(self, host: str, port: str, credentials: grpc.ServerCredentials) -> int:
-        # The second stands for all interfaces of a machine without IPv6.
-        host, interfaces = "127.0.0.1" if host == "localhost" else host, ["[::]", "0.0.0.0"]
-        with contextlib.suppress(ValueError):  # The host is a name.
-            if ipaddress.ip_address(host.strip("[]")).is_loopback:
-                interfaces = [host]
-        for interface in interfaces:
-            with contextlib.suppress(RuntimeError):
-                if bound := self._server.add_secure_port(f"{interface}:{port}", credentials):
-                    return bound
-        raise UserError(
-            f"port {port} of --learner_address cannot be listened on; stop what uses it, give "
-            "another, or 0 for any that is free"
-        )
+        interface = "[::]"  # gRPC takes it for all interfaces, also those without IPv6.
+        with contextlib.suppress(ValueError):  # The host may be a name.
+            ip_address = "127.0.0.1" if host == "localhost" else host
+            if ipaddress.ip_address(ip_address.strip("[]")).is_loopback:
+                interface = ip_address
+        try:
+            bound = self._server.add_secure_port(f"{interface}:{port}", credentials)
+        except RuntimeError as error:
+            raise UserError(
+                f"port {port} of --learner_address cannot be listened on; stop what uses it, give "
+                "another, or 0 for any that is free"
+            ) from error
+        self.address = f"{host}:{bound}"
 
     def publish(self, weights: Weights) -> None:
         """Shows weights, which are copied when an actor asks; the first call lets actors in."""
@@ -154,13 +149,15 @@ class LearnerPort:
         except DecodeError:
             what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
             self._drop(context, ValueError(what))
-        known = 0 if greets else self._sessions.get(request.session)
-        if known is None:
+        if not greets and request.session not in self._sessions:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
-        elif not isinstance(known, int):
-            context.abort(*known)
         arguments = (request, context, data) if method == "Put" else (request, context)
-        return getattr(self, method)(*arguments).SerializeToString()
+        try:
+            return getattr(self, method)(*arguments).SerializeToString()
+        except BaseException as error:
+            if context.code() is None:  # No client is refused, so the error is the learner's own.
+                self._error = error
+            raise
 
     def Handshake(self, request: pb.HandshakeRequest, context: Context) -> pb.HandshakeReply:
         """Returns the learner's settings, and a session if the client's are the same."""
@@ -173,13 +170,13 @@ class LearnerPort:
             with self._lock:
                 self._sessions[reply.session] = 0
                 if len(self._sessions) > _MAX_SESSIONS:
-                    self._sessions.popitem(last=False)
+                    del self._sessions[next(iter(self._sessions))]
         return reply
 
     def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """Returns the status; if asked to wait, as soon as there is capacity or after a moment."""
-        waited = self._wait(self._queue.free, request.turn) if request.wait else None
-        return self._status(waited is not None, request.turn)
+        free = self._wait(self._queue.free, request.turn) if request.wait else None
+        return self._status(free is not None, request.turn)
 
     def Weights(self, request: pb.WeightsRequest, context: Context) -> pb.WeightsReply:
         """Returns the newest weights, unless the client has them.
@@ -206,9 +203,6 @@ class LearnerPort:
                     variables = [array.tobytes() for array in arrays]  # In row-major order.
                     self._weights = pb.WeightsReply(version=newest.version, variables=variables)
                 self._copied = newest.version
-            except BaseException as error:
-                self._error = error
-                raise
             finally:
                 self._copying.release()
         return self._weights
@@ -219,50 +213,43 @@ class LearnerPort:
         Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
-            head, leaves = self._read(request.session, data)
+            head = read_put_head(data)
+            self._count(request.session, head.number)
+            leaves = self._reader.read(data, head.count)
         except (ValueError, FloatingPointError) as error:
             self._drop(context, error, request.session)
-        taken = self._queue.reserve(head.count, 0.0, head.turn)
-        reserve = functools.partial(self._queue.reserve, head.count)
-        waited = None if taken else self._wait(reserve, head.turn)
-        taken = taken or waited or 0
+        taken = self._wait(functools.partial(self._queue.reserve, head.count), head.turn)
         if taken:
-            try:
-                self._queue.put([leaf[:taken] for leaf in leaves])
-            except BaseException as error:
-                self._error = error
-                raise
-        return self._status(taken > 0 or waited is not None, head.turn, taken)
+            self._queue.put([leaf[:taken] for leaf in leaves])
+        return self._status(taken is not None, head.turn, taken or 0)
 
-    def _read(self, session: bytes, data: bytes) -> tuple[pb.PutRequest, list[np.ndarray]]:
-        """Returns the head of rollouts and their leaves, once per request.
-
-        Raises what `RolloutReader.read` does.
-        """
-        head = read_put_head(data)
+    def _count(self, session: bytes, number: int) -> None:
+        """Notes the number of a session's request; raises ValueError if it was sent before."""
         with self._lock:
-            last = self._sessions.get(session)
-            again = not isinstance(last, int) or head.number <= last
-            if not again:  # Other threads of the job may ask meanwhile, so it is never removed.
-                self._sessions[session] = head.number
-                self._sessions.move_to_end(session)
-        if again:
-            raise ValueError(f"sent request {head.number} again")
-        return head, self._reader.read(data, head.count)
+            if number <= self._sessions.get(session, number):
+                raise ValueError(f"sent request {number} again")
+            self._sessions[session] = number
 
     def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
-        """Ends a call with a client's error, and logs it; its session ends, too, if it has one."""
+        """Ends a call with a client's error, and logs it.
+
+        If the client has a session, nothing more is accepted before another handshake.
+        """
         finite = not isinstance(error, FloatingPointError)
         code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
-        reason = code, one_line(str(error)[:_MAX_LINE])
-        if session:
-            with self._lock:  # Nothing more is accepted before another handshake.
-                self._sessions[session] = reason
-        logging.warning("dropped a client at %s, which %s", context.peer(), reason[1])
-        context.abort(*reason)
+        reason = one_line(str(error)[:_MAX_LINE])
+        with self._lock:
+            self._sessions.pop(session, None)
+        logging.warning("dropped a client at %s, which %s", context.peer(), reason)
+        context.abort(code, reason)
 
     def _wait(self, look: Callable[[float, int], int], turn: int) -> int | None:
-        """Waits for capacity for a moment; returns None at once if enough clients wait already."""
+        """Returns the capacity that there is now or in a moment.
+
+        Returns None without waiting if enough clients wait already.
+        """
+        if free := look(0.0, turn):
+            return free
         if self._finished or not self._may_wait.acquire(blocking=False):
             return None
         try:
