@@ -33,8 +33,9 @@ class ActorProcesses:
 
     def start(self) -> None:
         for task in range(self._num_jobs):
-            own = replace(self._config, task=task)
-            self._jobs.append(Program(_play, own, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1"))
+            config = replace(self._config, task=task)
+            job = Program(_play, config, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1")
+            self._jobs.append(job)
 
     def attend(self) -> None:
         """Restarts jobs that died, after a pause.
@@ -46,9 +47,9 @@ class ActorProcesses:
                 continue
             if (message := job.child.message) and code == FAILS_AGAIN:
                 raise UserError(message)
-            how = f"has failed ({message})" if message else supervisor.describe_exit(code)
-            job.restart(f"actor job {number} {how},", "--actor_jobs")
-            logging.warning("actor job %d %s; starts again", number, how)
+            end = f"has failed ({message})" if message else supervisor.describe_exit(code)
+            job.restart(f"actor job {number} {end},", "--actor_jobs")
+            logging.warning("actor job %d %s; starts again", number, end)
 
     def close(self, finished: bool) -> None:
         """Ends all jobs; if the learner has finished, they have time to end by themselves."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +13,8 @@ from absl import logging
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed.handshake import handshake, read_learner
-from scalable_agent_popart.distributed.learner_pb2 import StatusReply
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call
 from scalable_agent_popart.errors import DivergenceError, PassingError
@@ -110,12 +111,14 @@ class RemoteWeights:
         Their version is -1 before any were received.
         """
         with self._lock:
-            if (found := self._link.weights(self._newest.version)) is not None:
+            version = self._newest.version
+            reply = self._link.call("Weights", pb.WeightsRequest(known_version=version))
+            if reply is not None and reply.version != version:
                 tensors = [
-                    tf.constant(np.frombuffer(data, own.dtype.as_numpy_dtype).reshape(own.shape))
-                    for data, own in zip(found.variables, self._variables, strict=True)
+                    tf.constant(np.frombuffer(data, like.dtype.as_numpy_dtype).reshape(like.shape))
+                    for data, like in zip(reply.variables, self._variables, strict=True)
                 ]
-                self._newest = Weights(found.version, tensors)
+                self._newest = Weights(reply.version, tensors)
             return self._newest
 
 
@@ -127,6 +130,7 @@ class RemoteQueue:
         self._over = over
         self._max_per_call = max_per_call
         self._answered = False  # The last message reached a learner if this is true.
+        self._next_question = 0.0  # When the pause is over that came with the last answer.
         self._turn = 1  # `put` sends rollouts of this turn.
         self.newest_turn = 0
 
@@ -153,29 +157,35 @@ class RemoteQueue:
 
         Without a learner they are lost.
         """
+        leaves = tf.nest.flatten(rollouts)
         while not self.closed:
-            status = self._link.put(rollouts, self._turn)
+            request = pb.PutRequest(count=len(leaves[0]), turn=self._turn)
+            status = self._read(self._link.call("Put", request, leaves))
             self._answered = status is not None
-            if status is None:
+            if status is None or status.taken == len(leaves[0]):
                 return
-            self._read(status)
-            if status.taken == len(rollouts.task_id):
-                return
-            rollouts = tf.nest.map_structure(lambda leaf, n=status.taken: leaf[n:], rollouts)
+            leaves = [leaf[status.taken :] for leaf in leaves]
             # The learner lets only some jobs wait, and the others ask until there is capacity.
             while status.pause and not self.closed and self._ask(_WAIT_SECONDS) == 0:
                 pass
 
     def _ask(self, seconds: float) -> int | None:
         """Returns what the learner has free, waiting so long for it; None without a learner."""
-        status = self._link.status(seconds, self._turn)
+        pause = self._next_question - time.monotonic()
+        self._over.wait(max(0.0, min(pause, seconds)))
+        if pause > seconds:
+            return 0
+        request = pb.StatusRequest(wait=seconds > 0, turn=self._turn)
+        status = self._read(self._link.call("Status", request))
         if status is None:
             self._over.wait(min(_WAIT_SECONDS, seconds))
             return None
-        self._read(status)
         return status.free
 
-    def _read(self, status: StatusReply) -> None:
-        self.newest_turn = status.newest_turn
-        if status.finished:
-            self.close()
+    def _read(self, status: pb.StatusReply | None) -> pb.StatusReply | None:
+        if status is not None:
+            self._next_question = time.monotonic() + status.pause
+            self.newest_turn = status.newest_turn
+            if status.finished:
+                self.close()
+        return status

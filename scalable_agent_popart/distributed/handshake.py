@@ -49,18 +49,18 @@ def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items()}
 
 
-def differences(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> str:
-    """Describes the first differences between an actor job's settings and the learner's."""
+def differences(actor: Mapping[str, str], learner: Mapping[str, str], name: str) -> str:
+    """Describes the first differences between the named actor job's settings and the learner's."""
 
     def show(value: str | None) -> str:
         text = str(value)
         return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 3]}..."
 
-    differing = [key for key in {**own, **theirs} if theirs.get(key) != own.get(key)]
+    differing = [key for key in {**actor, **learner} if learner.get(key) != actor.get(key)]
     lines = [
-        f"{key} is {show(theirs.get(key))} at the learner and {show(own.get(key))} at {name}"
+        f"{key} is {show(learner.get(key))} at the learner and {show(actor.get(key))} at {name}"
         for key in differing[:_MAX_NAMED]
     ]
-    if more := differing[_MAX_NAMED:]:
-        lines.append(f"and {len(more)} more differ")
+    if (more := len(differing) - _MAX_NAMED) > 0:
+        lines.append(f"and {more} more differ")
     return "; ".join(lines)

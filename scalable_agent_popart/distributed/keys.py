@@ -67,14 +67,14 @@ def load(directory: Path, role: str) -> Keys:
     any of them. A group may read what belongs to root, since Kubernetes mounts a Secret like that.
     """
     try:
-        found = Keys(
+        keys = Keys(
             authority=_read(directory / f"{_AUTHORITY}.crt", 0o022),
             certificate=_read(directory / f"{role}.crt", 0o022),
             private_key=_read(directory / f"{role}.key", 0o077),
         )
-        x509.load_pem_x509_certificate(found.authority)
-        x509.load_pem_x509_certificate(found.certificate)
-        serialization.load_pem_private_key(found.private_key, None)
+        x509.load_pem_x509_certificate(keys.authority)
+        x509.load_pem_x509_certificate(keys.certificate)
+        serialization.load_pem_private_key(keys.private_key, None)
     except FileNotFoundError as error:
         if not directory.exists() or not any(directory.iterdir()):
             raise
@@ -83,7 +83,7 @@ def load(directory: Path, role: str) -> Keys:
         raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"the keys in {directory} are damaged: make new ones") from error
-    return found
+    return keys
 
 
 def _read(path: Path, forbidden_mode: int) -> bytes:

@@ -3,19 +3,18 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
-import tensorflow as tf
+import numpy as np
 from absl import logging
 
 from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import LEARNER, Keys
-from scalable_agent_popart.distributed.wire import METHODS, SERVICE, put_request
+from scalable_agent_popart.distributed.wire import METHODS, SERVICE, serialize
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
-from scalable_agent_popart.rollouts import Rollout
 
 # A call that takes longer has lost the learner, and so has a connection that is not there by then.
 _TIMEOUT_SECONDS, _CONNECT_MILLISECONDS = 20.0, 2000
@@ -33,11 +32,10 @@ _REFUSALS = {
 
 
 class LearnerLink:
-    """One thread's calls to the learner's port, next to which other threads may fetch weights.
+    """Calls to the learner's port, from any thread; only one of them may send rollouts.
 
     While there is no learner, calls return None at once. Now and then one of them looks for it,
-    less often each time, and takes some seconds if the learner does not answer. A call whose answer
-    is lost is not repeated.
+    less often each time, and takes some seconds if the learner does not answer.
     """
 
     def __init__(
@@ -56,61 +54,24 @@ class LearnerLink:
         self._connection: _Connection | None = None  # It is None without a learner.
         self._lost_at = time.monotonic()
         self._back_off = _FIRST_BACK_OFF_SECONDS
-        self._next_try = self._next_warning = self._next_question = 0.0
-        self._last_status: pb.StatusReply | None = None
-        self._num_requests = 0
+        self._next_try = self._next_warning = 0.0
 
     @property
     def lost_seconds(self) -> float:
         """The seconds since a learner was lost, or since the start; 0 while there is one."""
         return 0.0 if self._connection else time.monotonic() - self._lost_at
 
-    def status(self, seconds: float = 0.0, turn: int = 1) -> pb.StatusReply | None:
-        """Asks for the learner's status, waiting so long for free capacity for rollouts of a turn.
+    def call(self, method: str, request: Any, leaves: Sequence[np.ndarray] = ()) -> Any | None:
+        """Returns the learner's answer to a request without its session, or None without a learner.
 
-        Returns None without a learner. Returns the last answer again while the pause lasts that
-        came with it.
+        A `Put` also needs the rollouts' leaves `[M, ...]`. A call whose answer is lost is not
+        repeated, although the learner may have taken some of them.
         """
-        pause = self._next_question - time.monotonic()
-        time.sleep(max(0.0, min(pause, seconds)))
-        if pause > seconds:
-            return self._last_status
-        request = pb.StatusRequest(wait=seconds > 0, turn=turn)
-        return self._keep(self._call("Status", request))
-
-    def put(self, rollouts: Rollout, turn: int = 1) -> pb.StatusReply | None:
-        """Sends rollouts `[M, T + 1, ...]` of a turn.
-
-        The reply has how many of them, the first, were taken.
-
-        Returns None if the learner is lost. It may have taken some of them.
-        """
-        self._num_requests += 1
-        request = self._num_requests, turn, tf.nest.flatten(rollouts)
-        return self._keep(self._call("Put", request))
-
-    def weights(self, known: int = -1) -> pb.WeightsReply | None:
-        """Returns the newest weights; None without a learner or if `known` is their version."""
-        reply = self._call("Weights", pb.WeightsRequest(known_version=known))
-        return None if reply is None or reply.version == known else reply
-
-    def close(self) -> None:
-        """Ends the connection; a later call would open another."""
-        if (connection := self._connection) is not None:
-            self._lose(connection)
-
-    def _keep(self, status: pb.StatusReply | None) -> pb.StatusReply | None:
-        self._last_status = status
-        self._next_question = time.monotonic() + (status.pause if status else 0.0)
-        return status
-
-    def _call(self, method: str, request: Any) -> Any | None:
-        """Returns the learner's answer; None if there is no learner."""
         connection = self._connection or self._connect()
         if connection is None:
             return None
         try:
-            return connection.call(method, request)
+            return connection.call(method, request, leaves)
         except ValueError:  # Another thread has closed the channel.
             return None
         except grpc.RpcError as error:
@@ -118,6 +79,11 @@ class LearnerLink:
                 logging.warning("lost the learner at %s: %s", connection.address, error.code().name)
                 self._try_later()
             return None
+
+    def close(self) -> None:
+        """Ends the connection; a later call would open another."""
+        if (connection := self._connection) is not None:
+            self._lose(connection)
 
     def _lose(self, connection: "_Connection") -> bool:
         """Ends a connection; returns whether it was the present one."""
@@ -167,9 +133,10 @@ class _Connection:
         """Shakes hands with the learner, whose settings must be the same."""
         self.address = address
         self.channel = open_channel(address, keys)
-        self._stub = LearnerStub(self.channel)
+        self._num_puts = 0
         try:
-            reply = self.call("Handshake", pb.HandshakeRequest(name=name, settings=settings))
+            request = pb.HandshakeRequest(name=name, settings=settings)
+            reply = self._send("Handshake", request.SerializeToString())
             if refused := differences(settings, reply.settings, name):
                 raise UserError(
                     f"the learner at {address} has another configuration: {refused}; give both "
@@ -180,13 +147,16 @@ class _Connection:
             raise
         self._session = reply.session
 
-    def call(self, method: str, request: Any) -> Any:
+    def call(self, method: str, request: Any, leaves: Sequence[np.ndarray]) -> Any:
+        request.session = self._session
         if method == "Put":
-            request = put_request(self._session, *request)
-        elif method != "Handshake":
-            request.session = self._session
+            self._num_puts += 1
+            request.number = self._num_puts
+        return self._send(method, serialize(request, leaves))
+
+    def _send(self, method: str, data: bytes) -> Any:
         try:
-            return getattr(self._stub, method)(request, timeout=_TIMEOUT_SECONDS)
+            return learner_method(self.channel, method)(data, timeout=_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             if refused := _REFUSALS.get(error.code()):
                 message = refused.format(error.details())
@@ -194,15 +164,9 @@ class _Connection:
             raise
 
 
-class LearnerStub:
-    """The methods of `learner.proto`, called on a channel; `Put` takes a request's bytes."""
-
-    def __init__(self, channel: Any):
-        for name, (request, reply) in METHODS.items():
-            path = f"/{SERVICE}/{name}"
-            to_bytes = None if name == "Put" else request.SerializeToString
-            call = channel.unary_unary(path, to_bytes, reply.FromString)
-            setattr(self, name, call)
+def learner_method(channel: Any, name: str) -> Callable[..., Any]:
+    """Returns a method of `learner.proto` on a channel, which takes a request's bytes."""
+    return channel.unary_unary(f"/{SERVICE}/{name}", None, METHODS[name][1].FromString)
 
 
 def open_channel(address: str, keys: Keys) -> grpc.Channel:

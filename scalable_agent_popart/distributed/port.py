@@ -71,15 +71,15 @@ class LearnerPort:
         self._reader = RolloutReader(spec, num_tasks)
         self._handshake = dict(handshake)
         self._error: BaseException | None = None
+        self._finished = False
         self._lock = threading.Lock()
-        self._may_wait = threading.Semaphore(_MAX_WAITING)
-        self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
         self._sessions: dict[bytes, int] = {}  # The number of each session's last `Put`.
+        self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._next_question = 0.0  # When the last of the pauses is over.
+        self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
         self._newest, self._copied = Weights(-1, []), -1  # There are none yet.
         self._weights = pb.WeightsReply(version=-1)  # The newest copy of finite weights.
         self._copying = threading.Lock()
-        self._finished = False
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
         handlers = {
@@ -139,9 +139,8 @@ class LearnerPort:
 
     def _answer(self, method: str, data: bytes, context: Context) -> bytes:
         """Answers only readable requests, from clients that shook hands and were not dropped."""
-        greets = method == "Handshake"
         try:
-            if greets and len(data) > _MAX_HANDSHAKE_BYTES:
+            if method == "Handshake" and len(data) > _MAX_HANDSHAKE_BYTES:
                 raise DecodeError
             # This reads a `Put` up to its session.
             head = data[:PUT_SESSION_BYTES] if method == "Put" else data
@@ -149,7 +148,7 @@ class LearnerPort:
         except DecodeError:
             what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
             self._drop(context, ValueError(what))
-        if not greets and request.session not in self._sessions:
+        if method != "Handshake" and request.session not in self._sessions:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
         arguments = (request, context, data) if method == "Put" else (request, context)
         try:
@@ -214,7 +213,10 @@ class LearnerPort:
         """
         try:
             head = read_put_head(data)
-            self._count(request.session, head.number)
+            with self._lock:
+                if head.number <= self._sessions.get(head.session, head.number):
+                    raise ValueError(f"sent request {head.number} again")
+                self._sessions[head.session] = head.number
             leaves = self._reader.read(data, head.count)
         except (ValueError, FloatingPointError) as error:
             self._drop(context, error, request.session)
@@ -223,20 +225,14 @@ class LearnerPort:
             self._queue.put([leaf[:taken] for leaf in leaves])
         return self._status(taken is not None, head.turn, taken or 0)
 
-    def _count(self, session: bytes, number: int) -> None:
-        """Notes the number of a session's request; raises ValueError if it was sent before."""
-        with self._lock:
-            if number <= self._sessions.get(session, number):
-                raise ValueError(f"sent request {number} again")
-            self._sessions[session] = number
-
     def _drop(self, context: Context, error: Exception, session: bytes = b"") -> None:
         """Ends a call with a client's error, and logs it.
 
         If the client has a session, nothing more is accepted before another handshake.
         """
-        finite = not isinstance(error, FloatingPointError)
-        code = grpc.StatusCode.PERMISSION_DENIED if finite else grpc.StatusCode.INVALID_ARGUMENT
+        code = grpc.StatusCode.PERMISSION_DENIED
+        if isinstance(error, FloatingPointError):
+            code = grpc.StatusCode.INVALID_ARGUMENT
         reason = one_line(str(error)[:_MAX_LINE])
         with self._lock:
             self._sessions.pop(session, None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 import tree
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from environments import NUM_WORD_BUCKETS
@@ -41,14 +41,13 @@ def max_rollouts_per_call(spec: Rollout) -> int:
     return max(1, min(_MAX_ROLLOUTS_PER_CALL, _USUAL_CALL_BYTES // num_bytes(spec)))
 
 
-def put_request(session: bytes, number: int, turn: int, leaves: Sequence[np.ndarray]) -> bytes:
-    """Serializes a `PutRequest` of rollouts of a turn, given as their leaves `[M, ...]`.
+def serialize(request: Message, leaves: Sequence[np.ndarray] = ()) -> bytes:
+    """Serializes a request, which gets the leaves `[M, ...]` of rollouts if it is a `PutRequest`.
 
     It copies the leaves once, and `RolloutReader` reads them where they are. Messages of
     `learner_pb2` would copy them four more times.
     """
-    head = pb.PutRequest(session=session, number=number, count=len(leaves[0]), turn=turn)
-    parts: list[bytes | memoryview] = [head.SerializeToString()]
+    parts: list[bytes | memoryview] = [request.SerializeToString()]
     for leaf in map(np.ascontiguousarray, leaves):
         parts += [_start(leaf.nbytes), leaf.reshape(-1).view(np.uint8).data]
     return b"".join(parts)
@@ -104,22 +103,22 @@ class RolloutReader:
         """
         if not 1 <= count <= self._max_count:
             raise ValueError(f"put {count} rollouts at once")
-        read, position = [], _PUT_HEAD_BYTES
+        leaves, position = [], _PUT_HEAD_BYTES
         for name, dtype, raw_dtype, shape, end in self._leaves:
             size = count * math.prod(shape)
             start = _start(num_bytes := size * dtype.itemsize)
-            begin, after = position + len(start), position + len(start) + num_bytes
-            if not data.startswith(start, position) or len(data) < after:
+            begin, position = position, position + len(start) + num_bytes
+            if not data.startswith(start, begin) or len(data) < position:
                 raise ValueError(f"put {count} rollouts without {num_bytes} bytes of {name}")
-            raw, position = np.frombuffer(data, raw_dtype, size, begin), after
+            raw = np.frombuffer(data, raw_dtype, size, begin + len(start))
             array = raw.view(dtype)
             if end is not None and raw.max(initial=0) >= end:
-                found = raw[raw >= end].view(f"i{raw.itemsize}")[0]
-                raise ValueError(f"put {name} of {found}, which is not in [0, {end})")
+                wrong = raw[raw >= end].view(f"i{raw.itemsize}")[0]
+                raise ValueError(f"put {name} of {wrong}, which is not in [0, {end})")
             if dtype.kind == "f" and not np.isfinite(array).all():
-                found = array[~np.isfinite(array)][0]
-                raise FloatingPointError(f"put a number that is not finite: {name} holds {found}")
-            read.append(array.reshape(count, *shape))
+                wrong = array[~np.isfinite(array)][0]
+                raise FloatingPointError(f"put a number that is not finite: {name} holds {wrong}")
+            leaves.append(array.reshape(count, *shape))
         if len(data) > position:
             raise ValueError(f"put {count} rollouts and {len(data) - position} more bytes")
-        return read
+        return leaves

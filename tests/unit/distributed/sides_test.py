@@ -2,7 +2,9 @@
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -137,25 +139,22 @@ class FakeLink:
         self.taken: list[int] = []
         self.turns: list[int] = []
 
-    def status(self, seconds: float, turn: int) -> StatusReply | None:
-        self.turns.append(turn)
-        return self.answer
-
-    def weights(self, known: int) -> WeightsReply | None:
-        if self.answer is None or self.version == known:
-            return None
-        self.fetched += 1
-        variables = [np.array(v, np.float32).tobytes() for v in ([1.0], [2.0, 3.0])]
-        return WeightsReply(version=self.version, variables=variables)
-
-    def put(self, rollouts: Rollout, turn: int) -> StatusReply | None:
-        self.turns.append(turn)
+    def call(
+        self, method: str, request: Any, leaves: Sequence[np.ndarray] = ()
+    ) -> StatusReply | WeightsReply | None:
         if self.answer is None:
             return None
-        taken = rollouts.task_id[: self.max_taken].tolist()
-        self.taken += taken
-        self.max_taken = 2 - self.max_taken  # None, every other time.
-        self.answer.taken = len(taken)
+        if method == "Weights":
+            new = self.version != request.known_version
+            self.fetched += new
+            variables = [np.array(v, np.float32).tobytes() for v in ([1.0], [2.0, 3.0]) if new]
+            return WeightsReply(version=self.version, variables=variables)
+        self.turns.append(request.turn)
+        if method == "Put":
+            taken = leaves[0][: self.max_taken].tolist()
+            self.taken += taken
+            self.max_taken = 2 - self.max_taken  # None, every other time.
+            self.answer.taken = len(taken)
         return self.answer
 
 
@@ -200,7 +199,7 @@ def give_weights(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
     """Lets an actor job have weights, although there is no learner."""
     agent = factory.make_agent(config, factory.make_rollout_spec(config))
     weights = WeightsReply(variables=[v.numpy().tobytes() for v in agent.trainable_variables])
-    monkeypatch.setattr(LearnerLink, "weights", lambda link, known: weights)
+    monkeypatch.setattr(LearnerLink, "call", lambda *_: weights)
 
 
 @pytest.mark.parametrize("plays", [False, True])
@@ -267,6 +266,14 @@ def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
     link.answer = StatusReply(free=0, finished=True)
     assert queue.reserve(8, 60.0, turn=1) == 0
     assert queue.closed
+
+
+def test_the_learner_is_asked_only_after_its_pause() -> None:
+    link, _, queue = actor_side()
+    link.answer = StatusReply(pause=0.5)
+    for seconds, questions in ((0.0, 1), (0.0, 1), (0.01, 1), (1.0, 2)):
+        assert queue.reserve(8, seconds, turn=1) == 0
+        assert len(link.turns) == questions
 
 
 def test_rollouts_that_were_not_taken_are_sent_again_in_their_order() -> None:

@@ -28,7 +28,7 @@ from scalable_agent_popart.distributed.learner_pb2 import (
     StatusRequest,
     WeightsRequest,
 )
-from scalable_agent_popart.distributed.link import LearnerLink, LearnerStub
+from scalable_agent_popart.distributed.link import LearnerLink, learner_method
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
@@ -47,9 +47,21 @@ def marked(count: int, mark: int) -> Rollout:
     )
 
 
+def put(link: LearnerLink, rollouts: Rollout, turn: int = 1) -> StatusReply | None:
+    """Sends rollouts of a turn to a link's learner."""
+    leaves = tf.nest.flatten(rollouts)
+    return link.call("Put", PutRequest(count=len(leaves[0]), turn=turn), leaves)
+
+
+def status(link: LearnerLink, wait: bool = False, turn: int = 1) -> StatusReply | None:
+    return link.call("Status", StatusRequest(wait=wait, turn=turn))
+
+
 def weights(link: LearnerLink, known: int = -1) -> tuple[int, list[bytes]] | None:
-    reply = link.weights(known)
-    return None if reply is None else (reply.version, list(reply.variables))
+    reply = link.call("Weights", WeightsRequest(known_version=known))
+    if reply is None or reply.version == known:
+        return None
+    return reply.version, list(reply.variables)
 
 
 def shown(version: int, *variables: bytes) -> Weights:
@@ -111,17 +123,17 @@ def run(tmp_path: Path) -> Iterator[Wire]:
 
 def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     port, link = run.open(), run.link()
-    assert link.status() is link.weights() is None, "nobody is let in before there are weights"
-    assert link.put(marked(1, 0)) is None
+    assert status(link) is weights(link) is None, "nobody is let in before there are weights"
+    assert put(link, marked(1, 0)) is None
     port.publish(shown(3, b"older weights"))
-    wait_until(lambda: link.status() is not None)
-    assert link.status() == StatusReply(free=8)
+    wait_until(lambda: status(link) is not None)
+    assert status(link) == StatusReply(free=8)
     port.publish(shown(4, b"weights", b"of two variables"))
     assert weights(link, 3) == (4, [b"weights", b"of two variables"])
-    assert link.weights(4) is None, "they are known"
-    assert link.put(marked(3, 1), turn=2) == StatusReply(taken=3, free=5, newest_turn=2)
-    assert link.put(marked(6, 2), turn=2).taken == 5, "as many as there is room for"
-    assert link.status(0.0, turn=1).free == 2, "for those behind"
+    assert weights(link, 4) is None, "they are known"
+    assert put(link, marked(3, 1), turn=2) == StatusReply(taken=3, free=5, newest_turn=2)
+    assert put(link, marked(6, 2), turn=2).taken == 5, "as many as there is room for"
+    assert status(link, turn=1).free == 2, "for those behind"
     batch = run.queue.get(8)
     assert batch is not None
     assert sorted(batch.task_id.numpy().tolist()) == [1] * 3 + [2] * 5
@@ -130,7 +142,7 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
         assert leaf.dtype == own.dtype
     assert run.queue.fill() == 0
     port.finish()
-    assert link.status(0.0, turn=2) == StatusReply(free=8, finished=True, newest_turn=2)
+    assert status(link, turn=2) == StatusReply(free=8, finished=True, newest_turn=2)
 
 
 def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
@@ -139,24 +151,24 @@ def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
     found = []
     for version, number in enumerate(numbers):
         port.publish(Weights(version, [tf.constant([0.0, number])]))
-        wait_until(lambda: link.status() is not None)
+        wait_until(lambda: status(link) is not None)
         found.append(weights(link))
     one, two = (np.array([0.0, number], np.float32).tobytes() for number in (1.0, 2.0))
     assert found == [None, (1, [one]), (1, [one]), (3, [two])]
-    assert link.weights(3) is None
+    assert weights(link, 3) is None
 
 
 def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
     port, link, other = run.open(), run.link(), run.link()
     for version, older in ((1, None), (2, 1)):
         port.publish(Weights(version, [slow := SlowTensor()]))  # type: ignore[list-item]
-        wait_until(lambda: link.status() is not None and other.status() is not None)
+        wait_until(lambda: status(link) is not None and status(other) is not None)
         found: list[tuple[int, list[bytes]] | None] = []
         asks = threading.Thread(target=lambda found=found: found.append(weights(link)))
         asks.start()
         assert slow.asked.wait(DEADLINE_SECONDS)
-        reply = other.weights(7)  # It has weights of an earlier learner.
-        assert (reply and reply.version) == older
+        reply = weights(other, 7)  # It has weights of an earlier learner.
+        assert (reply and reply[0]) == older
         slow.may_copy.set()
         asks.join(DEADLINE_SECONDS)
         assert found == [(version, [np.ones(1, np.float32).tobytes()])]
@@ -170,10 +182,11 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
     )
     leaves = tf.nest.flatten(sent)
     parts = [leaf.tobytes() for leaf in leaves]
-    request = PutRequest(session=b"s" * 16, number=7, count=3, turn=3, leaves=parts)
-    data = request.SerializeToString()
+    request = PutRequest(session=b"s" * 16, number=7, count=3, turn=3)
     transposed = [np.asfortranarray(leaf) for leaf in leaves]
-    assert wire.put_request(b"s" * 16, 7, 3, transposed) == data, "as protobuf itself writes it"
+    data = wire.serialize(request, transposed)
+    request.leaves.extend(parts)
+    assert data == request.SerializeToString(), "as protobuf itself writes it"
     reader = wire.RolloutReader(SPEC, NUM_TASKS)
     with pytest.raises(ValueError, match="put 0 rollouts at once"):
         reader.read(data, 0)
@@ -188,12 +201,12 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
     link = run.link()
     first = run.open()
     first.publish(shown(1, b"first"))
-    wait_until(lambda: link.status() is not None)
+    wait_until(lambda: status(link) is not None)
     first.close()
-    assert link.put(marked(1, 0)) is None, "lost with the learner"
+    assert put(link, marked(1, 0)) is None, "lost with the learner"
     run.open().publish(shown(2, b"second"))
     wait_until(lambda: weights(link) == (2, [b"second"]))
-    assert link.put(marked(1, 1)) == StatusReply(taken=1, free=7, newest_turn=1)
+    assert put(link, marked(1, 1)) == StatusReply(taken=1, free=7, newest_turn=1)
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
 
 
@@ -210,7 +223,7 @@ def test_the_time_without_a_learner_begins_with_its_loss(
     now = 90.0
     assert link.lost_seconds == 0.0
     port.close()
-    assert link.weights() is None
+    assert weights(link) is None
     now = 100.0
     assert link.lost_seconds == 10.0
 
@@ -219,13 +232,13 @@ def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> 
     link = run.link()
     first = run.open()
     first.publish(shown(1, b"first"))
-    wait_until(lambda: link.status() is not None)
+    wait_until(lambda: status(link) is not None)
     first.close()
     run.open(first.address, {"--network": "deep", "--new_flag": "1"}).publish(
         shown(2, b"other shapes")
     )
     with pytest.raises(UserError, match=r"--network is deep .* --new_flag is 1 at the learner and"):
-        wait_until(lambda: link.weights() is not None)
+        wait_until(lambda: weights(link) is not None)
 
 
 def test_a_link_that_waits_learns_of_capacity_at_once(
@@ -233,12 +246,12 @@ def test_a_link_that_waits_learns_of_capacity_at_once(
 ) -> None:
     run.open().publish(shown(0))
     link = run.link()
-    wait_until(lambda: link.put(marked(8, 1)) is not None)
-    assert link.status(0.1) == StatusReply(newest_turn=1)
+    wait_until(lambda: put(link, marked(8, 1)) is not None)
+    assert status(link, wait=True) == StatusReply(newest_turn=1)
     # The answer that comes after waiting in vain would be too late for the link.
     monkeypatch.setattr(port_module, "_WAIT_SECONDS", 2 * link_module._TIMEOUT_SECONDS)
     answers: list[StatusReply | None] = []
-    asks = threading.Thread(target=lambda: answers.append(link.status(0.1)))
+    asks = threading.Thread(target=lambda: answers.append(status(link, wait=True)))
     asks.start()
     wait_until(lambda: bool(answers or run.queue._changed._waiters))
     run.queue.get(8)
@@ -252,15 +265,15 @@ def test_of_messages_that_wait_the_lowest_turn_is_taken_first(
     monkeypatch.setattr(port_module, "_WAIT_SECONDS", DEADLINE_SECONDS)
     run.open().publish(shown(0))
     links = {turn: run.link() for turn in (3, 2)}
-    wait_until(lambda: links[3].put(marked(8, 1), turn=1) is not None)
-    wait_until(lambda: links[2].status() is not None)
+    wait_until(lambda: put(links[3], marked(8, 1), turn=1) is not None)
+    wait_until(lambda: status(links[2]) is not None)
     taken: list[int] = []
 
-    def put(turn: int) -> None:
-        if links[turn].put(marked(1, 1), turn).taken:  # type: ignore[union-attr]
+    def send(turn: int) -> None:
+        if put(links[turn], marked(1, 1), turn).taken:  # type: ignore[union-attr]
             taken.append(turn)
 
-    threads = [threading.Thread(target=put, args=(turn,)) for turn in links]
+    threads = [threading.Thread(target=send, args=(turn,)) for turn in links]
     for thread in threads:
         thread.start()
     wait_until(lambda: sorted(run.queue._waiting) == [2, 3])
@@ -277,23 +290,20 @@ def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
 ) -> None:
     run.open().publish(shown(0))
     links = [run.link() for _ in range(7)]
-    wait_until(lambda: links[0].put(marked(7, 1)) is not None)
-    assert links[0].status() == StatusReply(free=1, newest_turn=1)
-    links[0].put(marked(1, 1))
+    wait_until(lambda: put(links[0], marked(7, 1)) is not None)
+    assert status(links[0]) == StatusReply(free=1, newest_turn=1)
+    put(links[0], marked(1, 1))
     still = SimpleNamespace(monotonic=lambda: 1e9, sleep=lambda seconds: None)
     monkeypatch.setattr(port_module, "time", still)
-    monkeypatch.setattr(link_module, "time", still)
     monkeypatch.setattr(port_module, "_QUESTIONS_PER_SECOND", 0.25)
     pauses = [
-        link.status(seconds).pause  # type: ignore[union-attr]
-        for link, seconds in zip(links, (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), strict=True)
+        status(link, bool(waits)).pause  # type: ignore[union-attr]
+        for link, waits in zip(links, (1, 1, 0, 0, 0, 1, 0), strict=True)
     ]
     # Seconds; those that wait at the learner make room for others, and none is sent off for long.
     assert pauses == [0.0, 0.0, 0.0, 4.0, 8.0, 10.0, 10.0]
-    for seconds, pause in ((0.0, 4.0), (3.0, 4.0), (5.0, 10.0)):  # It asks after its pause only.
-        assert links[3].status(seconds) == StatusReply(pause=pause, newest_turn=1)
     run.queue.get(8)
-    assert run.link().status() == StatusReply(free=8, newest_turn=1)
+    assert status(run.link()) == StatusReply(free=8, newest_turn=1)
 
 
 def test_an_error_of_the_queue_reaches_the_learner(
@@ -302,9 +312,9 @@ def test_an_error_of_the_queue_reaches_the_learner(
     port, link = run.open(), run.link()
     port.publish(shown(0))
     monkeypatch.setattr(run.queue, "put", lambda leaves: 1 / 0)
-    wait_until(lambda: link.status() is not None)
+    wait_until(lambda: status(link) is not None)
     port.raise_error()
-    assert link.put(marked(1, 1)) is None
+    assert put(link, marked(1, 1)) is None
     with pytest.raises(ZeroDivisionError):
         port.raise_error()
 
@@ -314,7 +324,7 @@ def test_differences_are_refused_on_both_sides(run: Wire, caplog: pytest.LogCapt
     other = run.link("actor job 7", handshake={"--network": "deep"})
     difference = "--network is shallow at the learner and deep at actor job 7"
     with pytest.raises(UserError, match=difference):
-        other.status()
+        status(other)
     assert caplog.records[-1].getMessage() == f"actor job 7 refused: {difference}"
 
 
@@ -331,10 +341,10 @@ def test_many_differences_make_a_short_line() -> None:
 def test_a_handshake_has_room_for_thousands_of_tasks(run: Wire) -> None:
     tasks = {f"task {i}": f"contributed/levels/level_number_{i}" for i in range(5000)}
     run.open(handshake=tasks).publish(shown(0))
-    wait_until(lambda: run.link(handshake=tasks).status() is not None)
+    wait_until(lambda: status(run.link(handshake=tasks)) is not None)
     other = {**tasks, "task 4998": tasks["task 4999"], "task 4999": tasks["task 4998"]}
     with pytest.raises(UserError, match=r"task 4998 is .*_4998 at the learner and .*_4999 at"):
-        run.link(handshake=other).status()
+        status(run.link(handshake=other))
 
 
 @pytest.mark.parametrize(
@@ -358,9 +368,9 @@ def test_files_that_cannot_be_read_for_a_moment_are_waited_for(
         raise error
 
     link._locate = fail
-    assert link.status() is None
+    assert status(link) is None
     assert [r.getMessage() for r in caplog.records] == [f"waiting for the learner: {error}"]
-    wait_until(lambda: link.status() is not None)
+    wait_until(lambda: status(link) is not None)
 
 
 @pytest.mark.parametrize("stranger", ["plain", "own certificate", "learner's"])
@@ -380,7 +390,7 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
             own = keys.load(run.keys, keys.LEARNER)
         channel = link_module.open_channel(port.address, own._replace(authority=run_keys.authority))
     with channel, pytest.raises(grpc.RpcError) as refused:
-        LearnerStub(channel).Weights(WeightsRequest(), timeout=20)
+        learner_method(channel, "Weights")(b"", timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
@@ -389,7 +399,7 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None
     port = LearnerPort("127.0.0.1:0", SPEC, NUM_TASKS, RolloutQueue(SPEC, 8), HANDSHAKE, own)
     run.ports.append(port)
     port.publish(shown(0, b"weights of a stranger"))
-    assert run.link().weights() is None
+    assert weights(run.link()) is None
     run.open().publish(shown(0, b"weights"))
     assert weights(run.link()) == (0, [b"weights"])
 
@@ -404,7 +414,7 @@ def test_nothing_is_answered_before_a_handshake(run: Wire, message: Any) -> None
     method = type(message).__name__.removesuffix("Request")
     data = message.SerializeToString()
     with run.channel() as channel, pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary(f"/{wire.SERVICE}/{method}")(data, timeout=20)
+        learner_method(channel, method)(data, timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -414,13 +424,9 @@ def test_a_job_that_the_learner_does_not_understand_is_told_so(
     run.open().publish(shown(0))
     link, path = run.link(), "/popart_impala.Learner/Handshake"
 
-    def stub(channel: grpc.Channel) -> SimpleNamespace:
-        call = channel.unary_unary(path)
-        return SimpleNamespace(Handshake=lambda _, timeout: call(b"no message", timeout=timeout))
-
-    monkeypatch.setattr(link_module, "LearnerStub", stub)
+    monkeypatch.setattr(HandshakeRequest, "SerializeToString", lambda request: b"no message")
     with pytest.raises(UserError, match=f"10 bytes that are no {path}.*run the same version"):
-        wait_until(lambda: link.status() is not None)
+        wait_until(lambda: status(link) is not None)
     assert f"which sent 10 bytes that are no {path}" in caplog.text
 
 
@@ -432,13 +438,13 @@ def test_a_number_that_is_not_finite_is_named_on_both_sides(
     rollouts.env_outputs.reward[1, 2] = -np.inf
     what = "put a number that is not finite: env_outputs.reward holds -inf"
     with pytest.raises(UserError, match=f"dropped this job, which {what}; fix the env"):
-        wait_until(lambda: link.put(rollouts) is not None)
+        wait_until(lambda: put(link, rollouts) is not None)
     assert what in caplog.text
 
 
 def session(channel: grpc.Channel) -> bytes:
-    request = HandshakeRequest(name="client", settings=HANDSHAKE)
-    return LearnerStub(channel).Handshake(request, timeout=20).session
+    request = HandshakeRequest(name="client", settings=HANDSHAKE).SerializeToString()
+    return learner_method(channel, "Handshake")(request, timeout=20).session
 
 
 def test_a_large_handshake_and_a_service_of_another_version_are_refused(run: Wire) -> None:
@@ -446,14 +452,14 @@ def test_a_large_handshake_and_a_service_of_another_version_are_refused(run: Wir
     too_much = HandshakeRequest(name="x" * port_module._MAX_HANDSHAKE_BYTES)
     with run.channel() as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            LearnerStub(channel).Handshake(too_much, timeout=20)
+            learner_method(channel, "Handshake")(too_much.SerializeToString(), timeout=20)
         assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.RpcError) as unknown:
             channel.unary_unary("/Learner/Handshake")(b"", timeout=20)
     assert unknown.value.code() in link_module._REFUSALS
 
 
-def put(leaves: dict[int, bytes] | None = None, **fields: int) -> PutRequest:
+def put_request(leaves: dict[int, bytes] | None = None, **fields: int) -> PutRequest:
     """A request with a rollout of ones, some of whose leaves are changed, by their number."""
     ones = [leaf.tobytes() for leaf in tf.nest.flatten(marked(1, 1))]
     changed = dict(enumerate(ones)) | (leaves or {})
@@ -468,19 +474,19 @@ def leaf(name: str, value: float) -> dict[int, bytes]:
 
 
 BAD_PUTS = {
-    "truncated": (put({0: bytes(3)}), "without 4 bytes of task_id"),
-    "too long": (put({0: bytes(5)}), "without 4 bytes of task_id"),
-    "too many rollouts": (put(count=9), "put 9 rollouts at once"),
-    "another count": (put(count=2), "put 2 rollouts without 8 bytes of task_id"),
-    "another leaf": (put({NUM_LEAVES: b"x"}), "put 1 rollouts and 3 more bytes"),
-    "no rollouts": (put(count=0), "put rollouts behind another head"),
-    "no number": (put(number=0), "put rollouts behind another head"),
-    "a turn that is not": (put(turn=2**32 - 1), "put rollouts of the turn 4294967295"),
-    "a task that is not": (put(leaf("task_id", 7)), "task_id of 7, which is not in"),
-    "an action that is not": (put(leaf("agent_outputs.action", 3)), "action of 3, which"),
-    "a version below 0": (put(leaf("policy_version", -1)), "policy_version of -1, which"),
-    "not a number": (put(leaf("env_outputs.reward", np.nan)), "reward holds nan"),
-    "no flags": (put({5: bytes([2] * 5)}), "done of 2, which is not in [0, 2)"),
+    "truncated": (put_request({0: bytes(3)}), "without 4 bytes of task_id"),
+    "too long": (put_request({0: bytes(5)}), "without 4 bytes of task_id"),
+    "too many rollouts": (put_request(count=9), "put 9 rollouts at once"),
+    "another count": (put_request(count=2), "put 2 rollouts without 8 bytes of task_id"),
+    "another leaf": (put_request({NUM_LEAVES: b"x"}), "put 1 rollouts and 3 more bytes"),
+    "no rollouts": (put_request(count=0), "put rollouts behind another head"),
+    "no number": (put_request(number=0), "put rollouts behind another head"),
+    "a turn that is not": (put_request(turn=2**32 - 1), "put rollouts of the turn 4294967295"),
+    "a task that is not": (put_request(leaf("task_id", 7)), "task_id of 7, which is not in"),
+    "an action that is not": (put_request(leaf("agent_outputs.action", 3)), "action of 3, which"),
+    "a version below 0": (put_request(leaf("policy_version", -1)), "policy_version of -1, which"),
+    "not a number": (put_request(leaf("env_outputs.reward", np.nan)), "reward holds nan"),
+    "no flags": (put_request({5: bytes([2] * 5)}), "done of 2, which is not in [0, 2)"),
 }
 
 
@@ -492,15 +498,15 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
     rubbish, why = BAD_PUTS[bad]
     codes = []
     with run.channel() as channel:
-        stub, good = LearnerStub(channel), put()
+        send, good = learner_method(channel, "Put"), put_request()
         rubbish.session = good.session = session(channel)
         good.number = 2
         for request in (rubbish, rubbish, good):
             with pytest.raises(grpc.RpcError) as refused:
-                stub.Put(request.SerializeToString(), timeout=20)
+                send(request.SerializeToString(), timeout=20)
             codes.append(refused.value.code().name)
         good.session = session(channel)
-        assert stub.Put(good.SerializeToString(), timeout=20).taken == 1
+        assert send(good.SerializeToString(), timeout=20).taken == 1
     first = "INVALID_ARGUMENT" if bad == "not a number" else "PERMISSION_DENIED"
     assert codes == [first, "UNAUTHENTICATED", "UNAUTHENTICATED"]
     told = [r.getMessage() for r in caplog.records if "dropped a client" in r.getMessage()]
@@ -514,11 +520,12 @@ def test_a_request_that_is_sent_twice_is_learned_from_once(
 ) -> None:
     run.open().publish(shown(0))
     with run.channel() as channel:
-        request = put()
+        request = put_request()
         request.session = session(channel)
-        LearnerStub(channel).Put(request.SerializeToString(), timeout=20)
+        send = learner_method(channel, "Put")
+        send(request.SerializeToString(), timeout=20)
         with pytest.raises(grpc.RpcError):
-            LearnerStub(channel).Put(request.SerializeToString(), timeout=20)
+            send(request.SerializeToString(), timeout=20)
     assert run.queue.free() == 7
     assert "request 1 again" in caplog.text
 
