@@ -63,59 +63,14 @@ _SET_BY_MANIFESTS = (
 )
 
 
-class Job(argparse.Namespace):
-    """One learner, its actor jobs, and by choice an evaluator; or a population of such runs.
-
-    It has all options of this program, of the same names, and these attributes.
-
-    Attributes:
-      flags: those of the experiment, the same for every process. `--num_actors` among them is the
-        number of environments that each actor job plays.
-      population_size: the number of members; None if it is one run.
-      member: the number, from 0, of the one that this is; None if it is all of them, or one run.
-    """
-
-    flags: list[str]
-    population_size: int | None = None
-    member: int | None = None
-
-    @property
-    def processes(self) -> str:
-        """Names the processes that the job consists of."""
-        actors = f"{self.actor_jobs} actor job{'s' * (self.actor_jobs > 1)}"
-        run = f"a learner, {actors}" + ", an evaluator" * self.evaluator
-        size = self.population_size
-        return f"a population of {size}, each {run}" if size else run
-
-    @property
-    def members(self) -> "list[Job]":
-        """Lists the runs that it consists of: a population's members, or itself."""
-        if self.population_size is None:
-            return [self]
-        return [Job(**vars(self) | {"member": i}) for i in range(self.population_size)]
-
-    @property
-    def run_name(self) -> str:
-        """The name, which in a population is each member's own."""
-        return self.name if self.member is None else f"{self.name}-m{self.member:02d}"
-
-    @property
-    def run_flags(self) -> list[str]:
-        """Returns the flags, with those that make the run a population's member."""
-        if self.member is None:
-            return self.flags
-        size = f"--population_size={self.population_size}"
-        return [*self.flags, "--mode=pbt", size, f"--pbt_member={self.member}"]
-
-
 def main(arguments: Sequence[str]) -> None:
     """Writes a file for each back end; a user's error is one line and exit code 2."""
     place = [*arguments, "--"].index("--")
-    job = _parser().parse_args(arguments[:place], Job())
+    job = _parser().parse_args(arguments[:place])
     directory = Path(job.output_dir).expanduser()
     file = [f"--flagfile={job.flag_file}"] if job.flag_file else []
     try:
-        _take_flags(job, absl_flags.FLAGS.read_flags_from_files([*file, *arguments[place + 1 :]]))
+        _add_runs(job, absl_flags.FLAGS.read_flags_from_files([*file, *arguments[place + 1 :]]))
         _check(job)
         directory.mkdir(parents=True, exist_ok=True)
         for back_end in _BACK_ENDS:
@@ -134,10 +89,11 @@ def _give_up(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _render(back_end: str, job: Job) -> str:
+def _render(back_end: str, job: argparse.Namespace) -> str:
     """Renders a back end's template for a job.
 
-    In a template the filter `json` writes a value as YAML, and `shell` quotes it for a shell.
+    A template has all options of this program as the job's attributes, with those of `_add_runs`.
+    Its filter `json` writes a value as YAML, and `shell` quotes it for a shell.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -241,15 +197,34 @@ def _time_limit(text: str) -> str:
     return text
 
 
-def _take_flags(job: Job, flags: list[str]) -> None:
-    """Sets a job's flags, without those that make it a population, and the number of members."""
+def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
+    """Adds to a job what its processes have in common, and its runs.
+
+    `flags` are the experiment's, the same for every process, and `processes` names these. `members`
+    are the runs: those of a population, each with the `member`'s number from 0, or a single one,
+    whose number is None. Each has the job's attributes, its `run_name` and its `run_flags`.
+    """
     given = _parse(flags)
-    if given.get("mode") == "pbt":
-        if "population_size" not in given:
-            raise UserError("--mode=pbt needs --population_size, a number of members")
-        job.population_size = given["population_size"]
+    job.population_size = given.get("population_size", 0) if given.get("mode") == "pbt" else None
+    if job.population_size is not None:
         flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
     job.flags = flags
+    actors = f"{job.actor_jobs} actor job{'s' * (job.actor_jobs > 1)}"
+    job.processes = f"a learner, {actors}{', an evaluator' * job.evaluator}"
+    single = {"member": None, "run_name": job.name, "run_flags": flags}
+    members = [single]
+    if job.population_size is not None:
+        job.processes = f"a population of {job.population_size}, each {job.processes}"
+        population = ["--mode=pbt", f"--population_size={job.population_size}"]
+        members = [
+            {
+                "member": member,
+                "run_name": f"{job.name}-m{member:02d}",
+                "run_flags": [*flags, *population, f"--pbt_member={member}"],
+            }
+            for member in range(max(1, job.population_size))
+        ]
+    job.members = [argparse.Namespace(**vars(job), **member) for member in members]
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
@@ -262,12 +237,11 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
         return experiment.given_flags()
 
 
-def _check(job: Job) -> None:
+def _check(job: argparse.Namespace) -> None:
     """Raises UserError, which says what to change, if the job or its experiment cannot be."""
-    size = job.population_size
-    if size is not None and not 2 <= size <= _MAX_MEMBERS:
-        raise UserError(f"--population_size must lie in [2, {_MAX_MEMBERS}], got {size}")
     run = job.members[0]
+    if len(job.members) > _MAX_MEMBERS:
+        raise UserError(f"--population_size={job.population_size} is above {_MAX_MEMBERS}")
     max_characters = _MAX_CHARACTERS - len(run.run_name) + len(job.name)
     if not _NAME.fullmatch(job.name) or len(job.name) > max_characters:
         raise UserError(

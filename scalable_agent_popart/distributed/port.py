@@ -23,16 +23,9 @@ from grpc import ServicerContext as Context
 from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import learner_pb2 as pb
+from scalable_agent_popart.distributed import wire
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import Keys
-from scalable_agent_popart.distributed.wire import (
-    METHODS,
-    PUT_SESSION_BYTES,
-    SERVICE,
-    SESSION_BYTES,
-    RolloutReader,
-    read_put_head,
-)
 from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
@@ -68,7 +61,7 @@ class LearnerPort:
         Raises UserError if the port is taken.
         """
         self._queue = queue
-        self._reader = RolloutReader(spec, num_tasks)
+        self._reader = wire.RolloutReader(spec, num_tasks)
         self._handshake = dict(handshake)
         self._error: BaseException | None = None
         self._finished = False
@@ -84,11 +77,11 @@ class LearnerPort:
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, name))
-            for name in METHODS
+            for name in wire.METHODS
         }
         self._server = grpc.server(
             self._pool,
-            handlers=[grpc.method_handlers_generic_handler(SERVICE, handlers)],
+            handlers=[grpc.method_handlers_generic_handler(wire.SERVICE, handlers)],
             options=[
                 ("grpc.so_reuseport", 0),  # A port that is taken must not be shared.
                 # gRPC refuses what is larger; what is smaller than that gets our own message.
@@ -143,10 +136,10 @@ class LearnerPort:
             if method == "Handshake" and len(data) > _MAX_HANDSHAKE_BYTES:
                 raise DecodeError
             # This reads a `Put` up to its session.
-            head = data[:PUT_SESSION_BYTES] if method == "Put" else data
-            request = METHODS[method][0].FromString(head)
+            head = data[: wire.PUT_SESSION_BYTES] if method == "Put" else data
+            request = wire.METHODS[method][0].FromString(head)
         except DecodeError:
-            what = f"sent {len(data)} bytes that are no /{SERVICE}/{method}"
+            what = f"sent {len(data)} bytes that are no /{wire.SERVICE}/{method}"
             self._drop(context, ValueError(what))
         if method != "Handshake" and request.session not in self._sessions:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such session")
@@ -165,7 +158,7 @@ class LearnerPort:
         if refused := differences(request.settings, self._handshake, name):
             logging.warning("%s refused: %s", name, one_line(refused[:_MAX_LINE]))
         else:
-            reply.session = secrets.token_bytes(SESSION_BYTES)
+            reply.session = secrets.token_bytes(wire.SESSION_BYTES)
             with self._lock:
                 self._sessions[reply.session] = 0
                 if len(self._sessions) > _MAX_SESSIONS:
@@ -212,7 +205,7 @@ class LearnerPort:
         Only some clients can wait at a time; the others are told to ask before they send again.
         """
         try:
-            head = read_put_head(data)
+            head = wire.read_put_head(data)
             with self._lock:
                 if head.number <= self._sessions.get(head.session, head.number):
                     raise ValueError(f"sent request {head.number} again")

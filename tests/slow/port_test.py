@@ -21,7 +21,7 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.distributed import handshake, keys
 from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutRequest
-from scalable_agent_popart.distributed.link import LearnerStub, open_channel
+from scalable_agent_popart.distributed.link import learner_method, open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
 from scalable_agent_popart.runs.config import Config
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, logged_frames, wait_until
@@ -119,7 +119,8 @@ class Fuzzer:
         self.leaves = [leaf.tobytes() for leaf in tf.nest.flatten(rollout)]
         largest = 8 * sum(map(len, self.leaves))
         self._too_much = bytes(3 * max(largest, _MAX_HANDSHAKE_BYTES))
-        self.handshake = HandshakeRequest(name="client", settings=run.handshake)
+        handshake = HandshakeRequest(name="client", settings=run.handshake)
+        self.handshake = handshake.SerializeToString()
 
     def message(self, session: bytes) -> tuple[str, bytes, bytes]:
         """Returns a method, what to call it with first, if anything, and what it must refuse."""
@@ -166,9 +167,9 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
         if message % _MESSAGES_PER_CONNECTION == 0:
             channel.close()
             channel = open_channel(run.address, own)
-        session = LearnerStub(channel).Handshake(fuzzer.handshake, timeout=60).session
-        method, before, request = fuzzer.message(session)
-        call = channel.unary_unary(f"/popart_impala.Learner/{method}")
+        greet = learner_method(channel, "Handshake")
+        method, before, request = fuzzer.message(greet(fuzzer.handshake, timeout=60).session)
+        call = learner_method(channel, method)
         if before:
             call(before, timeout=60)
         with pytest.raises(grpc.RpcError) as refused:
@@ -203,7 +204,7 @@ class Light:
         self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
         self.sent: list[float] = []  # The times at which a rollout was taken.
 
-    async def play(self, leaves: list[bytes], handshake: HandshakeRequest) -> None:
+    async def play(self, leaves: list[bytes], handshake: bytes) -> None:
         await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))
         pause = 0.2
         while True:
@@ -212,13 +213,13 @@ class Light:
                 async with grpc.aio.secure_channel(
                     address, self._credentials, self._options
                 ) as channel:
-                    stub = LearnerStub(channel)
-                    answer = await stub.Handshake(handshake, timeout=20)
+                    answer = await learner_method(channel, "Handshake")(handshake, timeout=20)
                     request = PutRequest(session=answer.session, count=1, turn=1, leaves=leaves)
+                    put = learner_method(channel, "Put")
                     pause = 0.2
                     while True:
                         request.number += 1
-                        if (await stub.Put(request.SerializeToString(), timeout=20)).taken:
+                        if (await put(request.SerializeToString(), timeout=20)).taken:
                             self.sent.append(time.monotonic())
                             await asyncio.sleep(_ROLLOUT_SECONDS)
                         else:
