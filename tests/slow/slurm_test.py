@@ -46,19 +46,23 @@ class Submission:
         command = [sys.executable, str(ROOT / "bazel" / "cluster" / "manifests.py"), "--name=duel"]
         command += ["--actor_jobs=2", "--image=agent:1", "--gpus=0", *sizes, *options]
         subprocess.run([*command, f"--output_dir={self.directory}", "--", *_FLAGS], check=True)
-        words = {f"FAKE_{part.upper()}": words for part, words in behaviour.items()}
+        variables = {"PYTHON": sys.executable, "EXECUTABLE": str(ROOT / program)}
+        variables |= {"FAKE_DIR": str(self.directory), "TMPDIR": str(self.directory / "tmp")}
+        variables |= {"RESTART_SECONDS": "0.1", "WATCH_SECONDS": "1"}
+        variables |= {f"FAKE_{part.upper()}": words for part, words in behaviour.items()}
         return subprocess.run(
             ["bash", "duel.slurm.sh"],
             cwd=self.directory,
-            env=self.slurm.environment
-            | {"PYTHON": sys.executable, "TMPDIR": str(self.directory / "tmp")}
-            | {"EXECUTABLE": str(ROOT / program)}
-            | {"FAKE_DIR": str(self.directory), "RESTART_SECONDS": "0.1"}
-            | {"WATCH_SECONDS": "1"}
-            | words,
+            env=self.slurm.environment | variables,
             capture_output=True,
             text=True,
         )
+
+    def start(self, *options: str, **behaviour: str) -> None:
+        """Submits the job and waits until each part has started."""
+        result = self.submit(*options, **behaviour)
+        assert result.returncode == 0, result.stderr
+        self.wait_for(1, 1, 1, 1)
 
     @property
     def logdir(self) -> Path:
@@ -139,21 +143,19 @@ def job(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Submission]:
 
 
 def test_time_limit_saves_and_queues_again(job: Submission) -> None:
-    result = job.submit("--slurm_time=10")
-    assert result.returncode == 0, result.stderr
-    job.wait_for(1, 1, 1, 1)
+    job.start("--slurm_time=10")
     for task in job.tasks:
         job.slurm.run("scontrol", "update", f"JobId={task}", "TimeLimit=3")
     job.wait_for(2, 2, 2, 2)
     for role in ("learner", "actor", "evaluator"):
         assert (job.directory / f"{role}.saved").exists()
     assert job.has_its_logs()
-    told = [starts(job.directory, part)[0] for part in _PARTS]
-    assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in told)
-    assert [each["devices"] for each in told][1:] == ["-1"] * 3
-    assert "--learner_address=127.0.0.1:0" in told[0]["arguments"]
+    first = [starts(job.directory, part)[0] for part in _PARTS]
+    assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in first)
+    assert [each["devices"] for each in first][1:] == ["-1"] * 3
+    assert "--learner_address=127.0.0.1:0" in first[0]["arguments"]
     # The launcher of a zip looks for Python there.
-    assert all(each["path"].startswith(f"{Path(sys.executable).parent}:") for each in told)
+    assert all(each["path"].startswith(f"{Path(sys.executable).parent}:") for each in first)
 
 
 def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
@@ -168,8 +170,7 @@ def test_evaluator_finishes_after_the_learner(job: Submission) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
-    assert job.submit().returncode == 0
-    job.wait_for(1, 1, 1, 1)
+    job.start()
     node = job.show("NodeList")[lost]
     job.slurm.lose_node(node)
     wait_until(lambda: job.states()[lost] == "PENDING")
@@ -180,8 +181,7 @@ def test_lost_node_costs_what_ran_on_it(job: Submission, lost: int) -> None:
 
 
 def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None:
-    assert job.submit().returncode == 0
-    job.wait_for(1, 1, 1, 1)
+    job.start()
     with (job.logdir / "lock").open("w") as lock:  # The lost learner would hold it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         job.slurm.run("scontrol", "requeue", job.jobs[0])
@@ -198,29 +198,23 @@ def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None
 
 
 def test_one_actor_job_is_queued_again_alone(job: Submission) -> None:
-    assert job.submit().returncode == 0
-    job.wait_for(1, 1, 1, 1)
+    job.start()
     job.give_notice(job.tasks[2])
     job.wait_for(1, 1, 2, 1)
     assert job.show("Restarts") == ["0", "0", "1", "0"]
 
 
-def test_notice_reaches_a_program_that_has_just_begun(job: Submission) -> None:
-    assert job.submit(learner="late,wait").returncode == 0
-    job.wait_for(1, 1, 1, 1)
+@pytest.mark.parametrize(("learner", "saves"), [("late", True), ("deaf", False)])
+def test_notice_ends_a_program_that_heeds_it_late_or_never(
+    job: Submission, learner: str, saves: bool
+) -> None:
+    job.start(learner=f"{learner},wait")
     job.give_notice(job.tasks[0])
     job.wait_for(2, 1, 1, 1)
-    assert (job.directory / "learner.saved").exists()
-
-
-def test_what_does_not_end_in_time_is_queued_again(job: Submission) -> None:
-    assert job.submit(learner="deaf,wait").returncode == 0
-    job.wait_for(1, 1, 1, 1)
-    job.give_notice(job.tasks[0])
-    job.wait_for(2, 1, 1, 1)
-    assert not (job.directory / "learner.saved").exists()
+    assert (job.directory / "learner.saved").exists() == saves
     job.wait_for_states(*["RUNNING"] * 4)
-    job.remove_what_was_killed()
+    if not saves:
+        job.remove_what_was_killed()
 
 
 def test_parts_start_when_there_is_room(job: Submission) -> None:
@@ -237,8 +231,7 @@ def test_parts_start_when_there_is_room(job: Submission) -> None:
 
 
 def test_second_submission_is_refused_whole(job: Submission) -> None:
-    assert job.submit().returncode == 0
-    job.wait_for(1, 1, 1, 1)
+    job.start()
     queued = job.slurm.run("squeue", "--noheader", "--format=%i")
     again = job.submit()
     assert again.returncode == 2
@@ -252,10 +245,16 @@ def test_submission_with_an_impossible_part_is_withdrawn(job: Submission) -> Non
     wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
 
 
-def test_user_errors_end_the_job_and_other_failures_do_not(job: Submission) -> None:
-    assert job.submit(learner="1,kill,2", actor="1,kill,wait").returncode == 0
+@pytest.mark.parametrize(
+    ("behaviour", "num_starts"),
+    [({"learner": "1,kill,2", "actor": "1,kill,wait"}, 3), ({"learner": "1"}, 10)],
+)
+def test_user_errors_and_ten_failures_at_once_end_the_job(
+    job: Submission, behaviour: dict[str, str], num_starts: int
+) -> None:
+    assert job.submit(**behaviour).returncode == 0
     job.wait_for_states("FAILED", "CANCELLED", "CANCELLED", "CANCELLED")
-    assert job.num_starts()[0] == 3
+    assert job.num_starts()[0] == num_starts
 
 
 def test_learner_that_nobody_plays_for_saves_and_ends(job: Submission) -> None:
@@ -265,16 +264,9 @@ def test_learner_that_nobody_plays_for_saves_and_ends(job: Submission) -> None:
     assert job.num_starts() == [1, 1, 1, 1]
 
 
-def test_ten_failures_at_once_end_the_job(job: Submission) -> None:
-    assert job.submit(learner="1").returncode == 0
-    job.wait_for_states("FAILED", "CANCELLED", "CANCELLED", "CANCELLED")
-    assert job.num_starts()[0] == 10
-
-
 def test_cancelled_learner_saves_and_ends_the_others(job: Submission) -> None:
     (job.directory / "slow_disk").touch()
-    assert job.submit().returncode == 0
-    job.wait_for(1, 1, 1, 1)
+    job.start()
     job.slurm.run("scancel", job.jobs[0])
     wait_until((job.directory / "learner.saving").exists)
     time.sleep(2)

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.policy import Weights
 from scalable_agent_popart.distributed import actor_processes, keys
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
@@ -32,70 +31,54 @@ def flags(**given: object) -> Config:
     return Config.from_flags({"level_name": "catch5", **given})
 
 
-class FakePort:
-    """Keeps the weights that it is to show."""
-
-    address = "localhost:1"
-
-    def __init__(self, *_: object) -> None:
-        self.shown: list[Weights] = []
-        self.finished_after: int | None = None
-
-    def publish(self, weights: Weights) -> None:
-        self.shown.append(weights)
-
-    def finish(self) -> None:
-        self.finished_after = len(self.shown)
-
-    def raise_error(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """Stands in for the learner's port."""
+    port = mock.Mock(address="localhost:1")
+    monkeypatch.setattr(learner_module, "LearnerPort", lambda *_: port)
+    return port
 
 
 def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, port: mock.Mock
 ) -> None:
-    monkeypatch.setattr(learner_module, "LearnerPort", FakePort)
     monkeypatch.setattr(learner_module, "_FAREWELL_SECONDS", 0.0)
-    config = flags(learner_address="localhost:1", batch_size=4, logdir=str(tmp_path / "run"))
-    (tmp_path / "run").mkdir()
+    config = flags(learner_address="localhost:1", batch_size=4, logdir=str(tmp_path))
     spec = factory.make_rollout_spec(config)
     learner, parts = factory.make_learner(config, spec), RemoteParts()
     parts.prepare(config)
-    actors = parts.make_actors(config, spec, learner)
-    port: FakePort = actors._port  # type: ignore[attr-defined]
     variables = learner.agent.trainable_variables
     expected = [variables[0].numpy()]
-    with actors:
-        assert [weights.version for weights in port.shown] == [0], "before any job is started"
+    with parts.make_actors(config, spec, learner) as actors:
+        assert port.publish.call_count == 1, "before any job is started"
         for version in (1, 2):
             variables[0].assign_add(tf.ones_like(variables[0]))
             expected.append(variables[0].numpy())
             actors.publish(version)
         variables[0].assign_add(tf.ones_like(variables[0]))  # Nobody may see this yet.
         learner.frames.assign(10**12)
-    assert [weights.version for weights in port.shown] == [0, 1, 2]
-    for weights, first in zip(port.shown, expected, strict=True):
+    assert [name for name, *_ in port.mock_calls] == [*["publish"] * 3, "finish", "close"]
+    for version, (call, first) in enumerate(
+        zip(port.publish.call_args_list, expected, strict=True)
+    ):
+        (weights,) = call.args
+        assert weights.version == version
         np.testing.assert_array_equal(weights.tensors[0], first)
         assert len(weights.tensors) == len(variables)
-    assert port.finished_after == 3
 
 
 def test_a_learner_that_cannot_start_all_its_jobs_ends_what_it_has_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, port: mock.Mock
 ) -> None:
     job = mock.Mock()
     monkeypatch.setattr(actor_processes, "Program", mock.Mock(side_effect=[job, MemoryError]))
-    monkeypatch.setattr(learner_module, "LearnerPort", FakePort)
     config, parts = flags(actor_jobs=2, logdir=str(tmp_path)), RemoteParts()
     spec = factory.make_rollout_spec(config)
     parts.prepare(config)
     actors = parts.make_actors(config, spec, factory.make_learner(config, spec))
     with pytest.raises(MemoryError), actors:
         pass
-    assert actors._port.closed  # type: ignore[attr-defined]
+    port.close.assert_called_once()
     job.child.kill.assert_called_once()
     assert not running("batches")
 
@@ -114,9 +97,9 @@ def test_an_actor_job_that_cannot_start_all_its_threads_ends_the_others(
 def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path) -> None:
     config = flags(learner_address="localhost:1", keys_dir=str(tmp_path))
     RemoteParts().prepare(config)
-    own = keys.load(tmp_path, keys.LEARNER)
+    made = keys.load(tmp_path, keys.LEARNER)
     RemoteParts().prepare(config)
-    assert keys.load(tmp_path, keys.LEARNER) == own
+    assert keys.load(tmp_path, keys.LEARNER) == made
     (tmp_path / "learner.key").unlink()
     with pytest.raises(UserError, match=r"learner\.key is missing"):
         RemoteParts().prepare(config)

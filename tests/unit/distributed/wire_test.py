@@ -66,7 +66,7 @@ def weights(link: LearnerLink, known: int = -1) -> tuple[int, list[bytes]] | Non
 
 def shown(version: int, *variables: bytes) -> Weights:
     """Weights whose variables have these bytes."""
-    return Weights(version, [tf.constant(np.frombuffer(own, np.uint8)) for own in variables])
+    return Weights(version, [tf.constant(np.frombuffer(v, np.uint8)) for v in variables])
 
 
 class SlowTensor:
@@ -94,8 +94,8 @@ class Wire:
         self, address: str = "127.0.0.1:0", handshake: dict[str, str] = HANDSHAKE
     ) -> LearnerPort:
         self.queue = RolloutQueue(SPEC, 8)
-        own = keys.load(self.keys, keys.LEARNER)
-        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, handshake, own))
+        learner = keys.load(self.keys, keys.LEARNER)
+        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, handshake, learner))
         return self.ports[-1]
 
     def link(self, name: str = "actor job 0", **settings: Any) -> LearnerLink:
@@ -137,9 +137,9 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     batch = run.queue.get(8)
     assert batch is not None
     assert sorted(batch.task_id.numpy().tolist()) == [1] * 3 + [2] * 5
-    for leaf, own in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
-        assert leaf.shape == (8, *own.shape)
-        assert leaf.dtype == own.dtype
+    for leaf, one in zip(tf.nest.flatten(batch), tf.nest.flatten(SPEC), strict=True):
+        assert leaf.shape == (8, *one.shape)
+        assert leaf.dtype == one.dtype
     assert run.queue.fill() == 0
     port.finish()
     assert status(link, turn=2) == StatusReply(free=8, finished=True, newest_turn=2)
@@ -147,14 +147,13 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
 
 def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
     port, link = run.open(), run.link()
-    numbers = (np.nan, 1.0, np.inf, 2.0)
-    found = []
-    for version, number in enumerate(numbers):
+    replies = []
+    for version, number in enumerate((np.nan, 1.0, np.inf, 2.0)):
         port.publish(Weights(version, [tf.constant([0.0, number])]))
         wait_until(lambda: status(link) is not None)
-        found.append(weights(link))
+        replies.append(weights(link))
     one, two = (np.array([0.0, number], np.float32).tobytes() for number in (1.0, 2.0))
-    assert found == [None, (1, [one]), (1, [one]), (3, [two])]
+    assert replies == [None, (1, [one]), (1, [one]), (3, [two])]
     assert weights(link, 3) is None
 
 
@@ -163,15 +162,15 @@ def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
     for version, older in ((1, None), (2, 1)):
         port.publish(Weights(version, [slow := SlowTensor()]))  # type: ignore[list-item]
         wait_until(lambda: status(link) is not None and status(other) is not None)
-        found: list[tuple[int, list[bytes]] | None] = []
-        asks = threading.Thread(target=lambda found=found: found.append(weights(link)))
+        replies: list[tuple[int, list[bytes]] | None] = []
+        asks = threading.Thread(target=lambda replies=replies: replies.append(weights(link)))
         asks.start()
         assert slow.asked.wait(DEADLINE_SECONDS)
         reply = weights(other, 7)  # It has weights of an earlier learner.
         assert (reply and reply[0]) == older
         slow.may_copy.set()
         asks.join(DEADLINE_SECONDS)
-        assert found == [(version, [np.ones(1, np.float32).tobytes()])]
+        assert replies == [(version, [np.ones(1, np.float32).tobytes()])]
 
 
 def test_bytes_are_read_as_they_were_laid_out() -> None:
@@ -214,7 +213,7 @@ def test_the_time_without_a_learner_begins_with_its_loss(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=max))
+    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: now))
     link, port = run.link(), run.open()
     now = 50.0
     assert link.lost_seconds == 50.0
@@ -329,11 +328,13 @@ def test_differences_are_refused_on_both_sides(run: Wire, caplog: pytest.LogCapt
 
 
 def test_many_differences_make_a_short_line() -> None:
-    own = {"--level_name": ",".join("abcd" * 20), **{f"task {i}": f"a{i}" for i in range(57)}}
-    theirs = {"--level_name": ",".join("dcba" * 20), **{f"task {i}": f"b{i}" for i in range(57)}}
-    line = handshake.differences(own, theirs, "actor job 7")
+    actor, learner = (
+        {"--level_name": ",".join(letters * 20), **{f"task {i}": letters for i in range(57)}}
+        for letters in ("abcd", "dcba")
+    )
+    line = handshake.differences(actor, learner, "actor job 7")
     assert line.startswith("--level_name is d,c,b,a,d"), line
-    assert "task 0 is b0 at the learner and a0 at actor job 7; task 1 is" in line
+    assert "task 0 is dcba at the learner and abcd at actor job 7; task 1 is" in line
     assert line.endswith("; and 55 more differ")
     assert len(line) < port_module._MAX_LINE
 
@@ -385,18 +386,19 @@ def test_nobody_without_the_runs_keys_gets_an_answer(
     else:
         keys.make(tmp_path / "other")
         run_keys = keys.load(run.keys, keys.ACTOR)
-        own = keys.load(tmp_path / "other", keys.ACTOR)
+        shows = keys.load(tmp_path / "other", keys.ACTOR)
         if stranger == "learner's":  # It is of the same run, but no actor job's.
-            own = keys.load(run.keys, keys.LEARNER)
-        channel = link_module.open_channel(port.address, own._replace(authority=run_keys.authority))
+            shows = keys.load(run.keys, keys.LEARNER)
+        shows = shows._replace(authority=run_keys.authority)
+        channel = link_module.open_channel(port.address, shows)
     with channel, pytest.raises(grpc.RpcError) as refused:
         learner_method(channel, "Weights")(b"", timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None:
-    own = keys.load(run.keys, keys.ACTOR)
-    port = LearnerPort("127.0.0.1:0", SPEC, NUM_TASKS, RolloutQueue(SPEC, 8), HANDSHAKE, own)
+    actor = keys.load(run.keys, keys.ACTOR)
+    port = LearnerPort("127.0.0.1:0", SPEC, NUM_TASKS, RolloutQueue(SPEC, 8), HANDSHAKE, actor)
     run.ports.append(port)
     port.publish(shown(0, b"weights of a stranger"))
     assert weights(run.link()) is None
@@ -404,17 +406,11 @@ def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None
     assert weights(run.link()) == (0, [b"weights"])
 
 
-@pytest.mark.parametrize(
-    "message",
-    [StatusRequest(), WeightsRequest(), PutRequest(count=1)],
-    ids=lambda m: type(m).__name__,
-)
-def test_nothing_is_answered_before_a_handshake(run: Wire, message: Any) -> None:
+@pytest.mark.parametrize("method", ["Status", "Weights", "Put"])
+def test_nothing_is_answered_before_a_handshake(run: Wire, method: str) -> None:
     run.open().publish(shown(0))
-    method = type(message).__name__.removesuffix("Request")
-    data = message.SerializeToString()
     with run.channel() as channel, pytest.raises(grpc.RpcError) as refused:
-        learner_method(channel, method)(data, timeout=20)
+        learner_method(channel, method)(b"", timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -509,9 +505,8 @@ def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
         assert send(good.SerializeToString(), timeout=20).taken == 1
     first = "INVALID_ARGUMENT" if bad == "not a number" else "PERMISSION_DENIED"
     assert codes == [first, "UNAUTHENTICATED", "UNAUTHENTICATED"]
-    told = [r.getMessage() for r in caplog.records if "dropped a client" in r.getMessage()]
-    assert len(told) == 1
-    assert why in told[0]
+    (line,) = [r.getMessage() for r in caplog.records if "dropped a client" in r.getMessage()]
+    assert why in line
     assert run.queue.free() == 7
 
 
