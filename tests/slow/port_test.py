@@ -94,16 +94,14 @@ def test_another_user_without_keys_gets_no_answer(run: Run) -> None:
     for path in (run.directory.parent, *run.directory.parent.parents[:2]):
         path.chmod(0o755)  # Only the keys' own rights keep the stranger out.
     command = [sys.executable, "-m", "tests.fakes.stranger", run.address, str(run.directory)]
-    told = json.dumps({"authority": run.actor_keys().authority.decode()})
-    result = subprocess.run(
-        [*command, str(_NOBODY)], cwd=ROOT, input=told, capture_output=True, text=True, check=True
-    )
-    came_to = json.loads(result.stdout)
-    assert came_to.pop("keys") == came_to.pop("keys/actor.key") == "PermissionError"
-    assert len(came_to) == 13
-    no_session = {"UnavailableError", "DeadlineExceededError"}
-    assert came_to.pop("TensorFlow") in no_session
-    assert set(came_to.values()) == {"UNAVAILABLE"}
+    authority = json.dumps({"authority": run.actor_keys().authority.decode()})
+    how = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
+    result = subprocess.run([*command, str(_NOBODY)], input=authority, **how)
+    answers = json.loads(result.stdout)
+    assert answers.pop("keys") == answers.pop("keys/actor.key") == "PermissionError"
+    assert len(answers) == 13
+    assert answers.pop("TensorFlow") in {"UnavailableError", "DeadlineExceededError"}
+    assert set(answers.values()) == {"UNAVAILABLE"}
     before = run.frames()
     wait_until(lambda: run.frames() > before)
 

@@ -31,8 +31,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Make:
 
     def run(*experiment_flags: str, **options: str) -> _Objects:
         given = {"name": _NAME, "actor_jobs": "3", "image": "popart-impala:latest"} | options
-        own = [f"--{name}={value}" for name, value in given.items()]
-        manifests.main([*own, "--output_dir=~/out", "--", *experiment_flags])
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        manifests.main([*arguments, "--output_dir=~/out", "--", *experiment_flags])
         text = (tmp_path / "out" / f"{given['name']}.kubernetes.yaml").read_text("utf-8")
         objects = list(yaml.safe_load_all(text))
         prefix = f"{given['name']}-"
@@ -84,12 +84,12 @@ def test_processes_know_who_they_are_and_start_again(
     assert capsys.readouterr().out == "".join(f"written: {file}\n" for file in files)
     assert {name for kind, name in objects if kind == "Job"} == set(_ROLES)
     address, logdir = f"--learner_address={_NAME}-learner:{_PORT}", f"--logdir=/runs/{_NAME}"
-    own = {"learner": [address, logdir, "--gpus=1", "--keys_dir=/keys"], "evaluator": [logdir]}
-    own["actor"] = [address, "--task=$(ACTOR_TASK)", "--keys_dir=/keys"]
+    flags = {"learner": [address, logdir, "--gpus=1", "--keys_dir=/keys"], "evaluator": [logdir]}
+    flags["actor"] = [address, "--task=$(ACTOR_TASK)", "--keys_dir=/keys"]
     for role in _ROLES:
         container = _container(objects, role)
         assert "command" not in container, "the image's own is the experiment"
-        assert container["args"] == [*_FLAGS, f"--job_name={role}", *own[role]]
+        assert container["args"] == [*_FLAGS, f"--job_name={role}", *flags[role]]
         another = {"name": "ANOTHER_LOGDIR", "value": "another --name to the manifests"}
         assert another in container["env"]
         spec = objects["Job", role]["spec"]
@@ -206,10 +206,10 @@ def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) ->
     objects = make("--level_name=pong", "--mode=pbt", "--population_size=2")
     pods = {(m, role): _labels(objects, f"{m}-{role}") for m in ("m00", "m01") for role in _ROLES}
     for number, member in enumerate(("m00", "m01")):
-        own = ["--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
+        flags = ["--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
         address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
         learner = _container(objects, f"{member}-learner")["args"]
-        assert {*own, address, f"--logdir=/runs/{_NAME}"} <= set(learner)
+        assert {*flags, address, f"--logdir=/runs/{_NAME}"} <= set(learner)
         receiver = pods[member, "learner"]
         assert {s for s in pods if _connects(objects, pods[s], receiver)} == {(member, "actor")}
 
@@ -217,10 +217,10 @@ def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) ->
 @pytest.mark.parametrize("name", ["atari57-unclipped-popart", "dmlab30-popart-large-pbt"])
 def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) -> None:
     path = ROOT / "configs" / name.partition("-")[0] / f"{name}.flags"
-    own = ["--num_actors=30"] if "dmlab30" in name else []
-    objects = make(*own, name=name, flag_file=str(path))
+    flags = ["--num_actors=30"] if "dmlab30" in name else []
+    objects = make(*flags, name=name, flag_file=str(path))
     learner = "m00-learner" if name.endswith("-pbt") else "learner"
-    both = (_container(objects, learner)["args"], [f"--flagfile={path}", *own])
+    both = (_container(objects, learner)["args"], [f"--flagfile={path}", *flags])
     one, other = (Config.from_flags(given_flags(*each)).experiment for each in both)
     assert one == other
 
@@ -249,24 +249,28 @@ def test_an_impossible_job_is_answered_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_namespace_is_a_single_label(make: _Make, capsys: pytest.CaptureFixture[str]) -> None:
-    make("--level_name=pong", namespace="a" * 63)
-    for namespace in ("a.b", "a" * 64):
-        with pytest.raises(SystemExit, match=r"^2$"):
-            make("--level_name=pong", namespace=namespace)
-        assert "is no name of a namespace" in capsys.readouterr().err
+_LIMITS = ["10", "10:00", "0:10:00", "0-1", "0-0:10", "1-00:00:00", "UNLIMITED"]
 
 
-def test_time_limits_are_read_as_slurm_does(
-    make: _Make, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "valid", "invalid", "message"),
+    [
+        ("namespace", ["a" * 63], ["a.b", "a" * 64], "is no name of a namespace"),
+        ("slurm_time", _LIMITS, ["9:59", "0:09:59", "0-0:9"], "must be ten minutes or more"),
+        ("slurm_time", [], ["day", "1:2:3:4", "1-", "-10", "1-2-3"], "is no time limit"),
+    ],
+)
+def test_options_are_read_as_the_back_ends_do(
+    make: _Make,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    valid: list[str],
+    invalid: list[str],
+    message: str,
 ) -> None:
-    for limit in ("10", "10:00", "0:10:00", "0-1", "0-0:10", "1-00:00:00", "UNLIMITED"):
-        make("--level_name=pong", slurm_time=limit)
-    for limit in ("9:59", "0:09:59", "0-0:9"):
+    for value in valid:
+        make("--level_name=pong", **{option: value})
+    for value in invalid:
         with pytest.raises(SystemExit, match=r"^2$"):
-            make("--level_name=pong", slurm_time=limit)
-        assert "must be ten minutes or more" in capsys.readouterr().err
-    for limit in ("day", "1:2:3:4", "1-", "-10", "1-2-3"):
-        with pytest.raises(SystemExit, match=r"^2$"):
-            make("--level_name=pong", slurm_time=limit)
-        assert "is no time limit" in capsys.readouterr().err
+            make("--level_name=pong", **{option: value})
+        assert message in capsys.readouterr().err

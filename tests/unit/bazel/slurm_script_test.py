@@ -108,12 +108,12 @@ def test_parts_get_the_flags_as_they_are(tmp_path: Path) -> None:
     assert _submit(tmp_path, script, "7").returncode == 0
     program = tmp_path / "program.py"
     program.write_text("import os, sys; print([*sys.argv[1:], os.environ['ANOTHER_LOGDIR']])")
-    own = {"EXECUTABLE": str(program), "LOGDIR": "runs/duel", "WATCH_SECONDS": "0.1"}
-    own |= {"SLURM_JOB_ID": "4", "SLURM_ARRAY_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "1"}
-    result = _submit(tmp_path, script, "--role=actor", "7", **own)
+    variables = {"EXECUTABLE": str(program), "LOGDIR": "runs/duel", "WATCH_SECONDS": "0.1"}
+    variables |= {"SLURM_JOB_ID": "4", "SLURM_ARRAY_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "1"}
+    result = _submit(tmp_path, script, "--role=actor", "7", **variables)
     assert result.returncode == 0, result.stderr
-    told = [*_FLAGS, *_POPULATION, "--pbt_member=7", "--job_name=actor", "--logdir=runs/duel"]
-    assert ast.literal_eval(result.stdout) == [*told, "--task=1", "another LOGDIR"]
+    flags = [*_FLAGS, *_POPULATION, "--pbt_member=7", "--job_name=actor", "--logdir=runs/duel"]
+    assert ast.literal_eval(result.stdout) == [*flags, "--task=1", "another LOGDIR"]
 
 
 def test_only_jobs_of_a_cluster_name_what_sets_their_directory(

@@ -42,7 +42,7 @@ def test_jobs_are_numbered_and_end_with_their_owner(
     wait_until(lambda: len(starts(tmp_path)) == 2)
     jobs.attend()
     jobs.close(finished=False)
-    assert sorted(own for _, *own in starts(tmp_path)) == [
+    assert sorted(settings for _, *settings in starts(tmp_path)) == [
         ["0", "127.0.0.1:7", "0"],
         ["1", "127.0.0.1:7", "0"],
     ]

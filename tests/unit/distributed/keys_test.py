@@ -13,20 +13,20 @@ from scalable_agent_popart.errors import UserError, exit_code
 
 
 def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
-    keys.make(place := tmp_path / "run" / "keys")
-    assert place.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
-    assert not [path for path in place.parent.iterdir() if path != place], "nothing is left"
+    keys.make(directory := tmp_path / "run" / "keys")
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+    assert not [path for path in directory.parent.iterdir() if path != directory], "nothing is left"
     for role in (keys.LEARNER, keys.ACTOR):
-        assert b"PRIVATE KEY" in keys.load(place, role).private_key
+        assert b"PRIVATE KEY" in keys.load(directory, role).private_key
     with pytest.raises(FileNotFoundError):
         keys.load(tmp_path / "other", keys.ACTOR)
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError):  # An actor job waits until they are there.
         keys.load(empty, keys.ACTOR)
-    (place / "learner.crt").unlink()  # A job may have only the actor jobs' part.
+    (directory / "learner.crt").unlink()  # A job may have only the actor jobs' part.
     with pytest.raises(UserError, match=r"learner.crt is missing: give the learner"):
-        keys.load(place, keys.LEARNER)
+        keys.load(directory, keys.LEARNER)
 
 
 def test_keys_are_made_once(tmp_path: Path) -> None:
@@ -47,25 +47,25 @@ def test_a_full_disk_may_be_cleared_before_keys_are_made_again(
 
 
 def test_keys_that_others_can_read_or_have_written_are_refused(tmp_path: Path) -> None:
-    keys.make(place := tmp_path / "keys")
+    keys.make(directory := tmp_path / "keys")
     for name, mode in (("actor.key", 0o604), ("actor.key", 0o620), ("authority.crt", 0o620)):
-        (place / name).chmod(mode)
+        (directory / name).chmod(mode)
         with pytest.raises(UserError, match=f"{name} is open to other users"):
-            keys.load(place, keys.ACTOR)
-        (place / name).chmod(0o600)
-    keys.load(place, keys.ACTOR)
+            keys.load(directory, keys.ACTOR)
+        (directory / name).chmod(0o600)
+    keys.load(directory, keys.ACTOR)
 
 
 def test_keys_are_the_users_own_or_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys.make(place := tmp_path / "keys")
-    (place / "actor.key").chmod(0o640)
+    keys.make(directory := tmp_path / "keys")
+    (directory / "actor.key").chmod(0o640)
 
     def load_as_user_1000(owner: int) -> None:
         def fstat(file: int) -> SimpleNamespace:
             return SimpleNamespace(st_uid=owner, st_mode=os.fstat(file).st_mode)
 
         monkeypatch.setattr(keys, "os", SimpleNamespace(fstat=fstat, geteuid=lambda: 1000))
-        keys.load(place, keys.ACTOR)
+        keys.load(directory, keys.ACTOR)
 
     load_as_user_1000(owner=0)  # Kubernetes mounts a Secret like that.
     for owner, refusal in ((1000, "actor.key is open to other"), (1001, "belongs to another user")):
@@ -74,9 +74,9 @@ def test_keys_are_the_users_own_or_roots(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_are_no_keys_is_said(tmp_path: Path) -> None:
-    keys.make(place := tmp_path / "keys")
-    (place / "actor.key").write_text("")
+    keys.make(directory := tmp_path / "keys")
+    (directory / "actor.key").write_text("")
     with pytest.raises(UserError, match="are damaged"):
-        keys.load(place, keys.ACTOR)
+        keys.load(directory, keys.ACTOR)
     with pytest.raises(UserError, match="cannot be read: Not a directory"):
-        keys.load(place / "actor.key", keys.ACTOR)
+        keys.load(directory / "actor.key", keys.ACTOR)

@@ -105,10 +105,10 @@ def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path
         RemoteParts().prepare(config)
 
 
-def test_a_place_for_keys_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
-    place = tmp_path / ("x" * 300)  # Root cannot look into it either.
+def test_a_directory_for_keys_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 300)  # Root cannot look into it either.
     with pytest.raises(UserError, match=r"keys cannot be made in .*: File name too long"):
-        RemoteParts().prepare(flags(learner_address="localhost:1", keys_dir=str(place)))
+        RemoteParts().prepare(flags(learner_address="localhost:1", keys_dir=str(directory)))
 
 
 class FakeLink:

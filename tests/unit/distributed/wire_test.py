@@ -4,6 +4,7 @@ import errno
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -107,6 +108,13 @@ class Wire:
         self.links.append(LearnerLink(locate, name=name, **given))
         return self.links[-1]
 
+    def serve(self, *variables: bytes) -> LearnerLink:
+        """Opens a port that shows weights of version 0; returns a link that has found it."""
+        self.open().publish(shown(0, *variables))
+        link = self.link()
+        wait_until(lambda: status(link) is not None)
+        return link
+
     def channel(self) -> grpc.Channel:
         return link_module.open_channel(self.ports[-1].address, keys.load(self.keys, keys.ACTOR))
 
@@ -162,15 +170,13 @@ def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
     for version, older in ((1, None), (2, 1)):
         port.publish(Weights(version, [slow := SlowTensor()]))  # type: ignore[list-item]
         wait_until(lambda: status(link) is not None and status(other) is not None)
-        replies: list[tuple[int, list[bytes]] | None] = []
-        asks = threading.Thread(target=lambda replies=replies: replies.append(weights(link)))
-        asks.start()
-        assert slow.asked.wait(DEADLINE_SECONDS)
-        reply = weights(other, 7)  # It has weights of an earlier learner.
-        assert (reply and reply[0]) == older
-        slow.may_copy.set()
-        asks.join(DEADLINE_SECONDS)
-        assert replies == [(version, [np.ones(1, np.float32).tobytes()])]
+        with ThreadPoolExecutor() as pool:
+            copied = pool.submit(weights, link)
+            assert slow.asked.wait(DEADLINE_SECONDS)
+            reply = weights(other, 7)  # It has weights of an earlier learner.
+            assert (reply and reply[0]) == older
+            slow.may_copy.set()
+        assert copied.result() == (version, [np.ones(1, np.float32).tobytes()])
 
 
 def test_bytes_are_read_as_they_were_laid_out() -> None:
@@ -197,11 +203,8 @@ def test_bytes_are_read_as_they_were_laid_out() -> None:
 
 
 def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wire) -> None:
-    link = run.link()
-    first = run.open()
-    first.publish(shown(1, b"first"))
-    wait_until(lambda: status(link) is not None)
-    first.close()
+    link = run.serve(b"first")
+    run.ports[0].close()
     assert put(link, marked(1, 0)) is None, "lost with the learner"
     run.open().publish(shown(2, b"second"))
     wait_until(lambda: weights(link) == (2, [b"second"]))
@@ -228,14 +231,10 @@ def test_the_time_without_a_learner_begins_with_its_loss(
 
 
 def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> None:
-    link = run.link()
-    first = run.open()
-    first.publish(shown(1, b"first"))
-    wait_until(lambda: status(link) is not None)
+    link, (first,) = run.serve(b"first"), run.ports
     first.close()
-    run.open(first.address, {"--network": "deep", "--new_flag": "1"}).publish(
-        shown(2, b"other shapes")
-    )
+    other = run.open(first.address, {"--network": "deep", "--new_flag": "1"})
+    other.publish(shown(2, b"other shapes"))
     with pytest.raises(UserError, match=r"--network is deep .* --new_flag is 1 at the learner and"):
         wait_until(lambda: weights(link) is not None)
 
@@ -243,57 +242,43 @@ def test_a_learner_of_another_kind_at_the_same_address_is_noticed(run: Wire) -> 
 def test_a_link_that_waits_learns_of_capacity_at_once(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.open().publish(shown(0))
-    link = run.link()
-    wait_until(lambda: put(link, marked(8, 1)) is not None)
+    link = run.serve()
+    put(link, marked(8, 1))
     assert status(link, wait=True) == StatusReply(newest_turn=1)
     # The answer that comes after waiting in vain would be too late for the link.
     monkeypatch.setattr(port_module, "_WAIT_SECONDS", 2 * link_module._TIMEOUT_SECONDS)
-    answers: list[StatusReply | None] = []
-    asks = threading.Thread(target=lambda: answers.append(status(link, wait=True)))
-    asks.start()
-    wait_until(lambda: bool(answers or run.queue._changed._waiters))
-    run.queue.get(8)
-    asks.join(DEADLINE_SECONDS)
-    assert answers == [StatusReply(free=8, newest_turn=1)]
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(status, link, wait=True)
+        wait_until(lambda: bool(answer.done() or run.queue._changed._waiters))
+        run.queue.get(8)
+    assert answer.result() == StatusReply(free=8, newest_turn=1)
 
 
 def test_of_messages_that_wait_the_lowest_turn_is_taken_first(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port_module, "_WAIT_SECONDS", DEADLINE_SECONDS)
-    run.open().publish(shown(0))
-    links = {turn: run.link() for turn in (3, 2)}
-    wait_until(lambda: put(links[3], marked(8, 1), turn=1) is not None)
+    links = {3: run.serve(), 2: run.link()}
+    put(links[3], marked(8, 1))
     wait_until(lambda: status(links[2]) is not None)
-    taken: list[int] = []
-
-    def send(turn: int) -> None:
-        if put(links[turn], marked(1, 1), turn).taken:  # type: ignore[union-attr]
-            taken.append(turn)
-
-    threads = [threading.Thread(target=send, args=(turn,)) for turn in links]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: sorted(run.queue._waiting) == [2, 3])
-    for expected in ([2], [2, 3]):
+    with ThreadPoolExecutor() as pool:
+        answers = {turn: pool.submit(put, links[turn], marked(1, 1), turn) for turn in links}
+        wait_until(lambda: sorted(run.queue._waiting) == [2, 3])
         run.queue.get(1)
-        wait_until(lambda expected=expected: len(taken) == len(expected))
-        assert taken == expected
-    for thread in threads:
-        thread.join()
+        assert answers[2].result(DEADLINE_SECONDS).taken == 1
+        assert not answers[3].done()
+        run.queue.get(1)
+    assert answers[3].result().taken == 1
 
 
 def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.open().publish(shown(0))
-    links = [run.link() for _ in range(7)]
-    wait_until(lambda: put(links[0], marked(7, 1)) is not None)
+    links = [run.serve(), *(run.link() for _ in range(6))]
+    put(links[0], marked(7, 1))
     assert status(links[0]) == StatusReply(free=1, newest_turn=1)
     put(links[0], marked(1, 1))
-    still = SimpleNamespace(monotonic=lambda: 1e9, sleep=lambda seconds: None)
-    monkeypatch.setattr(port_module, "time", still)
+    monkeypatch.setattr(port_module, "time", SimpleNamespace(monotonic=lambda: 1e9))
     monkeypatch.setattr(port_module, "_QUESTIONS_PER_SECOND", 0.25)
     pauses = [
         status(link, bool(waits)).pause  # type: ignore[union-attr]
@@ -308,10 +293,8 @@ def test_clients_that_ask_in_vain_ask_again_one_after_the_other(
 def test_an_error_of_the_queue_reaches_the_learner(
     run: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, link = run.open(), run.link()
-    port.publish(shown(0))
+    link, (port,) = run.serve(), run.ports
     monkeypatch.setattr(run.queue, "put", lambda leaves: 1 / 0)
-    wait_until(lambda: status(link) is not None)
     port.raise_error()
     assert put(link, marked(1, 1)) is None
     with pytest.raises(ZeroDivisionError):
@@ -429,12 +412,11 @@ def test_a_job_that_the_learner_does_not_understand_is_told_so(
 def test_a_number_that_is_not_finite_is_named_on_both_sides(
     run: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.open().publish(shown(0))
-    link, rollouts = run.link(), marked(2, 1)
+    link, rollouts = run.serve(), marked(2, 1)
     rollouts.env_outputs.reward[1, 2] = -np.inf
     what = "put a number that is not finite: env_outputs.reward holds -inf"
     with pytest.raises(UserError, match=f"dropped this job, which {what}; fix the env"):
-        wait_until(lambda: put(link, rollouts) is not None)
+        put(link, rollouts)
     assert what in caplog.text
 
 
