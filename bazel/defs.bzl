@@ -40,11 +40,11 @@ def folder(name = None, srcs = None, deps = [], **kwargs):
       deps: what it may import, next to the package's own files, which every folder of it may.
       **kwargs: further attributes of the library.
     """
-    place = native.package_name()
-    if place.startswith("scalable_agent_popart") and (name or "/" in place):
+    package = native.package_name()
+    if package.startswith("scalable_agent_popart") and (name or "/" in package):
         deps = deps + ["//scalable_agent_popart"]
     py_library(
-        name = name or place.split("/")[-1],
+        name = name or package.split("/")[-1],
         srcs = native.glob(["**/*.py"]) if srcs == None else srcs,
         # The root's glob would also find files behind Bazel's own links.
         data = native.glob(["**/*.csv", "**/*.j2", "**/*.toml"]) if srcs == None else [],
