@@ -12,7 +12,6 @@ game, agent, lowest_return, median_return, highest_return, and agent_steps_milli
 if __name__ == "__main__":
     import start  # noqa: F401
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report.read import Run, read_run
+from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.runs.directory import find_runs
 from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.system import program
@@ -34,45 +33,42 @@ _COLOURS = {"IMPALA": "#0072B2", "PopArt-IMPALA": "#E69F00"}
 _GREY = "#7F7F7F"
 
 
-def define_flags() -> None:
-    """Defines the tool's flags, which other programs of this process may have, too."""
-    flags.DEFINE_list("runs", None, "Directories of runs, or of folders of them.", required=True)
-    flags.DEFINE_list("tables", [], "CSV files with the columns of returns.csv, to be added.")
-    flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs.")
-    flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "The figure's x-axis.")
-    flags.DEFINE_string("output", None, "Folder to write to.", required=True)
-
-
-def tabulate(run: Run) -> pd.DataFrame:
+def tabulate(path: str) -> pd.DataFrame:
     """Tabulates the mean raw return of the games that ended in each window of agent steps.
 
     A row holds for the end of its window, and `minutes` is how long training took up to there.
     They leave out the time between a stop and the next start, and work that was lost by it. Raises
-    UserError for several games, and for a population.
+    UserError for several games, for a population, and if there is nothing to compare in the run.
     """
+    try:
+        run = read_run(path)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     if len(run.config.suite.tasks) > 1 or run.population:
         raise UserError(f"{run.path} is no run of a single game; give such runs")
+    frames_per_window = _WINDOW * 1e6 * run.config.num_action_repeats
     episodes = run.logs["episodes"]
-    steps = episodes["frames"] / run.config.num_action_repeats / 1e6
-    marks = np.arange(1, int(run.frames / run.config.num_action_repeats / 1e6 / _WINDOW) + 1)
-    ended = episodes["episode_return"].groupby(np.ceil(steps / _WINDOW).astype(int))
-    table = pd.DataFrame({"agent_steps_millions": marks * _WINDOW}, index=marks)
-    table["games"] = ended.size().reindex(marks, fill_value=0)
-    table["mean_return"] = ended.mean().reindex(marks)
-    frames, minutes = _minutes(run.directory.metrics)
-    at = table["agent_steps_millions"] * 1e6 * run.config.num_action_repeats
-    table["minutes"] = np.interp(at, frames, minutes)
-    who = {"run": run.path.name, "game": run.config.suite.tasks[0], "agent": run.config.agent_name}
-    for i, (name, value) in enumerate((who | {"seed": run.seed}).items()):
-        table.insert(i, name, value)
-    return table
-
-
-def _minutes(log: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the frames of each record of a run, and the minutes of training up to it."""
-    lines = [(r["frames"], r["frames_per_second"]) for r in read_lines(log)]
+    marks = np.arange(1, int(run.frames / frames_per_window) + 1)
+    windows = np.ceil(episodes["frames"] / frames_per_window).astype(int)
+    ended = episodes["episode_return"].groupby(windows)
+    lines = [
+        (line["frames"], line["frames_per_second"]) for line in read_lines(run.directory.metrics)
+    ]
     frames, speeds = np.array([(0, 1.0), *lines]).T
-    return frames, np.cumsum([0.0, *np.diff(frames) / speeds[1:]]) / 60
+    minutes = np.cumsum([0.0, *np.diff(frames) / speeds[1:]]) / 60
+    return pd.DataFrame(
+        {
+            "run": run.path.name,
+            "game": run.config.suite.tasks[0],
+            "agent": run.config.agent_name,
+            "seed": run.seed,
+            "agent_steps_millions": marks * _WINDOW,
+            "games": ended.size().reindex(marks, fill_value=0),
+            "mean_return": ended.mean().reindex(marks),
+            "minutes": np.interp(marks * frames_per_window, frames, minutes),
+        },
+        index=marks,
+    )
 
 
 def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
@@ -109,26 +105,18 @@ def compare(
     output: Path,
 ) -> None:
     """Writes the table of runs, with those of other files, and its figure."""
-    parts = [tabulate(_read(path)) for path in find_runs(paths)]
-    added = [read_table(path, parts[0].columns, "tables") for path in tables]
-    table = pd.concat([*parts, *added])
+    parts = [tabulate(path) for path in find_runs(paths)]
+    parts += [read_table(path, parts[0].columns, "tables") for path in tables]
+    table = pd.concat(parts)
     if table.empty:
         raise UserError(f"no run has come to {_WINDOW} million agent steps yet")
-    names = Counter(name for part in (*parts, *added) for name in set(part["run"]))
-    if twice := [name for name, number in names.items() if number > 1]:
-        raise UserError(f"several runs are called {', '.join(twice)}; rename their directories")
+    names = pd.Series([name for part in parts for name in part["run"].unique()])
+    if names.duplicated().any():
+        twice = ", ".join(names[names.duplicated()])
+        raise UserError(f"several runs are called {twice}; rename their directories")
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
-    figure = draw(table, curves, against)
-    figure.savefig(output / "returns.png", dpi=150)
-
-
-def _read(path: str) -> Run:
-    """Reads a run; raises UserError, with its path, if there is nothing to compare in it."""
-    try:
-        return read_run(path)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    draw(table, curves, against).savefig(output / "returns.png", dpi=150)
 
 
 def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
@@ -141,15 +129,18 @@ def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
 
 def main(_: list[str]) -> None:
     """Compares the runs of the flags."""
-    names = ["game", "agent", _FLAGS.against]
-    names += [f"{which}_return" for which in ("lowest", "median", "highest")]
-    curves = pd.DataFrame(columns=names)
+    columns = ["game", "agent", _FLAGS.against, "lowest_return", "median_return", "highest_return"]
+    curves = pd.DataFrame(columns=columns)
     if _FLAGS.curves:
-        curves = read_table(_FLAGS.curves, names, "curves")
+        curves = read_table(_FLAGS.curves, columns, "curves")
     output = Path(_FLAGS.output).expanduser()
     compare(_FLAGS.runs, _FLAGS.tables, curves, _FLAGS.against, output)
 
 
 if __name__ == "__main__":
-    define_flags()
+    flags.DEFINE_list("runs", None, "Directories of runs, or of folders of them.", required=True)
+    flags.DEFINE_list("tables", [], "CSV files with the columns of returns.csv, to be added.")
+    flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs.")
+    flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "The figure's x-axis.")
+    flags.DEFINE_string("output", None, "Folder to write to.", required=True)
     program.run(main, _FLAGS, OSError)

@@ -19,24 +19,21 @@ if __name__ == "__main__":
     import start  # noqa: F401
 
 import bisect
-import functools
-import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from absl import flags
 
-from environments import ArraySpec, StepOutput
+from environments import EpisodeCounter, StepOutput
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
-from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, Emulator
-from scalable_agent_popart.suites.checked import SerialEnvironments
+from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, NUM_ACTIONS, Emulator
 from scalable_agent_popart.system import program, tensorflow_import
 
 FLAGS = flags.FLAGS
@@ -44,44 +41,27 @@ FLAGS = flags.FLAGS
 # A player maps the output of each step `[1, ...]` to an action.
 _Player = Callable[[StepOutput], int]
 
-_NUM_ACTIONS = atari57.SUITE.action_sets["full"]
-
-
-def define_flags() -> None:
-    """Defines the tool's flags, which other programs of this process may have, too."""
-    flags.DEFINE_string("level_name", None, "A game, games, or atari57.", required=True)
-    flags.DEFINE_string("human_starts_dir", None, "Directory to write to.", required=True)
-    flags.DEFINE(program.Integer(1), "num_starts", 100, "Starts of each game.")
-    flags.DEFINE(program.Integer(1), "num_games", 10, "Whole games played of each game.")
-    flags.DEFINE(program.Integer(0, 2**31 - 1), "seed", 1, "Random seed.")
-    flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
-    flags.DEFINE_boolean("random", None, "Whether actions are sampled uniformly.")
-    flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
-    flags.mark_flags_as_mutual_exclusive(["logdir", "random", "states"], required=True)
-
 
 def main(argv: list[str]) -> None:
     """Records every game."""
-    if len(argv) > 1:
-        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
     for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
-        if (path := FLAGS[name].value) is not None:
-            FLAGS[name].value = os.path.expanduser(path)
-    if not FLAGS.human_starts_dir or not (FLAGS.logdir or FLAGS.random or FLAGS.states):
-        raise UserError("--human_starts_dir, and --logdir or --states, must not be empty")
-    for name in ("num_starts", "num_games"):
-        if FLAGS.states and FLAGS[name].present:
-            raise UserError(f"--{name} means nothing to --states; leave it out")
-    config = _make_config()
+        setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name) or "") or None)
+    given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
+    if FLAGS.logdir:
+        config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
+    else:
+        config = Config.from_flags(given)
+    if config.suite.name != atari57.SUITE.name:
+        raise UserError(f"{FLAGS.logdir or FLAGS.level_name} plays {config.suite.name}, not Atari")
     options = config.environment_options(training=False)
     config.suite.check(options)
-    recorded: Iterable[tuple[str, list[bytes]]]
+    games = config.suite.tasks
     if FLAGS.states:  # All are checked before anything is written.
-        recorded = [(game, _collect(game, options)) for game in config.suite.tasks]
+        recorded = iter([(game, _collect(game, options)) for game in games])
     else:
-        make_player = _policy_player(config) if FLAGS.logdir else _random_player
+        make_player = _random_player if FLAGS.random else _policy_player(config)
         how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
-        recorded = ((game, record_starts(game, make_player(), *how)) for game in config.suite.tasks)
+        recorded = ((game, record_starts(game, make_player(), *how)) for game in games)
     origin = FLAGS.states or f"{FLAGS.num_games} games"
     Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
     for game, states in recorded:
@@ -91,21 +71,9 @@ def main(argv: list[str]) -> None:
         print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
 
 
-def _make_config() -> Config:
-    """Returns the configuration of the run in --logdir for a test; without one, the defaults."""
-    given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
-    if FLAGS.logdir:
-        config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
-    else:
-        config = Config.from_flags(given)
-    if config.suite.name != atari57.SUITE.name:
-        raise UserError(f"{FLAGS.logdir or FLAGS.level_name} plays {config.suite.name}, not Atari")
-    return config
-
-
 def _random_player() -> _Player:
     generator = np.random.default_rng([FLAGS.seed, 1])
-    return lambda output: int(generator.integers(_NUM_ACTIONS))
+    return lambda output: int(generator.integers(NUM_ACTIONS))
 
 
 def _policy_player(config: Config) -> Callable[[], _Player]:
@@ -127,14 +95,13 @@ def _policy_player(config: Config) -> Callable[[], _Player]:
 
 def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     """Reads the states of a game from --states and tries each."""
-    paths = sorted(Path(FLAGS.states, game).glob("*"))
-    if not paths:
-        raise UserError(f"--states: there are no files {Path(FLAGS.states, game)}/*")
-    emulator = Emulator(game, options)
-    states = [path.read_bytes() for path in paths]
-    for path, state in zip(paths, states, strict=True):
-        if fault := emulator.fault(state):
+    emulator, states = Emulator(game, options), []
+    for path in sorted(Path(FLAGS.states, game).glob("*")):
+        states.append(path.read_bytes())
+        if fault := emulator.fault(states[-1]):
             raise UserError(f"{path} is {fault}; leave it out")
+    if not states:
+        raise UserError(f"--states={FLAGS.states} holds no states of {game}")
     return states
 
 
@@ -154,32 +121,43 @@ def record_starts(
     """
     generator = np.random.default_rng(seed)
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
+    counter = EpisodeCounter(1)
     # Each state gets a random key, and those with the smallest keys stay, in the order of keys.
     chosen: list[tuple[float, bytes]] = []
-    noops = (int(generator.integers(1, MAX_NOOPS + 1)) for _ in itertools.count())
-    begun = map(emulator.begin, noops)
-    make = functools.partial(atari_starts.Game, emulator, range(_NUM_ACTIONS), begun)
-    observation = ArraySpec((options.height, options.width, 1), np.uint8)
-    played = SerialEnvironments([make], np.zeros(1, np.int32), [game], observation)
-    output = played.reset()
+
+    def begin() -> np.ndarray:
+        return emulator.begin(int(generator.integers(1, MAX_NOOPS + 1)))
+
+    output = counter.start(begin()[np.newaxis])
     while num_games:
-        played.send(np.array([act(output)]))
-        output = played.receive()
-        if output.done[0]:
+        reward, over, frame = emulator.step(act(output))
+        if over:
             num_games -= 1
-            continue
-        key = generator.random()
-        if len(chosen) < num_starts or key < chosen[-1][0]:
-            state = emulator.state
-            # The frame that draws the screen may end the game.
-            if second.fault(state) is None:
-                bisect.insort(chosen, (key, state))
-                del chosen[num_starts:]
+            frame = begin()
+        else:
+            key = generator.random()
+            if len(chosen) < num_starts or key < chosen[-1][0]:
+                state = emulator.state
+                # The frame that draws the screen may end the game.
+                if second.fault(state) is None:
+                    bisect.insort(chosen, (key, state))
+                    del chosen[num_starts:]
+        rewards, done = np.array([reward]), np.array([over])
+        info = counter.step(rewards, done)
+        output = StepOutput(rewards.astype(np.float32), info, done, frame[np.newaxis])
     if len(chosen) < num_starts:
         raise UserError(f"{game}: only {len(chosen)} points to start from; play more games")
     return [state for _, state in chosen]
 
 
 if __name__ == "__main__":
-    define_flags()
+    flags.DEFINE_string("level_name", None, "A game, games, or atari57.", required=True)
+    flags.DEFINE_string("human_starts_dir", None, "Directory to write to.", required=True)
+    flags.DEFINE(program.Integer(1), "num_starts", 100, "Starts of each game.")
+    flags.DEFINE(program.Integer(1), "num_games", 10, "Whole games played of each game.")
+    flags.DEFINE(program.Integer(0, 2**31 - 1), "seed", 1, "Random seed.")
+    flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
+    flags.DEFINE_boolean("random", None, "Whether actions are sampled uniformly.")
+    flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
+    flags.mark_flags_as_mutual_exclusive(["logdir", "random", "states"], required=True)
     program.run(main, FLAGS, OSError)

@@ -26,17 +26,17 @@ population, which is scored by its members' training episodes and not tested. Ne
 if __name__ == "__main__":
     import start  # noqa: F401
 
-import collections
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import run_records
@@ -44,14 +44,21 @@ import search
 from absl import flags
 
 from scalable_agent_popart.errors import PassingError, UserError
-from scalable_agent_popart.runs.directory import write_atomically
-from scalable_agent_popart.runs.json_lines import DAMAGE
 from scalable_agent_popart.system import program, terminal
 from scalable_agent_popart.system.cores import num_cores
+from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.supervisor import Group
 
+
+class _Integers(flags.ListParser):
+    """Parses a flag's list of integers, each written as `program.to_integer` reads it."""
+
+    def parse(self, argument: str | list[str]) -> list[Any]:
+        return [program.to_integer(text) for text in super().parse(argument)]
+
+
 FLAGS = flags.FLAGS
-flags.DEFINE_list("seeds", ["1"], "Seeds of each agent.")
+flags.DEFINE(_Integers(), "seeds", "1", "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
 flags.DEFINE(program.Integer(1), "places", None, "Runs at a time. Default: one per core.")
@@ -61,14 +68,11 @@ flags.DEFINE(
     None,
     "Episodes tested of each level. Default: set by the suite.",
 )
-flags.DEFINE_list("search_frames", [], "Frames of each round of a search for hyperparameters.")
+flags.DEFINE(_Integers(), "search_frames", "", "Frames of each round of a search.")
 flags.DEFINE(program.Integer(2), "search_settings", 16, "Settings of each agent to search.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
 _EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A process that was asked to stop ends with one of these exit codes.
-_STOPPED = [128 + number for number in _SIGNALS]
 _POLL_SECONDS = 0.1
 
 
@@ -76,154 +80,120 @@ class PlannedRun(NamedTuple):
     """One agent and seed."""
 
     flag_file: Path
-    seed: str
+    seed: int
 
     @property
     def path(self) -> Path:
         """The run directory."""
         return Path(FLAGS.logdir) / f"{self.flag_file.stem}-{self.seed}"
 
-    @property
-    def output(self) -> Path:
-        """The file of what its processes print."""
-        return self.path.parent / f"{self.path.name}.log"
-
 
 def _process(
-    run: PlannedRun,
-    arguments: Sequence[str],
-    cores: Sequence[int],
-    group: Group,
-    stops: list[int],
-) -> bool:
-    """Trains or tests a run on given cores, and waits for the end of its process.
+    run: PlannedRun, arguments: Sequence[str], cores: list[int], group: Group, stop: StopOnSignal
+) -> None:
+    """Trains or tests a run on given cores until its process ends, or is asked to by a signal.
 
-    A signal in `stops` asks the process to end. Returns whether it ended by itself, or raises
-    UserError if it failed.
+    Raises UserError if the process failed.
     """
-    before = run_records.frames(run.path)
+    before, output = run_records.frames(run.path), Path(f"{run.path}.log")
     command = [*arguments, f"--logdir={run.path}"]
     print(f"{run.path}: {' '.join(command)}", flush=True)
-    run.output.parent.mkdir(parents=True, exist_ok=True)
-    with open(run.output, "ab") as output:
-        child = group.start([sys.executable, _EXPERIMENT, *command], output=output)
-    try:
-        os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
-        while child.wait(_POLL_SECONDS) is None and not stops:
-            pass
-    finally:  # An error ends it as well.
-        child.send_signal(signal.SIGTERM)
-        code = child.wait()
-        if run_records.frames(run.path) > before:
-            seconds = time.monotonic() - child.began
-            run_records.record_process(run.path, seconds, child.max_memory_kib)
-    if code not in (0, *_STOPPED):
-        raise UserError(f"{run.path} failed (exit code {code}); see {run.output}")
-    return code == 0
+    with open(output, "ab") as file:
+        child = group.start([sys.executable, _EXPERIMENT, *command], output=file)
+    os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
+    while child.wait(_POLL_SECONDS) is None and not stop.signal_number:
+        pass
+    child.send_signal(signal.SIGTERM)
+    code = child.wait()
+    if run_records.frames(run.path) > before:
+        seconds = time.monotonic() - child.began
+        run_records.record_process(run.path, seconds, child.max_memory_kib)
+    if code and not stop.signal_number:
+        raise UserError(f"{run.path} failed (exit code {code}); see {output}")
 
 
 def _train(
-    runs: Sequence[PlannedRun],
-    more_flags: Sequence[str],
-    stops: list[int],
-    tests: bool = True,
+    runs: Sequence[PlannedRun], more_flags: Sequence[str], stop: StopOnSignal, tests: bool
 ) -> list[str]:
     """Trains all runs, those that are behind first, and with `tests` tests each at its end.
 
-    Stops once there is a signal in `stops`. Returns a line for each run that failed.
+    Nothing is started after a signal. Returns a line for each run that failed.
     """
-    waiting = collections.deque(sorted(runs, key=lambda run: run_records.frames(run.path)))
-    failures: list[str] = []
     test = ["--mode=test"]
-    if (num_episodes := FLAGS.test_num_episodes) is not None:
+    if num_episodes := FLAGS.test_num_episodes:
         test.append(f"--test_num_episodes={num_episodes}")
-    places = min(FLAGS.places or num_cores(), len(runs))
+    places = max(1, min(FLAGS.places or num_cores(), len(runs)))
     cores = sorted(os.sched_getaffinity(0))
+    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()  # The cores of each place.
+    for place in range(places):
+        free.put(cores[place::places] if places <= len(cores) else cores)
 
-    def work(place: int) -> None:
-        """Takes one run after the other."""
-        own = cores[place::places] if places <= len(cores) else cores
-        while not stops:
-            try:
-                run = waiting.popleft()
-            except IndexError:
-                return
-            train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-            try:
-                ended = _process(run, train, own, group, stops)
-                tests_next = tests and ended and not stops
-                if tests_next and not run_records.is_tested(run.path, num_episodes):
-                    named = _level_name(run.flag_file, more_flags)
-                    ended = _process(run, [*test, *named], own, group, stops)
-                if not ended:  # Somebody else has asked this process to end.
-                    waiting.append(run)
-            except UserError as error:
-                print(error, flush=True)
-                failures.append(str(error))
-
-    with Group() as group, futures.ThreadPoolExecutor(places) as pool:
+    def work(run: PlannedRun) -> str:
+        """Trains and tests a run; returns why it failed, or nothing."""
+        cores_of_run = free.get()
         try:
-            for place in futures.as_completed([pool.submit(work, i) for i in range(places)]):
-                place.result()
-        except BaseException:
-            stops.append(signal.SIGTERM)  # All are asked to end before any is waited for.
-            raise
-    return failures
+            if stop.signal_number:
+                return ""
+            train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
+            _process(run, train, cores_of_run, group, stop)
+            if not tests or stop.signal_number or run_records.is_tested(run.path, num_episodes):
+                return ""
+            named = _level_name(run.flag_file, more_flags)
+            _process(run, [*test, *named], cores_of_run, group, stop)
+            return ""
+        except UserError as error:
+            print(error, flush=True)
+            return str(error)
+        finally:
+            free.put(cores_of_run)
+
+    Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
+    with Group() as group, ThreadPoolExecutor(places) as pool:
+        in_order = sorted(runs, key=lambda run: run_records.frames(run.path))
+        return list(filter(None, pool.map(work, in_order)))
 
 
-def _search(agents: Sequence[Path], more_flags: Sequence[str], stops: list[int]) -> list[str]:
-    """Searches each agent's hyperparameters, until there is a signal in `stops`.
+def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSignal) -> list[str]:
+    """Searches each agent's hyperparameters, until there is a signal.
 
     Returns a line for each run that failed, which is ranked last.
     """
-    folder, failures = Path(FLAGS.report_dir), []
+    folder = Path(FLAGS.report_dir)
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
-    table = folder / "search.csv"  # It keeps the rounds that have been ranked.
-    known = table.is_file() and table.stat().st_size  # An earlier version may have left it empty.
-    rows = pd.read_csv(table, dtype=str).to_dict("records") if known else []
-    ranked = collections.Counter((row["agent"], int(row["frames"])) for row in rows)
-    if rows and (then := max(ranked.values())) != FLAGS.search_settings:
-        message = f"{table} is of --search_settings={then}"
-        raise UserError(f"{message}: give as many, or another --report_dir")
-    settings, names = {}, {}
+    level_names, settings = {}, {}
+    runs: dict[Path, dict[int, PlannedRun]] = {}  # Those that remain, by number of their setting.
     for agent in agents:
-        named = _level_name(agent, more_flags)
-        if not named:
+        if not (named := _level_name(agent, more_flags)):
             raise UserError(f"{agent} names no --level_name")
-        names[agent] = named[-1].partition("=")[2]
-        settings[agent] = search.sample(names[agent], FLAGS.search_settings)
+        level_names[agent] = named[-1].partition("=")[2]
+        settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
         for flag in more_flags:
             if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
                 raise UserError(f"{flag} is searched; leave it out")
-    best = {agent: list(range(FLAGS.search_settings)) for agent in agents}
-    for frames in _integers("search_frames"):
-        runs: dict[Path, dict[int, PlannedRun]] = {agent: {} for agent in agents}
-        for agent, numbers in best.items():
-            for number in numbers:
-                file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
-                search.write(agent, settings[agent][number], file)
-                runs[agent][number] = PlannedRun(file, str(search.FIRST_SEED + number))
-        unranked = [agent for agent in agents if (agent.stem, frames) not in ranked]
-        trained = [run for agent in unranked for run in runs[agent].values()]
-        behind = [run for run in trained if run_records.frames(run.path) < frames]
+        runs[agent] = {}
+        for number, values in enumerate(settings[agent]):
+            file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
+            search.write(agent, values, file)
+            runs[agent][number] = PlannedRun(file, search.FIRST_SEED + number)
+    rows, failures = [], []
+    for frames in sorted(FLAGS.search_frames):
+        remaining = [run for runs_of_agent in runs.values() for run in runs_of_agent.values()]
+        behind = [run for run in remaining if run_records.frames(run.path) < frames]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
-        if behind:
-            failures += _train(behind, [*more_flags, *rounds], stops, tests=False)
-        if stops:
+        failures += _train(behind, [*more_flags, *rounds], stop, tests=False)
+        if stop.signal_number:
             return failures
-        for agent in unranked:
-            paths = {number: run.path for number, run in runs[agent].items()}
-            rows += search.rank(agent.stem, names[agent], frames, settings[agent], paths)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(table, pd.DataFrame(rows).to_csv(index=False))
         for agent in agents:
-            own = [
-                row for row in rows if (row["agent"], int(row["frames"])) == (agent.stem, frames)
-            ]
-            best[agent] = [int(row["setting"]) for row in own[: (len(own) + 1) // 2]]
-    for agent, (winner, *_) in best.items():
+            paths = {number: run.path for number, run in runs[agent].items()}
+            ranked = search.rank(agent.stem, level_names[agent], frames, settings[agent], paths)
+            better = [row["setting"] for row in ranked[: (len(ranked) + 1) // 2]]
+            runs[agent] = {number: runs[agent][number] for number in better}
+            rows += ranked
+        folder.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
+    for agent, (winner, *_) in runs.items():
         remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
         search.write(agent, settings[agent][winner], folder / agent.name, remark)
         print(f"the best of {agent.stem}: setting {winner}, in {folder / agent.name}")
@@ -236,16 +206,7 @@ def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
     return [word for word in words if word.lstrip("-").startswith("level_name=")]
 
 
-def _integers(name: str) -> list[int]:
-    """Returns the integers of a flag that is a list of them."""
-    texts = getattr(FLAGS, name)
-    try:
-        return [program.to_integer(text) for text in texts]
-    except ValueError as error:
-        raise UserError(f"--{name}={','.join(texts)}: {error}") from error
-
-
-def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
+def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     """Returns the runs that the arguments ask for, and the flags for all of them."""
     flag_files = [Path(name) for name in arguments if not name.startswith("-")]
     more_flags = [flag for flag in arguments if flag.startswith("-")]
@@ -256,17 +217,10 @@ def _experiment(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
             raise UserError(f"there is no flag file {path}")
     if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
         raise UserError("each run has a seed and a --logdir of its own: give --seeds")
-    if FLAGS.search_frames:
-        for name in ("seeds", "train", "test_num_episodes"):
-            if FLAGS[name].present:
-                raise UserError(f"--{name} means nothing with --search_frames; leave it out")
-        rounds = _integers("search_frames")
-        if rounds[0] < 0 or sorted({*rounds}) != rounds:
-            raise UserError("--search_frames must be whole numbers, each above the one before")
-    seeds = _integers("seeds")
-    if max(seeds) >= search.FIRST_SEED:
-        raise UserError(f"--seeds from {search.FIRST_SEED} on are those of searches: give others")
-    runs = [PlannedRun(path, str(seed)) for seed in seeds for path in flag_files]
+    for name in ("seeds", "train", "test_num_episodes"):
+        if FLAGS.search_frames and FLAGS[name].present:
+            raise UserError(f"--{name} means nothing with --search_frames; leave it out")
+    runs = [PlannedRun(path, seed) for seed in FLAGS.seeds for path in flag_files]
     if len({run.path for run in runs}) < len(runs):
         raise UserError("two runs would have one directory: give each file and each seed once")
     return runs, more_flags
@@ -279,48 +233,36 @@ def _report(runs: Sequence[PlannedRun]) -> None:
         raise UserError(f"no run has begun in {FLAGS.logdir}")
     # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
     names = flags.CsvListSerializer(",").serialize([str(run.path) for run in begun])
-    command = ["--mode=report", f"--runs={names}", f"--report_dir={FLAGS.report_dir}"]
+    folder = Path(FLAGS.report_dir)
+    command = ["--mode=report", f"--runs={names}", f"--report_dir={folder}"]
     if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
         raise UserError("the report could not be written")
-    records, damaged = {}, []
-    for run in begun:
-        try:
-            about = run_records.describe(run.path)
-            records[run.path] = {"flag_file": run.flag_file.name, **about}
-        except DAMAGE as error:
-            damaged.append(f"{run.path} is left out of runs.json: its files are damaged ({error})")
-    table = {"reported_on": run_records.machine(), "runs": list(records.values())}
-    (Path(FLAGS.report_dir) / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
-    run_records.pack_logs(list(records), Path(FLAGS.report_dir) / "logs.tar.xz")
+    records = [{"flag_file": r.flag_file.name, **run_records.describe(r.path)} for r in begun]
+    table = {"reported_on": run_records.machine(), "runs": records}
+    (folder / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
+    run_records.pack_logs([run.path for run in begun], folder / "logs.tar.xz")
     print("next to it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
-    if damaged:
-        raise UserError("; ".join(damaged))
 
 
 def main(argv: list[str]) -> None:
     """Runs everything."""
-    stops: list[int] = []  # These are signals, since a library might lose an exception.
     terminal.outlive_terminal()
-    for number in _SIGNALS:
-        # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the runs.
-        if signal.getsignal(number) == signal.SIG_IGN:
-            continue
-        signal.signal(number, lambda number, frame: stops.append(number))
     for name in ("logdir", "report_dir"):  # The experiment does the same with its own.
         setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name)))
-    runs, more_flags = _experiment(argv[1:])
+    runs, more_flags = _plan(argv[1:])
     failures: list[str] = []
-    if FLAGS.search_frames:
-        failures = _search([run.flag_file for run in runs], more_flags, stops)
-    elif FLAGS.train:
-        failures = _train(runs, more_flags, stops)
-    if not stops and not FLAGS.search_frames:
-        try:
-            _report(runs)
-        except (UserError, OSError) as error:
-            failures.append(str(error))
-    if stops:
-        sys.exit(128 + stops[0])
+    with StopOnSignal() as stop:
+        if FLAGS.search_frames:
+            failures = _search([run.flag_file for run in runs], more_flags, stop)
+        elif FLAGS.train:
+            failures = _train(runs, more_flags, stop, tests=True)
+        if not stop.signal_number and not FLAGS.search_frames:
+            try:
+                _report(runs)
+            except (UserError, OSError) as error:
+                failures.append(str(error))
+    if stop.signal_number:
+        sys.exit(128 + stop.signal_number)
     if failures:
         raise PassingError("; ".join(failures))
 

@@ -1,15 +1,12 @@
 """Records what made a run, and how far it is, for the files next to a report."""
 
-import contextlib
 import io
 import json
-import lzma
-import os
 import platform
 import statistics
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +14,21 @@ import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import DAMAGE, open_to_append, read_lines, spread
+from scalable_agent_popart.runs.json_lines import open_to_append, read_lines, spread
 from scalable_agent_popart.system.cores import num_cores, processor
 
-# These flags name places of the machine: folders and addresses.
-_PLACES = {"logdir", "keys_dir", "level_cache_dir", "dataset_path", "human_starts_dir"}
-_PLACES |= {"learner_address", "init_from"}
-# Without these flags others would be refused or mean something else, so they have stand-ins.
-_STAND_INS = {"dataset_path": "images", "human_starts_dir": "starts", "learner_address": "host:1"}
-_STAND_INS |= {"init_from": "run"}
-_NO_PLACE, _AGENTS = ("", "dummy"), "agents/"
+# These flags name folders and addresses of the machine, for which kept records have stand-ins.
+_STAND_INS = {
+    "keys_dir": "",
+    "level_cache_dir": "",
+    "dataset_path": "images",
+    "human_starts_dir": "starts",
+    "learner_address": "host:1",
+    "init_from": "run",
+}
 # Reports and records are made of these; the rest are checkpoints, films and TensorBoard's events.
-_LOGS = ["config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl", "evaluation.json"]
-_LOGS += ["evaluations", "lineage.jsonl"]
+_LOGS = [POPULATION_FILE, "config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl"]
+_LOGS += ["evaluation.json", "evaluations/*", "lineage.jsonl"]
 _TAIL = 2**20  # So many bytes at the end of a log are sure to have a whole line.
 
 
@@ -40,7 +39,13 @@ def directories(path: Path) -> list[Path]:
 
 def has_begun(path: Path) -> bool:
     """Returns whether there is a run, or a member of a population, to report on."""
-    return any((own / "config.json").is_file() for own in directories(path))
+    return any((directory / "config.json").is_file() for directory in directories(path))
+
+
+def frames(path: Path) -> int:
+    """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
+    ends = (_read(directory / "metrics.jsonl", _TAIL) for directory in directories(path))
+    return sum(end[-1]["frames"] for end in ends if end)
 
 
 def record_process(path: Path, seconds: float, memory: int) -> None:
@@ -48,14 +53,10 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
 
     A run may be resumed by another revision and on another machine.
     """
-    process = {
-        "seconds": round(seconds, 1),
-        "memory_kib": memory,
-        "git_revision": _config(path)["git_revision"],
-        "machine": machine(),
-    }
+    revision = _config(path)["git_revision"]
+    process = {"seconds": round(seconds, 1), "memory_kib": memory, "git_revision": revision}
     with open_to_append(path / "processes.jsonl") as file:
-        file.write(json.dumps(process) + "\n")
+        file.write(json.dumps(process | {"machine": machine()}) + "\n")
 
 
 def is_tested(path: Path, num_episodes: int | None) -> bool:
@@ -66,22 +67,15 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
     """
     if is_population(path):
         return True
-    config, end = _config(path), frames(path)
-    tasks, least = config["tasks"], num_episodes or config["flags"]["test_num_episodes"]
-    for file in [path / "evaluation.json", *(path / "evaluations").glob("*.json")]:
-        with contextlib.suppress(OSError, *DAMAGE):  # Empty while it is written.
-            test = json.loads(file.read_text())
+    config = _config(path)
+    least = num_episodes or config["flags"]["test_num_episodes"]
+    for file in path.glob(f"evaluations/noop-{frames(path)}-*.json"):
+        if text := file.read_text():  # The file is empty until its test is over.
+            test = json.loads(text)
             played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
-            enough = all(played[task]["episodes"] >= least for task in tasks)
-            if enough and (test["frames"], test["starts"]) == (end, "noop"):
+            if all(played[task]["episodes"] >= least for task in config["tasks"]):
                 return True
     return False
-
-
-def frames(path: Path) -> int:
-    """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
-    ends = (_read(own / "metrics.jsonl", _TAIL) for own in directories(path))
-    return sum(end[-1]["frames"] for end in ends if end)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -90,10 +84,14 @@ def describe(path: Path) -> dict[str, Any]:
     A population has the frames and seconds of all members, the flags that they share, and the
     packages of the first. Its rate is the median over its members' logs.
     """
-    config = _config(path)
-    lines = (line for own in directories(path) for line in _read(own / "metrics.jsonl"))
-    speeds = [line["frames_per_second"] for line in lines]
-    processes = _read(path / "processes.jsonl")
+    config, processes = _config(path), _read(path / "processes.jsonl")
+    logs = [_read(directory / "metrics.jsonl") for directory in directories(path)]
+    speeds = [line["frames_per_second"] for log in logs for line in log]
+    test = None
+    if (evaluation := path / "evaluation.json").is_file():
+        newest = json.loads(evaluation.read_text())
+        episodes = {name: task["episodes"] for name, task in newest["tasks"].items()}
+        test = {"starts": newest["starts"], "frames": newest["frames"], "episodes": episodes}
     return {
         "run": str(path),
         "agent": config["agent"],
@@ -102,68 +100,12 @@ def describe(path: Path) -> dict[str, Any]:
         "median_frames_per_second": round(statistics.median(speeds) if speeds else 0.0),
         "seconds": round(sum(p["seconds"] for p in processes)) if processes else None,
         "largest_memory_mib": max((p["memory_kib"] // 1024 for p in processes), default=None),
-        "test": _test(path),
+        "test": test,
         "git_revisions": _distinct(processes, "git_revision") or [config["git_revision"]],
         "machines": _distinct(processes, "machine"),
         "versions": config["versions"],
-        "flags": _without_places(config["flags"]),
+        "flags": portable(config["flags"]),
     }
-
-
-def pack_logs(paths: Sequence[Path], file: Path) -> None:
-    """Writes an archive of runs' logs, each in a folder of the run's name.
-
-    Unpacked, they make the same report as the runs, but cannot be trained, without checkpoints.
-    They have only the lines of metrics that a report reads, from which `describe` takes its rate.
-    """
-    partial = file.with_name(f"{file.name}.partial")
-    # A population has some logs of its own next to its members'.
-    folders = {own: path.parent for path in paths for own in [path, *directories(path)]}
-    preset: Any = 9 | lzma.PRESET_EXTREME
-    # A log may be a link to a larger disk.
-    with tarfile.open(partial, "w:xz", dereference=True, preset=preset) as archive:
-        for name in (POPULATION_FILE, *_LOGS):  # Logs of a kind compress better in a row.
-            for own, root in folders.items():
-                if (log := own / name).exists():
-                    _add(archive, log, str(log.relative_to(root)))
-    partial.replace(file)
-
-
-def _add(archive: tarfile.TarFile, log: Path, name: str) -> None:
-    """Adds a file or folder, without the machine's places, and metrics as reports read them."""
-    if log.name in ("config.json", POPULATION_FILE):
-        content = _record_without_places(log)
-    elif log.name == "metrics.jsonl":
-        with open(log, "rb") as file:
-            chosen = spread(file, MAX_METRICS)
-            file.seek(0)
-            content = b"".join(line for i, line in enumerate(file) if i in chosen)
-    else:
-        archive.add(log, name, filter=_content)
-        return
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
-
-
-def _record_without_places(path: Path) -> bytes:
-    """Returns a record of flags without those that name places of the machine."""
-    record = json.loads(path.read_text())
-    record["flags"] = _without_places(record["flags"])
-    for change in record.get("history", ()):
-        pairs = change["changed"].items()
-        before, after = (_without_places({n: pair[i] for n, pair in pairs}) for i in (0, 1))
-        # A place that was empty, or is from then on, has no stand-in there.
-        names = {**before, **after}
-        change["changed"] = {name: (before.get(name, ""), after.get(name, "")) for name in names}
-    return (json.dumps(record, indent=2) + "\n").encode()
-
-
-def _content(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Takes a file's owner and time away, so that the same logs make the same archive."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
 
 
 def machine() -> dict[str, Any]:
@@ -176,39 +118,69 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _test(path: Path) -> dict[str, Any] | None:
-    """Returns the starts, frames and episodes of each task of the newest test, if it is whole."""
-    with contextlib.suppress(OSError, *DAMAGE):
-        found = json.loads((path / "evaluation.json").read_text())
-        episodes = {name: task["episodes"] for name, task in found["tasks"].items()}
-        return {"starts": found["starts"], "frames": found["frames"], "episodes": episodes}
-    return None
+def pack_logs(paths: Sequence[Path], file: Path) -> None:
+    """Writes an archive of runs' logs, each in a folder of the run's name.
+
+    Unpacked, they make the same report as the runs, but cannot be trained, without checkpoints.
+    They have only the lines of metrics that a report reads, from which `describe` takes its rate.
+    """
+    # A population has some logs of its own next to its members'.
+    folders = {folder: path.parent for path in paths for folder in [path, *directories(path)]}
+    with tarfile.open(file, "w:xz", preset=9) as archive:
+        for pattern in _LOGS:  # Logs of a kind compress better in a row.
+            for folder, root in folders.items():
+                for log in sorted(folder.glob(pattern)):
+                    content = _content(log)
+                    # Without the file's owner and time, the same logs make the same archive.
+                    member = tarfile.TarInfo(str(log.relative_to(root)))
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
 
 
-def _without_places(flags: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the flags that name places of the machine, or replaces their values.
+def _content(log: Path) -> bytes:
+    """Reads a log, without the machine's places, and metrics as reports read them."""
+    content = log.read_bytes()
+    if log.name == "metrics.jsonl":
+        chosen = spread(io.BytesIO(content), MAX_METRICS)
+        return b"".join(line for i, line in enumerate(io.BytesIO(content)) if i in chosen)
+    if log.name not in ("config.json", POPULATION_FILE):
+        return content
+    record = json.loads(content)
+    record["flags"] = portable(record["flags"])
+    for change in record.get("history", ()):
+        changed = change["changed"]
+        for name, values in changed.items():
+            changed[name] = [_stand_in(name, value) for value in values]
+    return (json.dumps(record, indent=2) + "\n").encode()
+
+
+def portable(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns flags without the run directory, and with stand-ins for the machine's places."""
+    return {name: _stand_in(name, value) for name, value in flags.items() if name != "logdir"}
+
+
+def _stand_in(name: str, value: Any) -> Any:
+    """Replaces a flag's value that names a place of the machine.
 
     Agents of the repository are the same on every machine.
     """
-    kept = {n: own for n, own in flags.items() if n not in _PLACES or f"{own}".startswith(_AGENTS)}
-    given = (n for n in _STAND_INS if n not in kept and flags.get(n, "") not in _NO_PLACE)
-    stand_ins = {name: _STAND_INS[name] for name in given}
-    if "init_from" in stand_ins:  # Runs from different ones are not of one agent.
-        stand_ins["init_from"] += f"-{zlib.crc32(os.fsencode(flags['init_from'])):08x}"
-    return {**kept, **stand_ins}
+    if name not in _STAND_INS or value in ("", "dummy") or value.startswith("agents/"):
+        return value
+    # Runs that begin from different runs are not of one agent.
+    number = f"-{zlib.crc32(value.encode()):08x}" if name == "init_from" else ""
+    return _STAND_INS[name] + number
 
 
 def _distinct(processes: list[dict[str, Any]], name: str) -> list[Any]:
     """Lists each value that processes have once; those without one have None."""
-    found = [process.get(name) for process in processes]
-    return [value for i, value in enumerate(found) if value not in found[:i]]
+    values = [process.get(name) for process in processes]
+    return [value for i, value in enumerate(values) if value not in values[:i]]
 
 
 def _config(path: Path) -> dict[str, Any]:
     """Reads what the run was last started with; a population has a member's, and common flags."""
-    files = (own / "config.json" for own in directories(path))
-    # Each must be whole, since each is packed.
-    config, *_ = [json.loads(file.read_text()) for file in files if file.is_file()]
+    files = [directory / "config.json" for directory in directories(path)]
+    config = json.loads(next(filter(Path.is_file, files)).read_text())
     if is_population(path):
         shared = json.loads((path / POPULATION_FILE).read_text())["flags"]
         # The member's number is that of the process which wrote the file.

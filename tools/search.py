@@ -7,13 +7,10 @@ human-normalised score, or the mean return in a suite without scores to normalis
 """
 
 import collections
-import functools
 import math
-import multiprocessing
-import signal
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import run_records
@@ -21,7 +18,6 @@ import run_records
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.json_lines import read_lines
-from scalable_agent_popart.suites.search_space import Distribution
 from scalable_agent_popart.system import tensorflow_import
 
 # A run's seed is this plus its setting's number; comparisons have smaller ones.
@@ -31,32 +27,22 @@ EPISODES = 10  # So many of each task count, the newest.
 
 def write(agent: Path, values: Mapping[str, float], file: Path, remark: str = "") -> None:
     """Writes an agent's flag file with the values of a setting after its own."""
-    lines = agent.read_text().splitlines()
-    lines[:0] = [f"# {remark}"] if remark else []
+    lines = [f"# {remark}"] if remark else []
+    lines += agent.read_text().splitlines()
     lines += (f"--{name}={value:.6g}" for name, value in values.items())
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n")
 
 
-@functools.cache
 def sample(level_name: str, number: int) -> list[dict[str, float]]:
     """Samples settings from the suite's search space, the same ones for all agents."""
-    space = suites.resolve(level_name).search_space
-    # Another process does it, since TensorFlow would hold the GPU that the runs need.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        # The child inherits the mask, and a Ctrl-C meanwhile is raised below.
-        heeded = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            sampled = pool.submit(_sample, space, number)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
-        return sampled.result()
-
-
-def _sample(space: Mapping[str, Distribution], number: int) -> list[dict[str, float]]:
     tensorflow_import.import_quietly()
+    import tensorflow as tf  # noqa: PLC0415
+
     from scalable_agent_popart.population import rules  # noqa: PLC0415
 
+    tf.config.set_visible_devices([], "GPU")  # The runs need its memory.
+    space = suites.resolve(level_name).search_space
     return [rules.sample(space, [FIRST_SEED, i]) for i in range(number)]
 
 
@@ -82,23 +68,22 @@ def rank(
         if run_records.frames(path) >= frames
     }
     if not returns:
-        message = f"see {next(iter(paths.values()))}.log"
-        raise UserError(f"no run of {agent} came to {frames} frames; {message}")
-    finished = collections.Counter(task for own in returns.values() for task in own)
+        log = f"{next(iter(paths.values()))}.log"
+        raise UserError(f"no run of {agent} came to {frames} frames; see {log}")
+    finished = collections.Counter(task for by_task in returns.values() for task in by_task)
     tasks = [t for t in suite.tasks if t in references and 2 * finished[t] > len(returns)]
     if not tasks:
-        raise UserError(
-            f"most runs of {agent} have finished no task with a score after {frames} frames: give "
-            "more --search_frames"
-        )
+        message = f"most runs of {agent} have finished no task with a score after {frames} frames"
+        raise UserError(f"{message}: give more --search_frames")
     rows: list[dict[str, Any]] = []
     for number in paths:
         fitness = -math.inf
-        if (own := returns.get(number)) is not None:
-            counted = {task: own.get(task, [references[task].random]) for task in tasks}
-            aggregate = scores.aggregate_returns(counted, references)
-            if aggregate:  # Raw returns are not in percent, so nothing caps them.
-                fitness = aggregate.mean_capped if suite.normalised else aggregate.mean
+        if number in returns:
+            random_play = {task: [references[task].random] for task in tasks}
+            means = {t: fmean(v) for t, v in (random_play | returns[number]).items()}
+            total = scores.aggregate([scores.normalise(means[t], references[t]) for t in tasks])
+            # Raw returns are not in percent, so nothing caps them.
+            fitness = total.mean_capped if suite.normalised else total.mean
         row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.9g}"}
         row |= {"tasks": len(tasks), "setting": number, "seed": FIRST_SEED + number}
         rows.append(row | {name: f"{value:.6g}" for name, value in settings[number].items()})

@@ -86,8 +86,8 @@ def main(argv: list[str]) -> None:
     asyncio.log.logger.setLevel("CRITICAL")  # It takes a closed page for an error.
     warnings.filterwarnings("ignore", "Animation was deleted")  # The page was never opened.
     matplotlib.rc("webagg", address="127.0.0.1", port=FLAGS.port, open_in_browser=False)
-    if "MPLBACKEND" not in os.environ and not _has_window():
-        plt.switch_backend("webagg")
+    if "MPLBACKEND" not in os.environ and matplotlib.get_backend().lower() == "agg":
+        plt.switch_backend("webagg")  # There is no display.
     places = FLAGS.dataset_path, FLAGS.level_cache_dir
     agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
     # The record of a suite of one's own has no names of actions.
@@ -95,17 +95,6 @@ def main(argv: list[str]) -> None:
     played = suite.tasks[0], FLAGS.seed, "rgb_array"
     with contextlib.closing(agent.make_environment(*played)) as environment:
         show(play(agent, environment, suite))
-
-
-def _has_window() -> bool:
-    """Returns whether Matplotlib can open windows here."""
-    if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
-        return False
-    plt.figure()
-    plt.close()
-    return matplotlib.get_backend().lower() in matplotlib.backends.backend_registry.list_builtin(
-        matplotlib.backends.BackendFilter.INTERACTIVE
-    )
 
 
 if __name__ == "__main__":

@@ -3,14 +3,10 @@ import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from environments import EnvironmentLostError
-from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from tests.fakes.uneven_environments import UnevenEnvironments
 from tools import measure_random_play
 
 
@@ -27,16 +23,6 @@ def test_random_play_of_each_task_is_measured_once(tmp_path: Path) -> None:
     for row, reference in zip(rows[1:], references, strict=True):
         assert row["episodes"] == "8"  # Six environments share them.
         assert abs(float(row["mean"]) - reference.random) < 5 * float(row["standard_error"])
-
-
-def test_environments_that_never_end_an_episode_end_the_measurement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pool = UnevenEnvironments(np.zeros(2), lost=1.0)
-    monkeypatch.setattr(factory, "make_environments", lambda *_, training: pool)
-    with pytest.raises(EnvironmentLostError, match="catch_1 was lost more than 8 times before"):
-        measure_random_play.play(Config.from_flags({"level_name": "catch_1"}), 0, 2)
-    assert pool.closed
 
 
 def test_another_file_is_left_alone(tmp_path: Path) -> None:

@@ -16,34 +16,39 @@ from tests.fakes.synthetic_runs import make_run
 from tools import run_records
 
 
-def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(tmp_path: Path) -> None:
-    given = {"learner_address": "machine:7", "num_actors": 3, "dataset_path": "/machine/images"}
-    given |= {"level_cache_dir": "/machine/cache", "keys_dir": "/machine/keys"}
-    given |= {"human_starts_dir": "/machine/starts", "starts": "human"}
-    paths = []
-    for level_name, left_out in (
-        ("dmlab30", ("human_starts_dir", "starts")),
-        ("atari57", ("dataset_path", "level_cache_dir")),
-    ):
-        own = {name: value for name, value in given.items() if name not in left_out}
-        paths.append(tmp_path / "machine" / level_name)
-        paths[-1].mkdir(parents=True)
-        config = Config.from_flags({"level_name": level_name, "logdir": str(paths[-1]), **own})
-        RunDirectory(config.logdir).record(config)
-        changed = config.with_flags({"dataset_path": "dummy"} if "dataset_path" in own else {})
-        RunDirectory(config.logdir).record(changed, frames=10)
-        RunDirectory(config.logdir).record(config, frames=20)
-    run_records.pack_logs(paths, tmp_path / "logs.tar.xz")
-    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
-        archive.extractall(tmp_path / "other", filter="data")
-    for path in paths:
-        other = tmp_path / "other" / path.name
-        assert "machine" not in (other / "config.json").read_text()
-        read, before = (RunDirectory(str(folder)).read_config() for folder in (other, path))
-        assert read is not None
-        assert before is not None
-        assert read.experiment == before.experiment
-        assert read.remarks() == before.remarks()
+def _unpacked(paths: list[Path], folder: Path) -> Path:
+    """Packs logs, and returns where they were unpacked."""
+    run_records.pack_logs(paths, folder / "logs.tar.xz")
+    with tarfile.open(folder / "logs.tar.xz") as archive:
+        archive.extractall(folder / "other", filter="data")
+    return folder / "other"
+
+
+@pytest.mark.parametrize(
+    ("level_name", "places"),
+    [
+        ("dmlab30", {"dataset_path": "/machine/images", "level_cache_dir": "/machine/cache"}),
+        ("atari57", {"human_starts_dir": "/machine/starts", "starts": "human"}),
+    ],
+)
+def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(
+    tmp_path: Path, level_name: str, places: dict[str, str]
+) -> None:
+    path = tmp_path / "machine" / level_name
+    path.mkdir(parents=True)
+    given = {"learner_address": "machine:7", "num_actors": 3, "keys_dir": "/machine/keys", **places}
+    config = Config.from_flags({"level_name": level_name, "logdir": str(path), **given})
+    RunDirectory(config.logdir).record(config)
+    changed = config.with_flags({"dataset_path": "dummy"} if "dataset_path" in places else {})
+    RunDirectory(config.logdir).record(changed, frames=10)
+    RunDirectory(config.logdir).record(config, frames=20)
+    unpacked = _unpacked([path], tmp_path) / level_name
+    assert "machine" not in (unpacked / "config.json").read_text()
+    after, before = (RunDirectory(str(folder)).read_config() for folder in (unpacked, path))
+    assert after is not None
+    assert before is not None
+    assert after.experiment == before.experiment
+    assert after.remarks() == before.remarks()
 
 
 def test_packed_logs_keep_that_a_run_was_resumed_without_the_run_that_it_began_from(
@@ -53,12 +58,9 @@ def test_packed_logs_keep_that_a_run_was_resumed_without_the_run_that_it_began_f
     (tmp_path / "run").mkdir()
     RunDirectory(config.logdir).record(config.with_flags({"init_from": "machine"}))
     RunDirectory(config.logdir).record(config, frames=10)
-    run_records.pack_logs([tmp_path / "run"], tmp_path / "logs.tar.xz")
-    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
-        archive.extractall(tmp_path / "other", filter="data")
-    record = RunDirectory(tmp_path / "other/run").read_record()
+    record = RunDirectory(_unpacked([tmp_path / "run"], tmp_path) / "run").read_record()
     assert record is not None
-    stand_in = run_records._without_places({"init_from": "machine"})["init_from"]
+    stand_in = run_records.portable({"init_from": "machine"})["init_from"]
     assert [change.changed for change in record.history] == [{"init_from": (stand_in, "")}]
 
 
@@ -73,12 +75,9 @@ def test_packed_logs_have_the_metrics_that_a_report_reads(
     elsewhere = directory.episodes.rename(tmp_path / "episodes")
     directory.episodes.symlink_to(elsewhere)
     before = read.read_run(str(tmp_path / "run"))
-    run_records.pack_logs([tmp_path / "run"], tmp_path / "logs.tar.xz")
-    with tarfile.open(tmp_path / "logs.tar.xz") as archive:
-        archive.extractall(tmp_path / "other", filter="data")
-    other = tmp_path / "other/run"
-    assert len((other / "metrics.jsonl").read_text().splitlines()) == 7
-    after = read.read_run(str(other))
+    unpacked = _unpacked([tmp_path / "run"], tmp_path) / "run"
+    assert len((unpacked / "metrics.jsonl").read_text().splitlines()) == 7
+    after = read.read_run(str(unpacked))
     assert len(after.problems) == 1, "one damaged line was chosen, and no line is cut off"
     for name, table in before.logs.items():
         pd.testing.assert_frame_equal(after.logs[name], table)
@@ -93,23 +92,12 @@ def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: P
     assert run_records.describe(tmp_path)["seconds"] == 5
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"frames": 0, "starts": "noop"}'])
-def test_a_result_that_is_damaged_is_none(tmp_path: Path, content: str) -> None:
-    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
-    RunDirectory(str(tmp_path)).record(config)
-    (tmp_path / "evaluations").mkdir()
-    for name in ("evaluation.json", "evaluations/noop-0-1.json"):
-        (tmp_path / name).write_text(content)
-    assert not run_records.is_tested(tmp_path, 1)
-    assert run_records.describe(tmp_path)["test"] is None
-
-
-def test_settings_of_free_text_are_left_out_but_for_names_of_levels_and_actions() -> None:
+def test_settings_of_free_text_are_replaced_but_for_names_of_levels_and_actions() -> None:
     text = {field.name for field in dataclasses.fields(Config) if field.type is str}
-    kept = run_records._without_places(dict.fromkeys(text, "given"))
+    kept = run_records.portable(dict.fromkeys(text, "given"))
     chosen = {name for name in text if SETTINGS[name].choices}
     assert {name for name in kept if kept[name] == "given"} == chosen | {"level_name", "action_set"}
-    runs = [run_records._without_places({"init_from": f"given/{i}"}) for i in (1, 2, 1)]
+    runs = [run_records.portable({"init_from": f"given/{i}"}) for i in (1, 2, 1)]
     assert runs[0] == runs[2] != runs[1], "agents from other runs stay other agents"
-    own = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
-    assert run_records._without_places(own) == own
+    flags = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
+    assert run_records.portable(flags) == flags
