@@ -74,8 +74,8 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     ):
         for threads, name in ((1, "one_thread"), (2, "two_threads")):
             threaded = dataclasses.replace(config, actor_threads=threads)
-            found = rates.measure_training(threaded, seconds)
-            figures[name] = found["agent_steps_per_second"]
+            training = rates.measure_training(threaded, seconds)
+            figures[name] = training["agent_steps_per_second"]
     figures["agent_steps_per_second"] = max(figures.values())
     figures["ratio"] = figures["two_threads"] / figures["one_thread"]
     return figures

@@ -90,11 +90,11 @@ def compare(config: Config, other: Config, other_first: bool, seconds: float) ->
     """Trains two agents in turn, once."""
     order = -1 if other_first else 1
     trained = [rates.measure_training(agent, seconds) for agent in (config, other)[::order]]
-    own, against = (figures["agent_steps_per_second"] for figures in trained[::order])
+    first, second = (figures["agent_steps_per_second"] for figures in trained[::order])
     return {
-        "agent_steps_per_second": own,
-        "against": against,
-        "ratio": own / against,
+        "agent_steps_per_second": first,
+        "against": second,
+        "ratio": first / second,
         "train_step_ratio": rates.compare_train_steps(config, other, seconds),
     }
 
@@ -128,11 +128,10 @@ def main(argv: list[str]) -> None:
     results: list[dict[str, float]] = []
     for i in range(FLAGS.repeats):
         if other:
-            found = compare(config, other, i % 2 == 1, FLAGS.seconds)
+            results.append(compare(config, other, i % 2 == 1, FLAGS.seconds))
         else:
-            found = _MEASURES[FLAGS.measure](config, FLAGS.seconds)
-        results.append(found)
-        print({name: round(value, 3) for name, value in found.items()}, flush=True)
+            results.append(_MEASURES[FLAGS.measure](config, FLAGS.seconds))
+        print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
     if "peak_memory_gib" in medians:  # Later peaks include what the bare rates took.
         medians["peak_memory_gib"] = results[0]["peak_memory_gib"]

@@ -36,8 +36,8 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
 
     with contextlib.ExitStack() as stack:
         keys.make(directory := Path(stack.enter_context(tempfile.TemporaryDirectory()), "keys"))
-        own = keys.load(directory, keys.LEARNER)
-        port = LearnerPort("127.0.0.1:0", spec, len(config.suite.tasks), queue, _HANDSHAKE, own)
+        pair = keys.load(directory, keys.LEARNER)
+        port = LearnerPort("127.0.0.1:0", spec, len(config.suite.tasks), queue, _HANDSHAKE, pair)
         stack.callback(port.close)
         stack.callback(queue.close)
         port.publish(Weights(0, [tf.zeros([0])]))
@@ -50,9 +50,9 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
             stack.callback(sender.kill)
         for _ in range(20 * _SENDERS):  # By the last of these all of them send.
             take()
+        speed = rates.rate(take, seconds)
         # The protocol adds a few bytes to those of the leaves.
-        size = num_bytes(spec)
-        return {"agent_steps_per_second": rates.rate(take, seconds), "bytes_per_rollout": size}
+        return {"agent_steps_per_second": speed, "bytes_per_rollout": num_bytes(spec)}
 
 
 def send(config: Config, address: str, directory: Path) -> None:
@@ -63,8 +63,8 @@ def send(config: Config, address: str, directory: Path) -> None:
     zeros = tf.nest.map_structure(
         lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
     )
-    own = keys.load(directory, keys.ACTOR)
-    link = LearnerLink(lambda: (address, own), _HANDSHAKE, "sender")
+    pair = keys.load(directory, keys.ACTOR)
+    link = LearnerLink(lambda: (address, pair), _HANDSHAKE, "sender")
     sink = RemoteQueue(link, threading.Event(), count)
     while True:
         if granted := sink.reserve(count, 0.1, turn=1):

@@ -35,8 +35,8 @@ _AGGREGATES = {*scores.reported_aggregates([0.0]), PAPERS_MEAN, "probability_of_
 
 def where(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Keeps the rows with these values, or with one of a list of values, by column."""
-    for name, own in values.items():
-        table = table[table[name].isin(own if isinstance(own, list) else [own])]
+    for name, value in values.items():
+        table = table[table[name].isin(value if isinstance(value, list) else [value])]
     if table.empty:
         raise ValueError(f"no row has {values}")
     return table
@@ -55,15 +55,13 @@ def lead(
     A measure of no task, such as a population's `median_member`, has the task "".
     """
     about = {"kind": "difference", "measure": measure or _measure(task)}
-    both = [agent, versus]
-    found = where(table, agent=both, versus=both, **about, **({"task": task} if task else {}))
-    turned = found.agent != agent
-    # The one's chance of beating the other is the rest of 100%.
-    whole = 100 * (found.task == "probability_of_improvement")
-    ends = {"value": whole - found.value, "low": -found.high, "high": -found.low}
-    ends["effect"] = -found.effect
-    ends = {name: found[name].where(~turned, own) for name, own in ends.items()}
-    return found.assign(agent=agent, versus=versus, **ends)
+    pair = [agent, versus]
+    leads = where(table, agent=pair, versus=pair, **about, **({"task": task} if task else {}))
+    if leads.agent.iloc[0] != agent:
+        # The one's chance of beating the other is the rest of 100%.
+        value = 100 * (leads.task == "probability_of_improvement") - leads.value
+        leads = leads.assign(value=value, low=-leads.high, high=-leads.low, effect=-leads.effect)
+    return leads.assign(agent=agent, versus=versus)
 
 
 def _measure(task: str) -> str:
@@ -77,18 +75,18 @@ def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def named(records: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
     """Returns the record of this name."""
-    (found,) = [own for own in records if own["name"] == name]
-    return found
+    (record,) = [record for record in records if record["name"] == name]
+    return record
 
 
 def says(row: Any, text: str) -> str:
     """Puts the values of a row, or of a table's only one, into a text as `str.format` does."""
     if isinstance(row, pd.DataFrame):
         (row,) = rows(row)
-    found = text.format_map(row)
-    if re.search(r"\bnan\b", found):
+    written = text.format_map(row)
+    if re.search(r"\bnan\b", written):
         raise ValueError(f"{text} lacks a value of {row}")
-    return found
+    return written
 
 
 def interval(row: Any, style: str = ".1f", bold: bool = False) -> str:
@@ -109,27 +107,24 @@ def difference(row: Any, effect: bool = False) -> str:
 
 def span(values: Iterable[float], style: str) -> str:
     """Writes the least and the greatest of some numbers."""
-    own = list(values)
-    return f"{number(min(own), style)} to {number(max(own), style)}"
+    numbers = list(values)
+    return f"{number(min(numbers), style)} to {number(max(numbers), style)}"
 
 
 def mean_interval(values: Iterable[float], style: str) -> str:
     """Writes the mean of some numbers with its 95% interval by Student's t."""
-    own = pd.Series(list(values))
-    low, high = scores.students_t(own.mean(), own.std(), own.count())
-    return interval({"value": own.mean(), "low": low, "high": high}, style)
-
-
-_FILTERS: list[Any] = [where, score, lead, rows, named, says, interval, difference, number, span]
-_FILTERS += [mean_interval, median]
+    numbers = pd.Series(list(values))
+    mean = numbers.mean()
+    low, high = scores.students_t(mean, numbers.std(), numbers.count())
+    return interval({"value": mean, "low": low, "high": high}, style)
 
 
 def render(source: Path, root: Path = _ROOT) -> str:
     """Renders the page of a source with the files under `root`."""
 
     def load(path: str) -> Any:
-        own = root / path
-        return pd.read_csv(own) if own.suffix == ".csv" else json.loads(own.read_text())
+        file = root / path
+        return pd.read_csv(file) if file.suffix == ".csv" else json.loads(file.read_text())
 
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -138,23 +133,25 @@ def render(source: Path, root: Path = _ROOT) -> str:
         keep_trailing_newline=True,
     )
     environment.globals["load"] = load
-    environment.filters |= {own.__name__: own for own in _FILTERS} | {"mean": fmean}
-    page = environment.from_string(source.read_text(encoding="utf-8")).render()
+    filters: list[Any] = [where, score, lead, rows, named, says, interval, difference, number, span]
+    filters += [mean_interval, median]
+    environment.filters |= {each.__name__: each for each in filters} | {"mean": fmean}
+    page = environment.from_string(source.read_text()).render()
     return f"<!-- Made of {source.name} by tools/render_pages.py. -->\n\n{page}"
 
 
 def sources() -> list[Path]:
     """Lists the sources of the repository's pages."""
-    places = ("", "docs/", "results/**/")
-    return sorted(path for place in places for path in _ROOT.glob(f"{place}*.md.j2"))
+    places = ("*", "docs/*", "results/**/*")
+    return sorted(path for place in places for path in _ROOT.glob(f"{place}.md.j2"))
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes the pages, and names those that change."""
     for source in sources():
         page, text = source.with_suffix(""), render(source)
-        if not page.exists() or page.read_text(encoding="utf-8") != text:
-            page.write_text(text, encoding="utf-8")
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
             print(page.relative_to(_ROOT))
 
 

@@ -40,7 +40,7 @@ _SLEEPING = {**_MALLOC, "OMP_WAIT_POLICY": "PASSIVE"}
 _ONE_THREAD = {**_MALLOC, "OMP_NUM_THREADS": "1"}
 _RATE = "agent_steps_per_second"
 _OURS = ["../throughput.py", "--use_popart=false", "--precision=float32", "--repeats=1"]
-_SAMPLE_FACTORY = ["sample_factory_appo.py"]
+_APPO = ["sample_factory_appo.py"]
 _RLLIB = ["rllib_impala.py"]
 
 
@@ -50,23 +50,18 @@ class Contender(NamedTuple):
     environment: str | None  # It lies below `--environments`; None is the one that runs this file.
     command: list[str]
     variables: dict[str, str]
+    overhead: tuple[str, ...] = ()  # These arguments measure the system's own work, if it can be.
 
 
 # The first is what the others are compared with.
 CONTENDERS = {
-    "ours": Contender(None, _OURS, {}),
-    "Sample Factory, as installed": Contender("sf", _SAMPLE_FACTORY, {}),
-    "Sample Factory, malloc tuned": Contender("sf", _SAMPLE_FACTORY, _MALLOC),
-    "Sample Factory, tuned": Contender("sf", [*_SAMPLE_FACTORY, "--tuned"], _SLEEPING),
+    "ours": Contender(None, _OURS, {}, ("--measure=overhead", "--num_actors=64")),
+    "Sample Factory, as installed": Contender("sf", _APPO, {}, ("--overhead",)),
+    "Sample Factory, malloc tuned": Contender("sf", _APPO, _MALLOC),
+    "Sample Factory, tuned": Contender("sf", [*_APPO, "--tuned"], _SLEEPING, ("--overhead",)),
     "RLlib, as installed": Contender("rllib", _RLLIB, {}),
     "RLlib, malloc tuned": Contender("rllib", _RLLIB, _MALLOC),
     "RLlib, tuned": Contender("rllib", [*_RLLIB, "--tuned"], _ONE_THREAD),
-}
-# These take part in the measurement of systems' own work, with further arguments.
-OVERHEAD = {
-    "ours": ["--measure=overhead", "--num_actors=64"],
-    "Sample Factory, as installed": ["--overhead"],
-    "Sample Factory, tuned": ["--overhead"],
 }
 REQUIREMENTS = {"sf": "requirements-sample-factory.txt", "rllib": "requirements-rllib.txt"}
 
@@ -97,8 +92,8 @@ def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
         command += [*arguments, f"--seconds={options.seconds}", f"--json={result}"]
         # What is measured as installed must not inherit what tunes the others.
         tuning = {*_SLEEPING, *_ONE_THREAD}
-        clean = {name: value for name, value in os.environ.items() if name not in tuning}
-        variables = {**clean, **contender.variables}
+        variables = {name: value for name, value in os.environ.items() if name not in tuning}
+        variables |= contender.variables
         with supervisor.Group() as group, open(output, "wb") as file:
             child = group.start(command, output=file, environment=variables)
             try:
@@ -130,8 +125,9 @@ def main() -> None:
     contenders = CONTENDERS
     if options.measure == "overhead":
         contenders = {
-            name: CONTENDERS[name]._replace(command=CONTENDERS[name].command + more)
-            for name, more in OVERHEAD.items()
+            name: contender._replace(command=[*contender.command, *contender.overhead])
+            for name, contender in CONTENDERS.items()
+            if contender.overhead
         }
     for contender in contenders.values():
         python_of(options.environments, contender.environment)
@@ -139,9 +135,9 @@ def main() -> None:
     for number in range(1, options.repeats + 1):
         repeats.append({})
         for name, contender in contenders.items():
-            repeats[-1][name] = run(contender, options)
-            print(f"{number}: {name}: {repeats[-1][name][_RATE]:,.1f} agent steps/s", flush=True)
-    rates = pd.DataFrame([{name: own[_RATE] for name, own in each.items()} for each in repeats])
+            repeats[-1][name] = result = run(contender, options)
+            print(f"{number}: {name}: {result[_RATE]:,.1f} agent steps/s", flush=True)
+    rates = pd.DataFrame([{name: r[_RATE] for name, r in results.items()} for results in repeats])
     ratios = rates.rdiv(rates["ours"], axis=0)
     table = pd.DataFrame({"median_rate": rates.median(), "median_ratio": ratios.median()})
     print("\nmedian agent steps/s, and how many times as fast ours is:")
@@ -153,8 +149,8 @@ def main() -> None:
             for name, medians in table.to_dict("index").items()
         ]
         record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
-        text = json.dumps({**record, "repeats": repeats}, indent=2) + "\n"
-        options.json.expanduser().write_text(text)
+        text = json.dumps({**record, "repeats": repeats}, indent=2)
+        options.json.expanduser().write_text(text + "\n")
 
 
 if __name__ == "__main__":
