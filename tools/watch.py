@@ -33,33 +33,28 @@ if TYPE_CHECKING:
     from scalable_agent_popart.evaluation.trained import TaskEnvironment, TrainedAgent
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
-flags.DEFINE_string("level_name", None, "The task to play. Default: the first of the run.")
-flags.DEFINE(program.Integer(), "frames", None, "Frames of the checkpoint. Default: the newest.")
-flags.DEFINE(program.Integer(), "seed", 0, "Seed of the environment and of the sampled actions.")
-flags.DEFINE_bool("greedy", False, "Whether to take the most probable action.")
-flags.DEFINE_string("dataset_path", None, "Images of two DmLab levels. Default: the run's.")
-flags.DEFINE_string("level_cache_dir", None, "For compiled DmLab levels. Default: the run's.")
-flags.DEFINE(program.Integer(), "port", 8988, "Port of the page on 127.0.0.1, without a display.")
-flags.DEFINE(program.Integer(1), "steps", None, "Agent steps to play. Default: without end.")
 
 _STEPS_PER_SECOND = 15  # Four frames at 60 Hz.
 _DOTS_PER_INCH = 100
 
 
 def play(
-    agent: "TrainedAgent", environment: "TaskEnvironment", suite: suites.Suite
+    agent: "TrainedAgent",
+    environment: "TaskEnvironment",
+    suite: suites.Suite,
+    seed: int = 0,
+    greedy: bool = False,
 ) -> Iterator[Image.Image]:
     """Yields each step of a suite's first task as films of tests show it, with the policy."""
-    task, state = suite.tasks[0], agent.begin(seed=FLAGS.seed)
+    task, state = suite.tasks[0], agent.begin(seed=seed)
     screen = Screen(suite.test_version(task), suite.names_of_actions(agent.config.action_set))
     observation, _ = environment.reset()
     reward, ended, total = 0.0, False, 0.0
-    for _ in range(FLAGS.steps) if FLAGS.steps else itertools.count():
+    while True:
         seen = observation, reward, ended, state
         expected = Play(agent.policy(*seen), agent.value(observation, task, *seen[1:]))
         yield screen.draw(environment.render(), total, ended, play=expected)
-        action = agent.act(*seen, greedy=FLAGS.greedy)
+        action = agent.act(*seen, greedy=greedy)
         observation, reward, terminated, lost, info = environment.step(action)
         total, ended = info["episode_return"], terminated or lost
         if ended:
@@ -92,10 +87,21 @@ def main(argv: list[str]) -> None:
     agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
     # The record of a suite of one's own has no names of actions.
     suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
-    played = suite.tasks[0], FLAGS.seed, "rgb_array"
-    with contextlib.closing(agent.make_environment(*played)) as environment:
-        show(play(agent, environment, suite))
+    made = agent.make_environment(suite.tasks[0], FLAGS.seed, "rgb_array")
+    with contextlib.closing(made) as environment:
+        steps = play(agent, environment, suite, FLAGS.seed, FLAGS.greedy)
+        show(itertools.islice(steps, FLAGS.steps))
 
 
 if __name__ == "__main__":
+    integer = program.Integer()
+    flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
+    flags.DEFINE_string("level_name", None, "The task to play. Default: the first of the run.")
+    flags.DEFINE(integer, "frames", None, "Frames of the checkpoint. Default: the newest.")
+    flags.DEFINE(integer, "seed", 0, "Seed of the environment and of the sampled actions.")
+    flags.DEFINE_bool("greedy", False, "Whether to take the most probable action.")
+    flags.DEFINE_string("dataset_path", None, "Images of two DmLab levels. Default: the run's.")
+    flags.DEFINE_string("level_cache_dir", None, "For compiled DmLab levels. Default: the run's.")
+    flags.DEFINE(integer, "port", 8988, "Port of the page on 127.0.0.1, without a display.")
+    flags.DEFINE(program.Integer(1), "steps", None, "Agent steps to play. Default: without end.")
     program.run(main, FLAGS, ValueError)
