@@ -9,9 +9,11 @@ import pytest
 from tools import render_pages
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = ("agents", "bazel", "benchmarks", "configs", "docs", "results")
+_FOLDERS = [
+    f"{name}/**/*" for name in ("agents", "bazel", "benchmarks", "configs", "docs", "results")
+]
 _CODE = ("scalable_agent_popart", "bazel", "benchmarks", "tests", "tools")
-_PAGES = [*_ROOT.glob("*.md"), *(page for own in _FOLDERS for page in _ROOT.glob(f"{own}/**/*.md"))]
+_PAGES = [page for place in ("*", *_FOLDERS) for page in _ROOT.glob(f"{place}.md")]
 _SOURCES = render_pages.sources()
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _NAME = re.compile(r"`([\w/]+\.py)(?::([\w.]+))?`")
@@ -26,14 +28,13 @@ def _defines(path: Path, name: str) -> bool:
     """Returns whether a module defines a function, class, method, field or constant."""
     body = ast.parse(path.read_text()).body
     for part in name.split("."):
-        found = None
+        names = {}
         for node in body:
-            targets = [getattr(node, "target", None), *getattr(node, "targets", [])]
-            names = [getattr(node, "name", None), *(getattr(t, "id", None) for t in targets)]
-            found = node if part in names else found
-        if found is None:
+            targets = [node, getattr(node, "target", None), *getattr(node, "targets", [])]
+            names |= {getattr(t, "name", None) or getattr(t, "id", None): node for t in targets}
+        if part not in names:
             return False
-        body = getattr(found, "body", [])
+        body = getattr(names[part], "body", [])
     return True
 
 
@@ -57,9 +58,9 @@ def test_pages_are_those_that_their_sources_and_the_files_make(source: Path) -> 
 
 @pytest.mark.parametrize("name", ["paper.md", "code_tour.md", "contributing.md", "verification.md"])
 def test_names_of_code_exist(name: str) -> None:
-    found = _NAME.findall((_ROOT / "docs" / name).read_text())
-    assert found
-    for file, thing in found:
+    names = _NAME.findall((_ROOT / "docs" / name).read_text())
+    assert names
+    for file, thing in names:
         below = (path for folder in _CODE for path in _ROOT.glob(f"{folder}/**/{file}"))
         path = next(filter(Path.is_file, (_ROOT / file, *below)), None)
         assert path, file

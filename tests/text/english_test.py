@@ -10,11 +10,11 @@ import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MAX_WORDS = 30
-_OPENING = re.compile(r"(Of|That|Which|Where|Until|As|Or|For|Tells|Gives|Says)\b.*")
+_OPENING = re.compile(r"(Of|That|Which|Where|Until|As|Or|For|Tells|Gives|Says)\b")
 _FOLDERS = ("scalable_agent_popart", "bazel", "benchmarks", "docs", "tests", "tools")
 _MODULES = [
     *_ROOT.glob("*.py"),
-    *(path for own in _FOLDERS for path in _ROOT.glob(f"{own}/**/*.py")),
+    *(path for folder in _FOLDERS for path in _ROOT.glob(f"{folder}/**/*.py")),
 ]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -39,22 +39,22 @@ def _texts(module: Path) -> Iterator[str]:
                 last = token.start[0] * alone
 
 
-@pytest.mark.parametrize("module", [own for own in _MODULES if "_pb2" not in own.name], ids=_id)
+@pytest.mark.parametrize("module", [path for path in _MODULES if "_pb2" not in path.name], ids=_id)
 def test_comments_and_docstrings_open_as_sentences_do(module: Path) -> None:
-    assert not [found[0] for text in _texts(module) if (found := _OPENING.match(text))]
+    assert not [text for text in _texts(module) if _OPENING.match(text)]
 
 
 def _sentences(page: str) -> list[str]:
     """Returns the sentences; headings, items of lists and cells of tables are texts, too."""
     page = re.sub(r"```.*?```|<[^>]+>", "", page, flags=re.DOTALL)
     page = re.sub(r"`[^`]*`", "CODE", page)
-    page = re.sub(
-        r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", page
-    )  # Links keep their texts.
+    # Links keep their texts.
+    page = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", page)
     texts = re.split(r"\n\s*\n|\n\s*(?:[-*#]+|\d+\.) |(?<!\\)\|", page)
-    return [own for text in texts for own in re.split(r"[.:?!]['\")*]*\s+(?=\W*[A-Z])", text)]
+    return [part for text in texts for part in re.split(r"[.:?!]['\")*]*\s+(?=\W*[A-Z])", text)]
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=_id)
 def test_sentences_are_short(page: Path) -> None:
-    assert not [own for own in _sentences(page.read_text()) if len(own.split()) > _MAX_WORDS]
+    sentences = _sentences(page.read_text())
+    assert not [sentence for sentence in sentences if len(sentence.split()) > _MAX_WORDS]

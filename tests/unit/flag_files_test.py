@@ -36,9 +36,9 @@ def _config(name: str) -> Config:
 
 def _parts(name: str) -> tuple[str, str]:
     """The experiment's and the agent's part of a file's name; a population's ends the first."""
-    found = re.fullmatch(r"(.+)-(impala|multihead|popart)((?:-large)?(?:-pbt)?)", name)
-    assert found, name
-    return found[1] + found[3], found[2]
+    parts = re.fullmatch(r"(.+)-(impala|multihead|popart)((?:-large)?(?:-pbt)?)", name)
+    assert parts, name
+    return parts[1] + parts[3], parts[2]
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -57,18 +57,14 @@ def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
 def test_agents_of_an_experiment_differ_in_nothing_else() -> None:
     """No hyperparameter is tuned for one agent only, but where all had the same search."""
     experiments: dict[str, list[Config]] = {}
-    alike = {
-        name: getattr(Config, name)
-        for name, each in SETTINGS.items()
-        if each.part.needs == "use_popart"
-    }
+    of_popart = [name for name, each in SETTINGS.items() if each.part.needs == "use_popart"]
+    alike = {name: getattr(Config, name) for name in of_popart}
     alike |= {"multi_head": False, "use_popart": False}
     for name in _FILES:
-        config = _config(name)
-        own = _parts(name)[0]
-        searched = dict.fromkeys(_TUNED, 0.5) if own == "atari57-raw" else {}
-        config = dataclasses.replace(config, **alike, **searched)
-        experiments.setdefault(own, []).append(config)
+        experiment = _parts(name)[0]
+        searched = dict.fromkeys(_TUNED, 0.5) if experiment == "atari57-raw" else {}
+        config = dataclasses.replace(_config(name), **alike, **searched)
+        experiments.setdefault(experiment, []).append(config)
     for name, configs in experiments.items():
         assert all(config == configs[0] for config in configs), name
     for name in ("catch5-raw", "catch5-clipped", "atari4", "atari57-unclipped", "dmlab30-pbt"):
@@ -103,9 +99,9 @@ def test_the_papers_experiments_have_its_hyperparameters(
     if suite == "dmlab30":
         expected["action_set"] = "impala" if name == "dmlab30-original" else "popart"
     for agent in agents:
-        own = f"{name}-{agent}{population}"
-        assert _config(own).flags.items() >= expected.items()
-        assert not _TUNED & _given(own).keys(), "the suite's, or sampled"
+        file = f"{name}-{agent}{population}"
+        assert _config(file).flags.items() >= expected.items()
+        assert not _TUNED & _given(file).keys(), "the suite's, or sampled"
 
 
 def test_experiments_differ_in_what_they_compare_alone() -> None:
@@ -119,8 +115,5 @@ def test_experiments_differ_in_what_they_compare_alone() -> None:
         pairs.append((f"{name}-large-pbt", f"{name}-pbt", {"population_size": 24}))
     for name, other, changed in pairs:
         assert _config(name) == dataclasses.replace(_config(other), **changed), name
-
-
-def test_own_experiments_have_raw_rewards() -> None:
     for name in ("catch5-raw-popart", "atari4-popart", "dmlab4-popart", "search-popart"):
         assert _config(name).reward_clipping == "none"
