@@ -52,9 +52,10 @@ def measure_training(config: Config, seconds: float) -> dict[str, float]:
         clocks = {"actor": actors.threads.clocks, "learner": [actors.feed.clock]}
         for clock in itertools.chain(*clocks.values()):
             clock.restart()
-        speed = rate(update, seconds)
-        spent = {f"{who}_{stage}": t for who, c in clocks.items() for stage, t in shares(c).items()}
-    return {"agent_steps_per_second": speed, **spent}
+        figures = {"agent_steps_per_second": rate(update, seconds)}
+        for who, of_threads in clocks.items():
+            figures |= {f"{who}_{stage}": share for stage, share in shares(of_threads).items()}
+    return figures
 
 
 def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
@@ -102,8 +103,7 @@ def measure_forward(config: Config, seconds: float) -> float:
     spec = factory.make_rollout_spec(config)
     store = WeightStore(factory.make_agent(config, spec).trainable_variables, 0)
 
-    def prepare(tasks: np.ndarray) -> Callable[[], int]:
-        size = len(tasks)
+    def prepare(size: int) -> Callable[[], int]:
         policy = Policy(factory.make_agent(config, spec), store, 0, size)
         policy.refresh()
         env_output = tf.nest.map_structure(
@@ -119,16 +119,16 @@ def measure_forward(config: Config, seconds: float) -> float:
         call()  # Traces.
         return call
 
-    return _rate_in_threads([prepare(tasks) for tasks in _dealt(config)], seconds)
+    return _rate_in_threads([prepare(len(tasks)) for tasks in _dealt(config)], seconds)
 
 
 def measure_emulation(config: Config, seconds: float) -> float:
     """Measures the environments alone, all actor threads stepping random actions."""
+    dealt = _dealt(config)
+    seeds = [np.random.SeedSequence(i) for i in range(len(dealt))]
     pools = [
-        factory.make_environments(
-            config, config.suite, tasks, np.random.SeedSequence(i), True, len(_dealt(config))
-        )
-        for i, tasks in enumerate(_dealt(config))
+        factory.make_environments(config, config.suite, tasks, seed, True, len(dealt))
+        for tasks, seed in zip(dealt, seeds, strict=True)
     ]
 
     def prepare(pool: EnvironmentPool) -> Callable[[], int]:
@@ -154,6 +154,5 @@ def measure_emulation(config: Config, seconds: float) -> float:
 
 def _dealt(config: Config) -> list[np.ndarray]:
     """Returns the tasks of each actor thread."""
-    return factory.deal_tasks(
-        config.num_actors, len(config.suite.tasks), factory.num_actor_threads(config)
-    )
+    threads = factory.num_actor_threads(config)
+    return factory.deal_tasks(config.num_actors, len(config.suite.tasks), threads)

@@ -6,9 +6,9 @@ Each is made in a copy of the checkout, in which the tests named with it must th
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import os
-import queue
 import re
 import shutil
 import signal
@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 _LIMIT_SECONDS = 300
-_HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 # Each process of tests is a fork of one that has imported what takes long.
 _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED_ONCE = ["pytest", "sonnet", "tensorflow_probability.python.distributions"]
@@ -41,23 +41,26 @@ class Mutant(NamedTuple):
 
 def load(only: str = "") -> list[Mutant]:
     """Reads the mutants with this part of a name; exits if the code does not have one's text."""
-    by_file = tomllib.loads((_HERE / "mutants.toml").read_text(encoding="utf-8"))
-    entries = [Mutant(file=file, **entry) for file, own in by_file.items() for entry in own]
-    mutants = [mutant for mutant in entries if only in mutant.name]
+    by_file = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    mutants = [Mutant(file=file, **each) for file, of_file in by_file.items() for each in of_file]
+    mutants = [mutant for mutant in mutants if only in mutant.name]
     for name, file, before, *_ in mutants:
-        if (count := (_ROOT / file).read_text(encoding="utf-8").count(before)) != 1:
+        if (count := (_ROOT / file).read_text().count(before)) != 1:
             sys.exit(f"{name}: the text occurs {count} times in {file}")
     return mutants
 
 
-def copy_checkout(target: Path) -> Path:
-    """Copies the files that git tracks, or would if they were added; returns the target."""
+@contextlib.contextmanager
+def copied_checkout() -> Iterator[Path]:
+    """Copies the files that git tracks, or would if they were added; removes them in the end."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in filter(None, subprocess.check_output(command, cwd=_ROOT, text=True).split("\0")):
-        if (_ROOT / name).is_file():  # It may have been deleted.
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(_ROOT / name, target / name)
-    return target
+    names = subprocess.check_output(command, cwd=_ROOT, text=True).split("\0")
+    with tempfile.TemporaryDirectory() as directory:
+        for name in filter(None, names):
+            if (_ROOT / name).is_file():  # It may have been deleted.
+                (target := Path(directory, "copy", name)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(_ROOT / name, target)
+        yield Path(directory, "copy")
 
 
 def run_pytest(tests: list[str], checkout: Path, log: Path) -> None:
@@ -73,8 +76,8 @@ def run_pytest(tests: list[str], checkout: Path, log: Path) -> None:
     sys.path.insert(0, str(checkout))
     sys.dont_write_bytecode = True
     os.environ |= {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-q", "-x", "-p", "no:cacheprovider"]
-    sys.exit(pytest.main([*options, *(f"tests/{test}" for test in tests)]))
+    paths = [f"tests/{test}" for test in tests]
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *paths]))
 
 
 def failure(tests: list[str], checkout: Path, limit: float | None = None) -> str:
@@ -94,35 +97,32 @@ def failure(tests: list[str], checkout: Path, limit: float | None = None) -> str
     return failed[1]
 
 
+def catches(mutant: Mutant) -> bool:
+    """Tries a mutant; prints and returns whether its tests fail."""
+    start = time.monotonic()
+    with copied_checkout() as checkout:
+        path = checkout / mutant.file
+        path.write_text(path.read_text().replace(mutant.before, mutant.after))
+        failed = failure(mutant.tests, checkout, _LIMIT_SECONDS)
+    result = f"caught by {failed}" if failed else "SURVIVED"
+    print(f"{mutant.name:50} {time.monotonic() - start:4.0f} s  {result}", flush=True)
+    return bool(failed)
+
+
 def main() -> int:
     """Tries all mutants; returns 1 unless all were caught."""
-    parser = argparse.ArgumentParser(description="Shows that the tests notice small mistakes.")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="a part of the names of those to try")
     parser.add_argument("--jobs", type=int, default=1, help="how many to try at the same time")
     options = parser.parse_args()
     mutants = load(options.only)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _FORKS.set_forkserver_preload(_IMPORTED_ONCE)
-    checkouts: queue.SimpleQueue[Path] = queue.SimpleQueue()  # Nobody uses these now.
-
-    def catches(mutant: Mutant) -> bool:
-        checkout, start = checkouts.get(), time.monotonic()
-        path = checkout / mutant.file
-        original = path.read_text(encoding="utf-8")
-        path.write_text(original.replace(mutant.before, mutant.after), encoding="utf-8")
-        failed = failure(mutant.tests, checkout, _LIMIT_SECONDS)
-        path.write_text(original, encoding="utf-8")
-        checkouts.put(checkout)
-        result = f"caught by {failed}" if failed else "SURVIVED"
-        print(f"{mutant.name:50} {time.monotonic() - start:4.0f} s  {result}", flush=True)
-        return bool(failed)
-
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.jobs) as pool:
-        for i in range(options.jobs):
-            checkouts.put(checkout := copy_checkout(Path(directory) / str(i)))
+    with copied_checkout() as checkout:
         if failed := failure(sorted({t for m in mutants for t in m.tests}), checkout):
             sys.exit(f"{failed} fails without any mutant")
+    with ThreadPoolExecutor(options.jobs) as pool:
         num_caught = sum(pool.map(catches, mutants))
     print(f"{num_caught} of {len(mutants)} caught in {time.monotonic() - start:.0f} s")
     return int(num_caught < len(mutants) or not mutants)
