@@ -98,15 +98,15 @@ def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
 
 
 def compare(
-    paths: Iterable[str],
-    tables: Iterable[str],
-    curves: pd.DataFrame,
-    against: str,
-    output: Path,
+    paths: Iterable[str], tables: Iterable[str], curves: str, against: str, output: Path
 ) -> None:
     """Writes the table of runs, with those of other files, and its figure."""
     parts = [tabulate(path) for path in find_runs(paths)]
-    parts += [read_table(path, parts[0].columns, "tables") for path in tables]
+    parts += [_read_table(path, parts[0].columns, "tables") for path in tables]
+    columns = ["game", "agent", against, "lowest_return", "median_return", "highest_return"]
+    ranges = pd.DataFrame(columns=columns)
+    if curves:
+        ranges = _read_table(curves, columns, "curves")
     table = pd.concat(parts)
     if table.empty:
         raise UserError(f"no run has come to {_WINDOW} million agent steps yet")
@@ -116,10 +116,10 @@ def compare(
         raise UserError(f"several runs are called {twice}; rename their directories")
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
-    draw(table, curves, against).savefig(output / "returns.png", dpi=150)
+    draw(table, ranges, against).savefig(output / "returns.png", dpi=150)
 
 
-def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
+def _read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
     """Reads these columns of a CSV file; raises UserError if it lacks one."""
     try:
         return pd.read_csv(path)[list(columns)]
@@ -129,12 +129,8 @@ def read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
 
 def main(_: list[str]) -> None:
     """Compares the runs of the flags."""
-    columns = ["game", "agent", _FLAGS.against, "lowest_return", "median_return", "highest_return"]
-    curves = pd.DataFrame(columns=columns)
-    if _FLAGS.curves:
-        curves = read_table(_FLAGS.curves, columns, "curves")
     output = Path(_FLAGS.output).expanduser()
-    compare(_FLAGS.runs, _FLAGS.tables, curves, _FLAGS.against, output)
+    compare(_FLAGS.runs, _FLAGS.tables, _FLAGS.curves, _FLAGS.against, output)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _train(
             named = _level_name(run.flag_file, more_flags)
             _process(run, [*test, *named], cores_of_run, group, stop)
             return ""
-        except UserError as error:
+        except (UserError, OSError) as error:
             print(error, flush=True)
             return str(error)
         finally:

@@ -17,10 +17,11 @@ _CURVES = "game,agent,agent_steps_millions,lowest_return,median_return,highest_r
 def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "first", episodes=1200, level_name="pong", seed=7)
     make_run(tmp_path / "second", episodes=600, level_name="boxing", use_popart=True)
-    curves = pd.read_csv(_write(tmp_path / "curves.csv", f"{_CURVES}pong,A,0.25,-20,-19,-18\n"))
-    peer = _write(tmp_path / "peer.csv", f"{_COLUMNS}p,pong,P,1,1,2,3,4\n")
-    steps = "agent_steps_millions"
-    compare_learning.compare([str(tmp_path)], [str(peer)], curves, steps, tmp_path / "output")
+    curves, peer = tmp_path / "curves.csv", tmp_path / "peer.csv"
+    curves.write_text(f"{_CURVES}pong,A,0.25,-20,-19,-18\n")
+    peer.write_text(f"{_COLUMNS}p,pong,P,1,1,2,3,4\n")
+    files = [str(peer)], str(curves), "agent_steps_millions", tmp_path / "output"
+    compare_learning.compare([str(tmp_path)], *files)
     table = pd.read_csv(tmp_path / "output" / "returns.csv")
     assert (tmp_path / "output" / "returns.png").stat().st_size > 0
     assert table["agent"].tolist() == ["IMPALA", "IMPALA", "PopArt-IMPALA", "P"]
@@ -38,17 +39,13 @@ def test_returns_are_means_of_the_games_that_ended_since_the_last_mark(tmp_path:
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "run", level_name="pong,boxing")
-    curves = pd.read_csv(_write(tmp_path / "curves.csv", _CURVES))
-    with pytest.raises(UserError, match="is no run of a single game"):
-        compare_learning.compare([str(tmp_path)], [], curves, "minutes", tmp_path / "output")
     begun = make_run(tmp_path / "begun", tests={}, level_name="pong")
     for log in (begun.episodes, begun.metrics):
         log.write_text("")
-    with pytest.raises(UserError, match=f"^{begun.path}: it has nothing to report yet"):
-        compare_learning.compare([str(begun.path)], [], curves, "minutes", tmp_path / "output")
+    for path, message in (
+        (tmp_path / "run", "is no run of a single game"),
+        (begun.path, f"^{begun.path}: it has nothing to report yet"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare_learning.compare([str(path)], [], "", "minutes", tmp_path / "output")
     assert not (tmp_path / "output").exists()
-
-
-def _write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
