@@ -19,14 +19,16 @@ if __name__ == "__main__":
     import start  # noqa: F401
 
 import bisect
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
-from environments import EpisodeCounter, StepOutput
+import scalable_agent_popart
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.run import Run
@@ -34,18 +36,23 @@ from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, NUM_ACTIONS, Emulator
-from scalable_agent_popart.system import program, tensorflow_import
+from scalable_agent_popart.system import program
+
+if TYPE_CHECKING:
+    from scalable_agent_popart.evaluation.trained import TrainedAgent
 
 FLAGS = flags.FLAGS
 
-# A player maps the output of each step `[1, ...]` to an action.
-_Player = Callable[[StepOutput], int]
+# A player maps each observation, the reward that came with it, and whether a game begins with it
+# to an action.
+_Player = Callable[[np.ndarray, float, bool], int]
 
 
 def main(argv: list[str]) -> None:
     """Records every game."""
     for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
-        setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name) or "") or None)
+        if path := FLAGS[name].value:
+            FLAGS[name].value = os.path.expanduser(path)
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
         config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
@@ -59,9 +66,9 @@ def main(argv: list[str]) -> None:
     if FLAGS.states:  # All are checked before anything is written.
         recorded = iter([(game, _collect(game, options)) for game in games])
     else:
-        make_player = _random_player if FLAGS.random else _policy_player(config)
+        agent = None if FLAGS.random else scalable_agent_popart.load(FLAGS.logdir)
         how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
-        recorded = ((game, record_starts(game, make_player(), *how)) for game in games)
+        recorded = ((game, record_starts(game, _make_player(agent), *how)) for game in games)
     origin = FLAGS.states or f"{FLAGS.num_games} games"
     Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
     for game, states in recorded:
@@ -71,26 +78,12 @@ def main(argv: list[str]) -> None:
         print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
 
 
-def _random_player() -> _Player:
+def _make_player(agent: "TrainedAgent | None") -> _Player:
+    """Makes a player of one game, which samples from the agent's policy or uniformly."""
+    if agent:
+        return functools.partial(agent.act, state=agent.begin(seed=FLAGS.seed))
     generator = np.random.default_rng([FLAGS.seed, 1])
-    return lambda output: int(generator.integers(NUM_ACTIONS))
-
-
-def _policy_player(config: Config) -> Callable[[], _Player]:
-    tensorflow_import.import_quietly()
-    from scalable_agent_popart.evaluation import evaluate  # noqa: PLC0415
-    from scalable_agent_popart.system import hardware  # noqa: PLC0415
-
-    hardware.prepare_process()
-    saved = evaluate.SavedPolicy(Run.open(config.logdir), config, num_environments=1)
-    saved.restore()
-    policy, only = saved.policy, np.array([0])
-
-    def make_player() -> _Player:
-        policy.forget(only)
-        return lambda output: int(policy.act(only, output).action[0])
-
-    return make_player
+    return lambda *_: int(generator.integers(NUM_ACTIONS))
 
 
 def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
@@ -115,36 +108,31 @@ def record_starts(
 ) -> list[bytes]:
     """Plays whole games, each after 1 to 30 no-ops, and samples starts from them uniformly.
 
-    `act` is called with outputs that are `done` where a game begins. Starts are sampled from all
-    agent steps after which the game continues; UserError if these are too few. They are returned
-    in random order, so that the first few are a uniform sample, too.
+    Starts are sampled from all agent steps after which the game continues; UserError if these are
+    too few. They are returned in random order, so that the first few are a uniform sample, too.
     """
     generator = np.random.default_rng(seed)
     emulator, second = Emulator(game, options, seed), Emulator(game, options)
-    counter = EpisodeCounter(1)
     # Each state gets a random key, and those with the smallest keys stay, in the order of keys.
     chosen: list[tuple[float, bytes]] = []
 
     def begin() -> np.ndarray:
         return emulator.begin(int(generator.integers(1, MAX_NOOPS + 1)))
 
-    output = counter.start(begin()[np.newaxis])
+    reward, over, frame = 0.0, True, begin()
     while num_games:
-        reward, over, frame = emulator.step(act(output))
+        reward, over, frame = emulator.step(act(frame, reward, over))
         if over:
             num_games -= 1
             frame = begin()
-        else:
-            key = generator.random()
-            if len(chosen) < num_starts or key < chosen[-1][0]:
-                state = emulator.state
-                # The frame that draws the screen may end the game.
-                if second.fault(state) is None:
-                    bisect.insort(chosen, (key, state))
-                    del chosen[num_starts:]
-        rewards, done = np.array([reward]), np.array([over])
-        info = counter.step(rewards, done)
-        output = StepOutput(rewards.astype(np.float32), info, done, frame[np.newaxis])
+            continue
+        key = generator.random()
+        if len(chosen) < num_starts or key < chosen[-1][0]:
+            state = emulator.state
+            # The frame that draws the screen may end the game.
+            if second.fault(state) is None:
+                bisect.insort(chosen, (key, state))
+                del chosen[num_starts:]
     if len(chosen) < num_starts:
         raise UserError(f"{game}: only {len(chosen)} points to start from; play more games")
     return [state for _, state in chosen]

@@ -64,6 +64,8 @@ def run(
         print(f"error: {line}", file=sys.stderr)
         sys.exit(errors.exit_code(error))
     except SystemExit as end:
+        if end.code == 1 and any(re.match(r"--?(help|\?)", word) for word in sys.argv[1:]):
+            sys.exit(0)  # The library ends with 1 after it has shown the help.
         if not isinstance(end.code, str):
             raise
         print(end.code, file=sys.stderr)

@@ -70,12 +70,12 @@ def test_every_step_is_as_likely_a_start_as_any_other(monkeypatch: pytest.Monkey
     monkeypatch.setattr(record_starts, "Emulator", _Counting)
     repetitions, counts, firsts = 1000, np.zeros(12, int), np.zeros(12, int)
     for seed in range(repetitions):
-        states = record_starts.record_starts("none", lambda output: 0, 3, 3, seed, OPTIONS)
+        states = record_starts.record_starts("none", lambda *_: 0, 3, 3, seed, OPTIONS)
         chosen = [state[0] for state in states]
         counts[chosen] += 1
         firsts[chosen[0]] += 1
     eligible = [0, 1, 4, 5, 7, 8, 9, 10]  # The last of a game and the seventh are not.
     assert counts.sum() == counts[eligible].sum() == 3 * repetitions
-    for found, probability in ((counts, 3 / 8), (firsts, 1 / 8)):
+    for chosen_often, probability in ((counts, 3 / 8), (firsts, 1 / 8)):
         deviation = np.sqrt(repetitions * probability * (1 - probability))
-        assert np.abs(found[eligible] - repetitions * probability).max() < 4 * deviation
+        assert np.abs(chosen_often[eligible] - repetitions * probability).max() < 4 * deviation

@@ -65,6 +65,12 @@ def test_what_is_wrong_is_one_line() -> None:
     assert len(ended.stderr.splitlines()) == 1
 
 
+def test_help_is_no_failure() -> None:
+    ended = run_python("tools/watch.py", "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "--logdir" in ended.stdout
+
+
 def test_a_terminal_acts_upon_nothing_in_a_record(tmp_path: Path) -> None:
     record = {"flags": {"level_name": "pong", "\x1b[2J\n": 1}}
     (tmp_path / "config.json").write_text(json.dumps(record))
