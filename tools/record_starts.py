@@ -50,9 +50,14 @@ _Player = Callable[[np.ndarray, float, bool], int]
 
 def main(argv: list[str]) -> None:
     """Records every game."""
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
     for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
         if path := FLAGS[name].value:
             FLAGS[name].value = os.path.expanduser(path)
+    for name in ("num_starts", "num_games"):
+        if FLAGS.states and FLAGS[name].present:
+            raise UserError(f"--{name} means nothing to --states; leave it out")
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
         config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
@@ -63,7 +68,7 @@ def main(argv: list[str]) -> None:
     options = config.environment_options(training=False)
     config.suite.check(options)
     games = config.suite.tasks
-    if FLAGS.states:  # All are checked before anything is written.
+    if FLAGS.states is not None:  # All are checked before anything is written.
         recorded = iter([(game, _collect(game, options)) for game in games])
     else:
         agent = None if FLAGS.random else scalable_agent_popart.load(FLAGS.logdir)
