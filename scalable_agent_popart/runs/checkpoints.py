@@ -20,81 +20,59 @@ _FRAMES = "learner/frames/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Checkpoints:
-    """The newest checkpoints of one run.
+    """The newest checkpoints of one run: `ckpt-1`, `ckpt-2` and so on.
 
-    TensorFlow writes each file under another name first, and last the one that names the newest
-    checkpoint. So a write that is cut off leaves the checkpoint before it in force.
+    A checkpoint exists once its index has its name, which is the last step of writing. So a write
+    that is cut off leaves the checkpoint before it in force.
     """
 
     def __init__(self, directory: Path, **objects: Any):
         """Names the trackable objects to save; a reader may name fewer than the writer."""
         self._directory = directory
         self._checkpoint = tf.train.Checkpoint(**objects)
-        self._manager: tf.train.CheckpointManager | None = None
 
     def restore(self) -> bool:
         """Returns whether it restored the newest checkpoint; raises UserError if that is bad."""
-        checkpoints = self._newest_first()
+        checkpoints = _newest_first(self._directory)
         if not checkpoints:
             return False
         newest, *older = checkpoints
-        delete = f"delete {newest}.* to resume from {Path(older[0]).name}" if older else ""
+        delete = f"delete {newest}.* to resume from {older[0].name}" if older else ""
         _restore(self._checkpoint, newest, delete or f"give {ANOTHER_LOGDIR}")
         return True
 
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path or raises UnsavedError."""
+        older = _newest_first(self._directory)
+        number = int(older[0].name.removeprefix("ckpt-")) if older else 0
+        path = self._directory / f"ckpt-{number + 1}"
         try:
-            if self._manager is None:
-                self._keep_plain_names()
-                self._manager = tf.train.CheckpointManager(
-                    self._checkpoint, str(self._directory), _KEPT, checkpoint_name="ckpt"
-                )
-            return self._manager.save()
+            self._checkpoint.write(str(self._directory / "unfinished"))
+            for file in sorted(self._directory.glob("unfinished.*")):  # The index is the last.
+                file.rename(path.with_suffix(file.suffix))
+            # This is for TensorFlow's own tools.
+            write_atomically(
+                self._directory / "checkpoint", f'model_checkpoint_path: "{path.name}"\n'
+            )
+            for old in older[_KEPT - 1 :]:
+                for file in sorted(self._directory.glob(f"{old.name}.*"), reverse=True):
+                    file.unlink()
         except (OSError, tf.errors.OpError) as error:
             message = (
                 f"no checkpoint could be written to {self._directory} ({_message(error)[:300]})"
             )
             advice = "make room, and the same command resumes from the last one"
             raise UnsavedError(f"{message}; {advice}") from error
-
-    def _keep_plain_names(self) -> None:
-        """Rewrites the file of names, by which TensorFlow's manager deletes old checkpoints.
-
-        Another user's file may name paths of other runs, and patterns.
-        """
-        if names := [Path(path).name for path in reversed(self._newest_first())]:
-            lines = [f'model_checkpoint_path: "{names[-1]}"']
-            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-            # The manager would forget names without times, and never delete their checkpoints.
-            lines += [f"all_model_checkpoint_timestamps: {i + 1}" for i in range(len(names))]
-            write_atomically(self._directory / "checkpoint", "\n".join(lines) + "\n")
-
-    def _newest_first(self) -> list[str]:
-        """Returns the paths of the checkpoints of which any file is left."""
-        names_newest, names = self._directory / "checkpoint", _read_names(self._directory)
-        if names is None:
-            # The first one alone was cut off before it was named.
-            if any(path.stem != "ckpt-1" for path in self._directory.glob("ckpt-*.index")):
-                message = "which names the newest checkpoint, is damaged or missing"
-                raise UserError(f"{names_newest}, {message}; give {ANOTHER_LOGDIR}")
-            return []
-        left = [str(self._directory / n) for n in names if any(self._directory.glob(f"{n}.*"))]
-        if not left:
-            advice = f"bring them back or give {ANOTHER_LOGDIR}"
-            raise UserError(f"the checkpoints that {names_newest} names are gone; {advice}")
-        return left
+        return str(path)
 
 
-def _read_names(directory: Path) -> list[str] | None:
-    """Reads the checkpoints' names, newest first; None if nothing has them; raises UserError."""
-    path = directory / "checkpoint"
-    with explained(path, f"give {ANOTHER_LOGDIR}"):
-        path.read_bytes()  # TensorFlow would take an unreadable file for a missing one.
-        if state := tf.train.get_checkpoint_state(str(directory)):
-            names = [Path(path).name for path in reversed(state.all_model_checkpoint_paths)]
-            return list(filter(_NAME.fullmatch, names))
-    return None
+def _newest_first(directory: Path) -> list[Path]:
+    """Lists the paths of checkpoints, without the files' endings."""
+    paths: list[Path] = []
+    with explained(directory, f"give {ANOTHER_LOGDIR}"):
+        paths = [file.with_suffix("") for file in directory.iterdir() if file.suffix == ".index"]
+    numbered = [path for path in paths if _NAME.fullmatch(path.name)]
+    return sorted(numbered, key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
@@ -103,39 +81,36 @@ def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
         if not Checkpoints(directory, **objects).restore():
             raise UserError(f"there is no checkpoint in {directory}; train first")
         return
-    paths = [str(path.with_suffix("")) for path in directory.glob("ckpt-*.index")]
     # A comparison in a population leaves two at the same frames, of which the newer counts.
-    kept = {_frames_of(path): path for path in sorted(paths, key=lambda path: (len(path), path))}
-    if frames not in kept:
-        known = ", ".join(f"{own:,}" for own in sorted(own for own in kept if own is not None))
+    by_frames = {_frames_of(path): path for path in reversed(_newest_first(directory))}
+    if frames not in by_frames:
+        known = ", ".join(f"{each:,}" for each in by_frames if each is not None)
         message = f"there is no checkpoint at {frames:,} frames in {directory}"
         raise UserError(f"{message}; there are those at {known or 'none'}")
-    load(kept[frames], **objects)
+    load(by_frames[frames], **objects)
 
 
-def load(checkpoint: str, **objects: Any) -> None:
+def load(checkpoint: str | Path, **objects: Any) -> None:
     """Restores objects by name from a checkpoint of another run; raises as `restore` does."""
     _restore(tf.train.Checkpoint(**objects), checkpoint, "nothing of it is taken")
 
 
 def saved_frames(directory: Path) -> int | None:
     """Returns a run's environment frames at its newest checkpoint, or None; raises UserError."""
-    for name in _read_names(directory) or ():
-        if os.path.exists(directory / f"{name}.index"):
-            return _frames_of(str(directory / name))
-    return None
+    checkpoints = _newest_first(directory)
+    return _frames_of(checkpoints[0]) if checkpoints else None
 
 
-def _frames_of(checkpoint: str) -> int | None:
+def _frames_of(checkpoint: Path) -> int | None:
     try:
-        return int(tf.train.load_checkpoint(checkpoint).get_tensor(_FRAMES))
+        return int(tf.train.load_checkpoint(str(checkpoint)).get_tensor(_FRAMES))
     except (tf.errors.OpError, ValueError):  # It has just been removed.
         return None
 
 
-def _restore(objects: tf.train.Checkpoint, checkpoint: str, advice: str) -> None:
+def _restore(objects: tf.train.Checkpoint, checkpoint: str | Path, advice: str) -> None:
     try:
-        objects.restore(checkpoint).expect_partial().assert_existing_objects_matched()
+        objects.read(str(checkpoint)).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
         message = f"is of another program or version ({_message(error)[:300]})"
         raise UserError(f"checkpoint {checkpoint} {message}; give {ANOTHER_LOGDIR}") from error

@@ -92,7 +92,7 @@ class RunDirectory:
     @property
     def has_checkpoint(self) -> bool:
         """Returns whether the run has learned and saved something."""
-        return any(self.checkpoints.glob("*.index"))
+        return any(self.checkpoints.glob("ckpt-*.index"))
 
     def lock(self) -> IO[str]:
         """Locks the directory until the returned file is closed; raises InUseError or UserError."""
