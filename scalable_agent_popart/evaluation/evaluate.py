@@ -108,14 +108,14 @@ class Tester:
                 config, self._played, ids, seed, training=False
             )
         with _showing("making films", len(filmed)):
-            shown = factory.make_films(config, self._played, filmed, seed)
+            films = factory.make_films(config, self._played, filmed, seed)
         names = config.suite.names_of_actions(config.action_set)
-        films = VideoRecorder(directory.videos, filmed, self._saved.view, shown, names)
+        recorder = VideoRecorder(directory.videos, filmed, self._saved.view, films, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
-        with contextlib.ExitStack() as last, contextlib.closing(environments), films:
-            returns = play(environments, self._saved.policy, self._quotas, films, tasks)
-            for task_id, own in zip(ids, returns, strict=True):
-                by_task[tasks[task_id]] += own
+        with contextlib.ExitStack() as last, contextlib.closing(environments), recorder:
+            returns = play(environments, self._saved.policy, self._quotas, recorder, tasks)
+            for task_id, of_environment in zip(ids, returns, strict=True):
+                by_task[tasks[task_id]] += of_environment
             summary = evaluation_summary.summarise(config, frames, by_task)
             # A disk that is too full for the files of scores or films does not prevent this.
             last.callback(evaluation_summary.show, summary, self._played)

@@ -23,23 +23,22 @@ def summarise(
     unknown = dict.fromkeys(scores.Aggregate._fields)
 
     def result(level: str) -> dict[str, Any]:
-        own, reference = returns[level], references.get(level)
-        mean = float(np.mean(own))
+        mean, reference = float(np.mean(returns[level])), references.get(level)
         return {
-            "episodes": len(own),
+            "episodes": len(returns[level]),
             "mean_return": mean,
-            "mean_return_interval": scores.interval_of_mean(own),
+            "mean_return_interval": scores.interval_of_mean(returns[level]),
             "normalised": None if reference is None else scores.normalise(mean, reference),
             **({"remark": remarks[level]} if level in remarks else {}),
-            "returns": own,
+            "returns": returns[level],
         }
 
     def aggregates(levels: Sequence[str]) -> dict[str, Any]:
-        own = {level: returns[level] for level in levels}
-        aggregate = scores.aggregate_returns(own, references)
+        by_level = {level: returns[level] for level in levels}
+        aggregate = scores.aggregate_returns(by_level, references)
         return {
             "aggregate": aggregate._asdict() if aggregate else unknown,
-            "aggregate_interval": scores.intervals_of_aggregates(own, references) or unknown,
+            "aggregate_interval": scores.intervals_of_aggregates(by_level, references) or unknown,
         }
 
     test_levels = [suite.test_version(task) for task in suite.tasks]
@@ -77,12 +76,12 @@ def show(summary: Mapping[str, Any], suite: Suite) -> None:
     for name in summary["aggregate"]:
         if name == "mean_capped" and not normalised:
             continue
-        found = []
+        texts = []
         for which, column in columns.items():
             interval = _interval(column["aggregate_interval"][name], ".1f")
-            found.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
+            texts.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
         title = f"{name.replace('_', ' ')} {suite.score_name}"
-        print(f"{title:<40}{', '.join(found)}")
+        print(f"{title:<40}{', '.join(texts)}")
 
 
 def _score(score: float | None, unit: str) -> str:

@@ -16,8 +16,9 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ class TrainedAgent:
         self._step: Any = None  # The first step shows the inputs' shapes.
         look = self._agent.unroll_step
         self._look = tf.function(look, autograph=False, reduce_retracing=True)
-        self._own: State | None = None
+        self._state: State | None = None
 
     def begin(self, num_environments: int = 1, seed: int | None = None) -> State:
         """Returns the state before the first episode of N environments.
@@ -126,7 +127,7 @@ class TrainedAgent:
 
     def reset(self) -> None:
         """Forgets all that the agent itself remembers."""
-        self._own = None
+        self._state = None
 
     def act(
         self,
@@ -151,7 +152,7 @@ class TrainedAgent:
         """
         keeps = state is None
         single, state, inputs = self._inputs(observation, reward, done, state)
-        self._own = state if keeps else self._own
+        self._state = state if keeps else self._state
         state.seed[1] += 1
         inputs = (*inputs, tf.constant(state.seed))
         if self._step is None:
@@ -286,23 +287,20 @@ class TrainedAgent:
         """Returns whether it is a single environment, the state, and what the network takes."""
         specs = tree.flatten(self.observation_spec)
         leaves = [np.asarray(leaf) for leaf in tree.flatten(observation)]
-        if len(leaves) != len(specs):
-            has = f"{len(leaves)} arrays, and the agent was trained on {len(specs)}"
-            raise ValueError(f"an observation has {has}")
         single = leaves[0].ndim == len(specs[0].shape)
         leaves = [leaf[np.newaxis] for leaf in leaves] if single else leaves
-        size = len(leaves[0]) if leaves[0].ndim else 0
-        for leaf, spec in zip(leaves, specs, strict=True):
-            if leaf.shape != (size, *spec.shape) or leaf.dtype != spec.dtype:
-                message = ArraySpec(leaf.shape[single:], leaf.dtype)
-                raise ValueError(
-                    f"an observation is {message}, and the agent was trained on {spec}"
-                )
+        given = [ArraySpec(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+        if given != specs or len(set(map(len, leaves))) > 1:
+            has, learned_from = (" and ".join(map(str, each)) for each in (given, specs))
+            raise ValueError(
+                f"an observation is {has}, and the agent was trained on {learned_from}"
+            )
+        size = len(leaves[0])
         batch = tree.unflatten_as(self.observation_spec, leaves)
         if state is None:
-            known = self._own is not None and len(self._own.actions) == size
-            state = self._own if known else self.begin(size)
-        assert state is not None
+            state = self._state
+            if state is None or len(state.actions) != size:
+                state = self.begin(size)
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
         rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
@@ -332,7 +330,8 @@ class TaskEnvironment(gymnasium.Env):
             raise ValueError(f"the render mode must be rgb_array or None, got {render_mode}")
         self._config, self._suite, self.render_mode = config, suite, render_mode
         self._pool: EnvironmentPool | None = None
-        self._film: BatchedEnvironment | None = None  # It plays alike, if people see other images.
+        # Plays the same, if people see other images.
+        self._film: BatchedEnvironment | None = None
         self._picture = np.zeros((0, 0, 3), np.uint8)
         self._at_start, self._seeds = False, np.random.SeedSequence(seed)
         boxes = []
@@ -349,19 +348,16 @@ class TaskEnvironment(gymnasium.Env):
         """Begins an episode, from the start of a new series if a seed is given."""
         super().reset(seed=seed, options=options)
         if seed is not None:
-            self.close()
             self._seeds = np.random.SeedSequence(seed)
-        if not self._at_start:  # An episode cannot be left in its middle.
+        if seed is not None or not self._at_start:  # An episode cannot be left in its middle.
             self.close()
-            (seeds,) = self._seeds.spawn(1)
+            (seeds,), (task,) = self._seeds.spawn(1), self._suite.tasks
             parts = self._config, self._suite
             self._pool = factory.make_environments(*parts, [0], seeds, training=False)
             if self.render_mode is not None:
-                films = factory.make_films(*parts, {0: self._suite.tasks[0]}, seeds)
-                self._film = films.get(0)
+                self._film = factory.make_films(*parts, {0: task}, seeds).get(0)
             self._pool.start()
-            self._observation, *_ = self._receive()
-            self._show(self._film.reset() if self._film else None)
+            self._receive(self._film and self._film.reset)
         self._at_start = False
         return self._observation, {}
 
@@ -370,13 +366,12 @@ class TaskEnvironment(gymnasium.Env):
         if self._pool is None:
             raise RuntimeError("reset the environment before its first step")
         self._pool.send(np.zeros(1, np.int64), np.array([action], np.int32))
-        self._observation, output, lost = self._receive()
         if self._film is not None:
             self._film.send(np.array([action], np.int32))
-        self._show(self._film.receive() if self._film else None)
+        output, lost = self._receive(self._film and self._film.receive)
         self._at_start = lost or bool(output.done[0])
-        info = {"episode_return": float(output.info.episode_return[0])}
-        info |= {"episode_step": int(output.info.episode_step[0])}
+        totals = output.info.episode_return[0], output.info.episode_step[0]
+        info = {"episode_return": float(totals[0]), "episode_step": int(totals[1])}
         terminated = self._at_start and not lost
         return self._observation, float(output.reward[0]), terminated, lost, info
 
@@ -392,16 +387,14 @@ class TaskEnvironment(gymnasium.Env):
                 part.close()
         self._pool, self._film, self._at_start = None, None, False
 
-    def _show(self, film: StepOutput | None) -> None:
-        self._picture = image_of(self._observation if film is None else film.observation[0])
-
-    def _receive(self) -> tuple[Any, StepOutput, bool]:
-        """Waits for the environment; returns its observation, step, and whether it was lost."""
+    def _receive(self, film: Callable[[], StepOutput] | None) -> tuple[StepOutput, bool]:
+        """Waits for a step, and that of the film; returns it, and whether it was lost."""
         assert self._pool is not None
         while not len((ready := self._pool.receive(_WAIT_SECONDS)).ids):
             pass
-        observation = tree.map_structure(lambda leaf: leaf[0], ready.output.observation)
-        return observation, ready.output, bool(ready.fresh[0])
+        self._observation = tree.map_structure(itemgetter(0), ready.output.observation)
+        self._picture = image_of(film().observation[0] if film else self._observation)
+        return ready.output, bool(ready.fresh[0])
 
 
 def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> StepOutput:

@@ -5,11 +5,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import tree
-from PIL import Image
 
 from environments import BatchedEnvironment, Ready, image_of
 from scalable_agent_popart.evaluation.agent_view import AgentView
@@ -42,59 +42,43 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         Each of the films plays as its environment does, once it `follow`s the same actions. What
         the view shows stands right of the picture.
         """
-        self._films = dict(films or {})
-        self._tasks = dict(tasks)  # By environment, as long as it is filmed.
-        self._files = name_films(directory, tasks.values())
-        self._view, self._action_names = view, action_names
-        self._videos: dict[int, _Video] = {}  # They are begun and not complete.
+        self._view, self._films = view, films or {}
+        files = name_films(directory, tasks.values())
+        # By environment, as long as it is filmed.
+        self._videos = {
+            i: _Video(task, files[task], self._films.get(i), action_names)
+            for i, task in tasks.items()
+        }
         self._failure: OSError | None = None  # The first one.
 
     def follow(self, ids: np.ndarray, actions: np.ndarray) -> None:
         """Plays the actions int32 `[M]` of environments `ids` `[M]` in their films."""
         for i, action in zip(ids.tolist(), actions, strict=True):
-            if i in self._films:
+            if i in self._videos and i in self._films:
                 self._films[i].send(np.array([action], np.int32))
-
-    def _image(self, i: int, image: np.ndarray) -> np.ndarray:
-        """Returns what people see of an environment's step."""
-        if (film := self._films.get(i)) is None:
-            return image
-        output = film.receive() if self._videos[i].num_frames else film.reset()
-        return np.asarray(image_of(output.observation)[0])
-
-    def _end(self, i: int) -> None:
-        del self._tasks[i]
-        if i in self._films:
-            self._films.pop(i).close()
 
     def watch(self, ready: Ready) -> None:
         """Adds a frame to the videos of the environments that have stepped."""
-        filmed = np.isin(ready.ids, list(self._tasks))
+        filmed = np.isin(ready.ids, list(self._videos))
         if not filmed.any():
             return
         ready = tree.map_structure(itemgetter(filmed), ready)
-        ids, output = ready.ids.tolist(), ready.output
-        info, images = output.info, image_of(output.observation)
-        levels = [self._tasks[i] for i in ids]
-        maps, plays = self._view.look(ready, levels) if self._view else ({}, [None] * len(ids))
+        ids, info = ready.ids.tolist(), ready.output.info
+        images, no_plays = image_of(ready.output.observation), [None] * len(ids)
+        levels = [self._videos[i].task for i in ids]
+        maps, plays = self._view.look(ready, levels) if self._view else ({}, no_plays)
         for row, i in enumerate(ids):
-            own = {label: values[row] for label, values in maps.items()}
+            video = self._videos[i]
+            state = float(info.episode_return[row]), bool(info.episode_end[row])
+            panels = {label: values[row] for label, values in maps.items()}, plays[row]
             try:
-                if i not in self._videos:
-                    screen = Screen(self._tasks[i], self._action_names)
-                    self._videos[i] = _Video(self._files[self._tasks[i]], screen)
-                video, image = self._videos[i], self._image(i, images[row])
-                shown = image, float(info.episode_return[row]), info.episode_end[row]
-                video.add(video.screen.draw(*shown, own, plays[row]))
+                video.add(images[row], *state, *panels)
                 if video.num_frames == _MAX_FRAMES:
                     video.finish()
                     del self._videos[i]
-                    self._end(i)
             except OSError as error:  # The scores are worth more, so that the test continues.
                 self._failure = self._failure or error
-                self._end(i)
-                if i in self._videos:
-                    self._videos.pop(i).drop()
+                self._videos.pop(i).drop()
 
     def __exit__(self, exception_type: type | None, *exception: object) -> None:
         """Completes the files, or removes the incomplete ones at the first exception."""
@@ -111,35 +95,47 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
 
 
 class _Video:
-    """The file of one environment, how many frames are in it, and what draws them."""
+    """The video of one environment, whose file begins with the first frame."""
 
-    def __init__(self, path: Path, screen: Screen):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.screen, self.num_frames = screen, 0
-        self._path = path
+    def __init__(
+        self, task: str, path: Path, film: BatchedEnvironment | None, action_names: Sequence[str]
+    ):
+        self.task, self.num_frames = task, 0
+        self._path, self._film, self._screen = path, film, Screen(task, action_names)
         # Each of several tests has its own file, though processes of two containers may share a
         # number. FFmpeg would take what precedes a colon in a relative path for a protocol.
-        self._temporary = self._path.with_suffix(f".{uuid.uuid4().hex}.tmp").absolute()
-        self._container = av.open(str(self._temporary), "w", format="mp4")
-        self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
-        self._stream.pix_fmt = "yuv420p"
-        self._stream.codec_context.thread_count = 1  # Other encoders and actors need processors.
+        self._temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp").absolute()
+        self._container: av.container.OutputContainer | None = None
 
-    def add(self, frame: Image.Image) -> None:
-        if not self.num_frames:
+    def add(self, image: np.ndarray, *shown: Any) -> None:
+        """Adds a frame with what is `shown` next to the image, or to the film's if there is one."""
+        if self._film is not None:
+            output = self._film.receive() if self.num_frames else self._film.reset()
+            image = np.asarray(image_of(output.observation)[0])
+        frame = self._screen.draw(image, *shown)
+        if self._container is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._temporary), "w", format="mp4")
+            self._stream = self._container.add_stream("libx264", _RATE, _OPTIONS)
+            self._stream.pix_fmt = "yuv420p"
             self._stream.width, self._stream.height = frame.size
+            self._stream.codec_context.thread_count = 1  # Other encoders and actors need cores.
         encoded = av.VideoFrame.from_image(frame)
         encoded.pts = self.num_frames
         self._container.mux(self._stream.encode(encoded))
         self.num_frames += 1
 
     def finish(self) -> None:
-        self._container.mux(self._stream.encode(None))
-        self._container.close()
-        self._temporary.replace(self._path)
+        """Completes the file, if there is any frame."""
+        if self._container is not None:
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+            self._temporary.replace(self._path)
 
     def drop(self) -> None:
-        # Closing writes the end of the file, for which there may be no space.
-        with contextlib.suppress(av.FFmpegError):
-            self._container.close()
-        self._temporary.unlink(missing_ok=True)
+        """Removes the file if it is not complete."""
+        if self._container is not None:
+            # Closing writes the end of the file, for which there may be no space.
+            with contextlib.suppress(av.FFmpegError):
+                self._container.close()
+            self._temporary.unlink(missing_ok=True)

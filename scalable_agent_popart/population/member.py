@@ -268,8 +268,6 @@ def train_member(
     parts = parts or ReusedParts()
     run.check(own)
     factory.check_precision(config)
-    if own.init_from:
-        initial_weights.check(own)
     population.join(config)
     while True:
         try:

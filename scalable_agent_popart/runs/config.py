@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
-_PATTERNS = frozenset("*?[]\\")
-_MAX_TOLD = 5  # Differences that a message names.
+_PATTERN = re.compile(r"[*?\[\]\\]")
+_MAX_DIFFERENCES = 5  # A message names so many.
 # Fewest pixels per side for the shallow network without padding, and for pixel control.
 _MIN_UNPADDED, _MIN_PIXELS = 20, 32
 # A host's name or IPv4 address, or its IPv6 address in brackets, and a port.
@@ -48,9 +48,6 @@ class Config(Settings):
                 raise ValueError(f"it has --{name}={value}, which this version does not have")
         if newer := ", ".join(sorted(flags.keys() - SETTINGS.keys())):
             raise ValueError(f"it has flags that this version does not know: {newer}")
-        for name in SETTINGS.keys() & flags.keys():
-            if wanted := _wrong_type(name, flags[name]):
-                raise ValueError(f"--{name} is {flags[name]!r}, no {wanted}")
         return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record))
 
     @classmethod
@@ -72,21 +69,25 @@ class Config(Settings):
         if unknown := defaults.keys() - SETTINGS.keys():
             message = f"{suite.name} has a default of {', '.join(sorted(unknown))}"
             raise UserError(f"--level_name: the suite {message}, which is no flag")
-        own = {"level_name": suite.level_name, "suite": suite}
-        if flags.get("use_popart"):  # It has one head per task anyway; older runs recorded both.
-            own["multi_head"] = False
-        values = {name: _whole(name, v) for name, v in {**defaults, **flags, **own}.items()}
+        values = {**defaults, **flags, "level_name": suite.level_name}
+        if flags.get("use_popart"):  # PopArt has one head per task; older runs recorded both flags.
+            values["multi_head"] = False
+        for name, kind in {each.name: each.type for each in fields(Settings)}.items():
+            value = values.get(name)
+            value = value.item() if isinstance(value, np.generic) else value
+            if kind is int and isinstance(value, float) and value.is_integer():
+                value = values[name] = int(value)  # A suite may have 1e6 for a count.
+            # Flags themselves have their types.
+            if name in values and type(value) is not kind and (kind, type(value)) != (float, int):
+                message = f"{suite.name} has {value!r} for --{name}, which is no {kind.__name__}"
+                raise UserError(f"--level_name: the suite {message}")
         fits = min(values["height"], values["width"]) >= _MIN_UNPADDED
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
-        config = cls(**values)
+        config = cls(**values, suite=suite)
         for name, declared in SETTINGS.items():
-            value = getattr(config, name)
-            if wanted := _wrong_type(name, value):  # Flags themselves have their types.
-                message = f"{suite.name} has {value!r} for --{name}, which is no {wanted}"
-                raise UserError(f"--level_name: the suite {message}")
-            if declared.allowed and value not in declared.allowed:
-                raise UserError(f"--{name} must be {declared.range}, got {value}")
-        for problem in _problems(config):
+            if declared.allowed and getattr(config, name) not in declared.allowed:
+                raise UserError(f"--{name} must be {declared.range}, got {getattr(config, name)}")
+        if problem := next(_problems(config), None):
             raise UserError(problem)
         return config
 
@@ -108,8 +109,8 @@ class Config(Settings):
     def record(self) -> dict[str, Any]:
         """The JSON that a file keeps for `from_record`."""
         options = self.environment_options(training=True)
-        described = suite_record.describe(self.suite, options)
-        return {"flags": self.flags, "tasks": self.suite.tasks, "suite": described}
+        suite = suite_record.describe(self.suite, options)
+        return {"flags": self.flags, "tasks": self.suite.tasks, "suite": suite}
 
     def check_playable(self) -> None:
         """Raises UserError if this machine cannot play the tasks as they are configured."""
@@ -177,8 +178,8 @@ class Config(Settings):
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """Returns how environments behave; only tests have human starts."""
         names = SETTINGS.keys() & {each.name for each in fields(suites.EnvironmentOptions)}
-        own = {name: getattr(self, name) for name in names} | {"training": training}
-        return suites.EnvironmentOptions(**own | ({"human_starts_dir": ""} if training else {}))
+        options = {name: getattr(self, name) for name in names} | {"training": training}
+        return suites.EnvironmentOptions(**options | ({"human_starts_dir": ""} if training else {}))
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
         """Returns this configuration with other values of some flags, checked again."""
@@ -194,16 +195,18 @@ class Config(Settings):
 
         Value heads and statistics belong to tasks by their position alone, as logits do to actions.
         """
-        names = [n for n, each in SETTINGS.items() if each.part.name == settings.CHECKPOINT.name]
-        fixed = [(f"--{name}", getattr(other, name), getattr(self, name)) for name in names]
+        fixed = [
+            (f"--{name}", getattr(other, name), getattr(self, name))
+            for name, declared in SETTINGS.items()
+            if declared.part.name == settings.CHECKPOINT.name
+        ]
         if self.level_name == other.level_name:
             fixed.append(("the number of actions", other.num_actions, self.num_actions))
             for name in ("num_channels", "stacks_frames"):
                 fixed.append((name, getattr(other.suite, name), getattr(self.suite, name)))
             tasks = itertools.zip_longest(other.suite.tasks, self.suite.tasks)
             fixed += [(f"task {i}", *both) for i, both in enumerate(tasks)]
-        described = [f"{name} was {then} and is {now}" for name, then, now in fixed if then != now]
-        return described[:_MAX_TOLD]
+        return describe_differences(fixed)[:_MAX_DIFFERENCES]
 
     def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
         """Returns the flags that shape learning and differ from `previous`, with both values.
@@ -220,11 +223,9 @@ class Config(Settings):
 
     def refused_changes(self, previous: "Config") -> list[str]:
         """Describes the `changes` that make this another run; more frames do not."""
-        return [
-            f"--{name} was {'empty' if then == '' else then} and is {'empty' if now == '' else now}"
-            for name, (then, now) in self.changes(previous).items()
-            if name != "total_environment_frames"
-        ]
+        changes = self.changes(previous)
+        changes.pop("total_environment_frames", None)
+        return describe_differences((f"--{name}", *values) for name, values in changes.items())
 
     def for_test(self, given: Mapping[str, Any]) -> "Config":
         """Returns how to test this run, or raises UserError if its policy cannot play like that."""
@@ -240,10 +241,11 @@ class Config(Settings):
             message = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
             raise UserError(f"{message} {suite.level_name} of {suite.name}")
         # Each test has its own flags, and takes no part in a run of many processes.
-        others = (settings.TEST.name, settings.JOB.name)
-        own = {n: v for n, v in self.flags.items() if SETTINGS[n].part.name not in others}
-        asked = {n: v for n, v in given.items() if SETTINGS[n].part != settings.JOB}
-        config = Config.from_settings({**own, **asked, "mode": "test"}, suite)
+        parts = {name: declared.part.name for name, declared in SETTINGS.items()}
+        own_parts = settings.TEST.name, settings.JOB.name
+        kept = {n: v for n, v in self.flags.items() if parts[n] not in own_parts}
+        asked = {n: v for n, v in given.items() if parts[n] != settings.JOB.name}
+        config = Config.from_settings({**kept, **asked, "mode": "test"}, suite)
         # Scores count raw rewards whatever the clipping, and a test may play other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
         if config.level_name != self.level_name:
@@ -252,14 +254,22 @@ class Config(Settings):
         if config.minimal_actions != self.minimal_actions:
             differences.append(f"{suite.tasks[0]} has other minimal actions")
         if played.remarks() != self.remarks():
-            differences.append(
-                f"--dataset_path was {self.dataset_path} and is {played.dataset_path}"
-            )
+            paths = self.dataset_path, played.dataset_path
+            differences += describe_differences([("--dataset_path", *paths)])
         if differences:
             of_flags = differences[0].startswith("--")
             advice = "leave these flags out" if of_flags else "give the suite as it was"
             raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
+
+
+def describe_differences(values: Iterable[tuple[str, Any, Any]]) -> list[str]:
+    """Describes what differs of things that have these names, and these values then and now."""
+    return [
+        f"{name} was {'empty' if then == '' else then} and is {'empty' if now == '' else now}"
+        for name, then, now in values
+        if then != now
+    ]
 
 
 def _problems(config: Config) -> Iterator[str]:
@@ -338,19 +348,6 @@ def _problems(config: Config) -> Iterator[str]:
         yield f"--mode=pbt compares normalised scores; {config.level_name} has none: {how}"
 
 
-def _wrong_type(name: str, value: Any) -> str:
-    """Returns the type of a setting if a value, of Python or NumPy, has another; empty if not."""
-    kind: Any = Settings.__dataclass_fields__[name].type
-    found = type(value.item() if isinstance(value, np.generic) else value)
-    return "" if found is kind or (kind, found) == (float, int) else kind.__name__
-
-
-def _whole(name: str, value: Any) -> Any:
-    """Returns a setting's value, as an int if a suite has a whole float such as 1e6 for a count."""
-    counts = name in SETTINGS and Settings.__dataclass_fields__[name].type is int
-    return int(value) if counts and isinstance(value, float) and value.is_integer() else value
-
-
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
     """Raises UserError if a flag means nothing, also to the `trained` run that is to be tested."""
     mode = given.get("mode", "train")
@@ -360,11 +357,11 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
     modes = settings.RUNS if evaluates else (mode, "test") if in_many else (mode,)
     is_known = trained is not None or not (evaluates or mode == "test")
     refuse_pattern(given.get("logdir", ""))
-    others: Mapping[str, Any] = {} if trained is None else trained.flags
+    defaults: Mapping[str, Any] = {} if trained is None else trained.flags
     if trained is None and is_known and given.get("level_name"):
-        others = suites.resolve(given["level_name"]).defaults  # Those may have PopArt.
-    own = {**others, **given}
-    if given.get("multi_head") and own.get("use_popart"):
+        defaults = suites.resolve(given["level_name"]).defaults  # A suite may have PopArt.
+    values = {**defaults, **given}
+    if given.get("multi_head") and values.get("use_popart"):
         raise UserError(
             "--multi_head means nothing with --use_popart, which has one value head per level; "
             "leave it out"
@@ -374,15 +371,15 @@ def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) 
         if not set(modes) & set(parts[name].modes):
             meant = "|".join(parts[name].modes)
             raise UserError(f"--{name} is for --mode={meant}, not --mode={mode}; leave it out")
-        if is_known and (needed := parts[name].needs) and not own.get(needed):
+        if is_known and (needed := parts[name].needs) and not values.get(needed):
             raise UserError(f"--{name} means nothing without --{needed}; leave it out")
 
 
 def refuse_pattern(path: str, flag: str = "logdir") -> None:
     """Raises UserError if a directory that a flag names is none of this machine to TensorFlow.
 
-    An address such as gs://bucket/run would become a folder named gs: here. TensorFlow would delete
-    the checkpoints of all paths that fit a pattern, or find no files.
+    An address such as gs://bucket/run would become a folder named gs: here. TensorFlow would take a
+    pattern for the paths that fit, and find no files.
     """
     try:
         path.encode()
@@ -391,11 +388,9 @@ def refuse_pattern(path: str, flag: str = "logdir") -> None:
         raise UserError(f"{message}; rename it or give another") from error
     if "://" in path:
         raise UserError(f"--{flag}={path} is no directory of this machine; give one, or mount it")
-    if found := sorted(_PATTERNS & set(path)):
-        raise UserError(
-            f"--{flag}={path} has the character {found[0]}, by which TensorFlow would take it "
-            "for a pattern of several paths; rename it or give another"
-        )
+    if pattern := _PATTERN.search(path):
+        message = f"has the character {pattern[0]}, by which TensorFlow would take it for a pattern"
+        raise UserError(f"--{flag}={path} {message} of several paths; rename it or give another")
 
 
 def describe_default(each: Field) -> str:
@@ -406,8 +401,8 @@ def describe_default(each: Field) -> str:
         for suite in suites.ALL:
             config = Config.from_settings({"level_name": suite.name})
             by_value.setdefault(getattr(config, each.name), []).append(suite.name)
-        named = [f"{value} in {' and '.join(names)}" for value, names in by_value.items()]
-        text = ", ".join(named) if len(named) > 1 else str(*by_value)
+        described = [f"{value} in {' and '.join(names)}" for value, names in by_value.items()]
+        text = ", ".join(described) if len(described) > 1 else str(*by_value)
     if sampled := [suite.name for suite in suites.ALL if each.name in suite.search_space]:
         where = "" if len(sampled) == len(suites.ALL) else f" in {' and '.join(sampled)}"
         text += f"; with --mode=pbt each member samples its own{where}"

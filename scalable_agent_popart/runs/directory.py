@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import dataclasses
-import errno
 import fcntl
 import glob
 import importlib.metadata
@@ -77,16 +76,14 @@ class RunDirectory:
     def read_record(self) -> Record | None:
         """Reads `config.json` if there is one; raises UserError."""
         with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
-            if self._config_path.exists() and not self._config_path.is_file():
-                raise ValueError("it is no file")  # Reading a pipe would not end.
             record = json.loads(self._config_path.read_text())
             history = []
             for entry in record.get("history", ()):
                 changed = {name: (then, now) for name, (then, now) in entry["changed"].items()}
                 history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
             config = Config.from_record(record)
-            device, revision = describe_device(record.get("device")), record.get("git_revision")
-            return Record(config, tuple(history), device, revision)
+            device = describe_device(record.get("device"))
+            return Record(config, tuple(history), device, record.get("git_revision"))
         return None
 
     @property
@@ -109,25 +106,20 @@ class RunDirectory:
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
-        if not self.metrics.is_file():
-            return
-        with open(self.metrics, "rb") as lines:
-            # The run has saved a checkpoint before the second line.
-            if lines.readline() and lines.readline().endswith(b"\n"):
-                message = (
-                    f"{self.path} holds logs but no checkpoints, so training would begin again"
-                )
-                advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
-                raise UserError(f"{message} and overwrite them; {advice}")
+        lines = json_lines.read_lines(self.metrics) if self.metrics.exists() else ()
+        if len(list(itertools.islice(lines, 2))) == 2:  # A checkpoint comes before the second line.
+            message = f"{self.path} holds logs but no checkpoints, so training would begin again"
+            advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
+            raise UserError(f"{message} and overwrite them; {advice}")
 
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
         """Writes `config.json`, and in it changes of flags that shape learning from `frames` on."""
-        before, revision = self.read_record(), git_revision()
+        previous, revision = self.read_record(), git_revision()
         history: list[Change] = []
-        if before is not None:
-            then, history = before.config, list(before.history)
+        if previous is not None:
+            then, history = previous.config, list(previous.history)
             while history and history[-1].frames >= frames:  # Nothing was learned with these flags.
                 lost = history.pop().changed
                 then = dataclasses.replace(then, **{name: v for name, (v, _) in lost.items()})
@@ -152,8 +144,6 @@ class RunDirectory:
                 folder.mkdir(exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise
             message = f"{self.path} cannot be written to ({error.strerror}: {error.filename})"
             raise UserError(f"{message}; a test writes its results there") from error
 
@@ -162,10 +152,9 @@ class RunDirectory:
         self.evaluations.mkdir(exist_ok=True)
         starts, frames = summary["starts"], summary["frames"]
         for number in itertools.count(1):
+            kept = self.evaluations / f"{starts}-{frames}-{number}.json"
             with contextlib.suppress(FileExistsError):
-                # An empty file keeps other evaluations from the name.
-                kept = self.evaluations / f"{starts}-{frames}-{number}.json"
-                kept.touch(exist_ok=False)
+                kept.touch(exist_ok=False)  # The empty file reserves the name.
                 break
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
         writer = csv.writer(table := io.StringIO())
@@ -174,13 +163,8 @@ class RunDirectory:
             returns = enumerate(result["returns"], start=1)
             writer.writerows((starts, frames, level, i, value) for i, value in returns)
         for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
-            try:
-                write_atomically(path.with_suffix(".csv"), table.getvalue())
-                write_atomically(path, summary)
-            except BaseException:
-                if not kept.stat().st_size:
-                    kept.unlink()
-                raise
+            write_atomically(path.with_suffix(".csv"), table.getvalue())
+            write_atomically(path, summary)
 
 
 @contextlib.contextmanager

@@ -100,8 +100,10 @@ class RunLog:
         """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
-        for episode in self._read_episodes():
-            self._count_episode(*episode)
+        with explained(self.episodes.path, f"remove that line, or give {ANOTHER_LOGDIR}"):
+            for episode in json_lines.read_lines(self.episodes.path):
+                value, ended = float(episode["episode_return"]), int(episode["frames"])
+                self._count_episode(episode["task"], value, ended)
         if not frames:  # An earlier start may have had other flags.
             for path in self._path.glob("events.out.tfevents.*"):
                 path.unlink()
@@ -125,10 +127,10 @@ class RunLog:
         """Counts a batch of tasks `[B]`, writes its games that ended, and shows the progress."""
         self._rollouts += np.bincount(task_ids, minlength=len(self._rollouts))
         for step, b in np.argwhere(info.episode_end[1:]):  # Step 0 is of earlier rollouts.
-            task, own_return = self._suite.tasks[task_ids[b]], info.episode_return[step + 1, b]
+            task, value = self._suite.tasks[task_ids[b]], float(info.episode_return[step + 1, b])
             length = int(info.episode_step[step + 1, b]) * self._config.num_action_repeats
-            self._count_episode(task, float(own_return), frames)
-            episode = {"task": task, "episode_return": own_return, "episode_frames": length}
+            self._count_episode(task, value, frames)
+            episode = {"task": task, "episode_return": value, "episode_frames": length}
             self.episodes.write({**episode, "frames": frames})
         self._progress.set_description(refresh=False)
         self._progress.update(frames - self._progress.n)
@@ -191,14 +193,6 @@ class RunLog:
         self._tensorboard.close()
         self.metrics.close()
         self.episodes.close()
-
-    def _read_episodes(self) -> Iterator[tuple[str, float, int]]:
-        """Yields the task, raw return and frames of each game so far; may raise UserError."""
-        with explained(self.episodes.path, f"remove that line, or give {ANOTHER_LOGDIR}"):
-            for episode in json_lines.read_lines(self.episodes.path):
-                if (task := episode["task"]) not in self._returns:
-                    raise ValueError(f"unknown task {task!r}")
-                yield task, float(episode["episode_return"]), int(episode["frames"])
 
     def _count_episode(self, task: str, episode_return: float, frames: int) -> None:
         self._returns[task].append(episode_return)

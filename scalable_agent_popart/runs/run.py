@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
-from scalable_agent_popart.runs.config import Config, refuse_pattern
+from scalable_agent_popart.runs.config import Config, describe_differences, refuse_pattern
 from scalable_agent_popart.runs.directory import (
     Record,
     RunDirectory,
@@ -16,7 +16,7 @@ from scalable_agent_popart.runs.directory import (
     runs_in,
 )
 
-_MAX_NEAR = 3  # Runs that a message names.
+_MAX_NEARBY = 3  # A message names so many runs.
 # A network's weights fit another one only if these are equal.
 _SAME_NETWORK = ("network", "padding", "image_scale", "use_lstm", "height", "width")
 _SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
@@ -37,8 +37,8 @@ class Run:
         if (record := directory.read_record()) is not None:
             return cls(directory, record)
         parent = os.path.normpath(directory.path / os.pardir)
-        near = [parent] if is_run(parent) else runs_in(str(directory.path))
-        advice = f"give {' or '.join(near[:_MAX_NEAR])}" if near else "train first"
+        nearby = [parent] if is_run(parent) else runs_in(str(directory.path))
+        advice = f"give {' or '.join(nearby[:_MAX_NEARBY])}" if nearby else "train first"
         raise UserError(f"there is no run in {directory.path}; {advice}")
 
     @property
@@ -48,7 +48,7 @@ class Run:
 
 def exists(logdir: str) -> bool:
     """Returns whether there is a run or a population; raises UserError if it cannot be read."""
-    return is_population(logdir) or RunDirectory(logdir).read_record() is not None
+    return is_population(logdir) or RunDirectory(logdir).read_config() is not None
 
 
 def resumed(config: Config) -> Config | None:
@@ -57,9 +57,8 @@ def resumed(config: Config) -> Config | None:
     Before the run's first checkpoint a learner begins anew, whatever the record says.
     """
     directory = RunDirectory(config.logdir)
-    record = directory.read_record()
     begins = config.job_name == "learner" and not directory.has_checkpoint
-    return None if record is None or begins else record.config
+    return None if begins else directory.read_config()
 
 
 @contextlib.contextmanager
@@ -74,24 +73,23 @@ def check(config: Config) -> RunDirectory:
     """Returns where `config` trains; raises UserError if it cannot. Nothing is written."""
     _refuse_population(config.logdir)
     directory = RunDirectory(config.logdir)
-    path, record = directory.path, directory.read_record()
-    begins = not directory.has_checkpoint
+    path, previous = directory.path, directory.read_config()
+    begins = not directory.has_checkpoint  # The run has learned nothing yet.
     if config.init_from and begins:
         open_initial(config)
-    if record is not None:
-        if differences := config.differences(record.config):
+    if previous is not None:
+        if differences := config.differences(previous):
             same = "same flags" if differences[0].startswith("--") else "suite as it was"
             message = f"{path} holds another run: {'; '.join(differences)}"
             raise UserError(f"{message}; give the {same} or {ANOTHER_LOGDIR}")
-        changes = config.refused_changes(record.config)
-        # A run has learned nothing before its first checkpoint.
+        changes = config.refused_changes(previous)
         if changes and not config.allow_changes and not begins:
             message = f"the run in {path} was last trained with other flags: {'; '.join(changes)}"
             advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
             raise UserError(f"{message}; give the same flags, {advice}")
     events = path.glob("events.out.tfevents.*")
     for file in (directory.metrics, directory.episodes, directory.checkpoints, *events):
-        if record is None and file.exists():
+        if previous is None and file.exists():
             message = f"{path} holds {file.name} but no config.json, so its origin is unknown"
             raise UserError(f"{message}; give {ANOTHER_LOGDIR}")
     # A link that leads nowhere cannot be made a directory.
@@ -113,13 +111,11 @@ def open_initial(config: Config) -> Run:
         raise UserError(f"--init_from: {error}") from error
     if not run.directory.has_checkpoint:
         raise UserError(f"--init_from={config.init_from} holds a run without a checkpoint")
-    other = run.config
-    differences = [(f"--{n}", getattr(other, n), getattr(config, n)) for n in _SAME_NETWORK]
-    suites = other.suite, config.suite
-    differences += [(n, *(getattr(suite, n) for suite in suites)) for n in _SAME_SUITE]
-    differing = [f"{n} was {then} and is {now}" for n, then, now in differences if then != now]
-    if differing:
-        message = f"--init_from={config.init_from} differs: {'; '.join(differing)}"
+    configs, suites = (run.config, config), (run.config.suite, config.suite)
+    values = [(f"--{name}", *(getattr(each, name) for each in configs)) for name in _SAME_NETWORK]
+    values += [(name, *(getattr(suite, name) for suite in suites)) for name in _SAME_SUITE]
+    if differences := describe_differences(values):
+        message = f"--init_from={config.init_from} differs: {'; '.join(differences)}"
         raise UserError(f"{message}; give the same flags, or another run's directory")
     return run
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
+from scalable_agent_popart.runs.checkpoints import restore_at
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.run import Run, open_initial
+from scalable_agent_popart.runs.run import open_initial
 
 _SAME_VALUES = (
     "use_popart",
@@ -23,15 +23,6 @@ _SAME_VALUES = (
 )
 
 
-def check(config: Config) -> Run:
-    """Opens the run of `--init_from`; raises UserError also if it has no checkpoint to read."""
-    run = open_initial(config)
-    if saved_frames(run.directory.checkpoints) is None:
-        message = "holds no run with a checkpoint, or its newest one cannot be read"
-        raise UserError(f"--init_from={config.init_from} {message}")
-    return run
-
-
 def take_over(config: Config, learner: Learner) -> str:
     """Copies into a new learner what its agent and that of `--init_from` have in common.
 
@@ -39,16 +30,16 @@ def take_over(config: Config, learner: Learner) -> str:
     know by name, the value heads with their statistics, if both value the same rewards in the same
     way. The optimiser and all counts start as in any new run.
 
-    Returns in words what was taken. Raises UserError as `check`, and if the checkpoint cannot be
-    read.
+    Returns in words what was taken. Raises UserError as `open_initial`, and if the checkpoint
+    cannot be read.
     """
-    run = check(config)
+    run = open_initial(config)
     other, saved = run.config, factory.make_saved_parts(run.config)
     try:
         restore_at(run.directory.checkpoints, None, learner=saved)
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
-    agent, head, own = saved.agent, saved.head, learner.head
+    agent, head = saved.agent, saved.head
     message = f"starts with {config.init_from} at {int(saved.frames):,} frames"
 
     actions, other_actions = (
@@ -58,16 +49,16 @@ def take_over(config: Config, learner: Learner) -> str:
         assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{message}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)
-    changed = config.changes(other)  # Flags that mean nothing to both are no part of it.
+    changed = config.changes(other)  # Flags that mean nothing to both are left out.
     if names := ", ".join(f"--{name}" for name in _SAME_VALUES if name in changed):
         return f"{message}: network and policy; its values are new (other {names})"
-    tasks, others = config.suite.tasks, other.suite.tasks
+    tasks, other_tasks = config.suite.tasks, other.suite.tasks
     if not (config.use_popart or config.multi_head):
-        tasks, others = (("all tasks",), ("all tasks",)) if {*tasks} & {*others} else ((), ())
-    shared = [task for task in tasks if task in others]
-    ids, other_ids = ([names.index(task) for task in shared] for names in (tasks, others))
+        tasks = other_tasks = ("all tasks",) if {*tasks} & {*other_tasks} else ()
+    shared = [task for task in tasks if task in other_tasks]
+    ids, other_ids = ([names.index(task) for task in shared] for names in (tasks, other_tasks))
     for name in ("weights", "bias", "shift", "second_moment", "count"):
-        variable, source = getattr(own, name), getattr(head, name)
+        variable, source = getattr(learner.head, name), getattr(head, name)
         if shared and variable is not None and source is not None:
             variable.scatter_nd_update([[i] for i in ids], tf.gather(source, other_ids))
     return f"{message}: network and policy, and the values of {', '.join(shared) or 'no task'}"

@@ -19,7 +19,7 @@ from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, describe_device
 from scalable_agent_popart.runs.logs import RunLog
-from scalable_agent_popart.runs.run import begin, check
+from scalable_agent_popart.runs.run import begin
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
@@ -89,8 +89,6 @@ def train(
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     stop = StopOnSignal()
-    if config.init_from and not check(config).has_checkpoint:
-        initial_weights.check(config)
     with begin(config) as directory, contextlib.ExitStack() as stack:
         parts.prepare(config)
         factory.check_precision(config)

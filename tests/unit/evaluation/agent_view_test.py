@@ -53,9 +53,9 @@ def _of(outputs: StepOutput, env: int, steps: slice) -> StepOutput:
 def _overwrite(buffer: Any, rows: Any) -> Any:
     """Writes rows to the beginning of a buffer, as environments do; returns the part written."""
 
-    def fill(own: np.ndarray, new: np.ndarray) -> np.ndarray:
-        own[: len(new)] = new
-        return own[: len(new)]
+    def fill(array: np.ndarray, new: np.ndarray) -> np.ndarray:
+        array[: len(new)] = new
+        return array[: len(new)]
 
     return tf.nest.map_structure(fill, buffer, rows)
 
@@ -116,9 +116,9 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
             values = head(unroll.features)
             tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
             expected = np.max([action_values(values, action) for action in tasks], axis=0)[:, 0]
-            for t, own in enumerate(maps[i][begin:end], start=begin):
-                assert list(own) == ["change", "max Q"]
-                assert_close(own["max Q"], expected[t - begin])
+            for t, seen in enumerate(maps[i][begin:end], start=begin):
+                assert list(seen) == ["change", "max Q"]
+                assert_close(seen["max Q"], expected[t - begin])
                 change = np.zeros((_ROWS, _COLUMNS)) if t == begin else changes[t - 1, i]
                 assert ends[t, i] or t == begin or change.min() > 0.1  # Also at a lost life.
-                assert_close(own["change"], change)
+                assert_close(seen["change"], change)

@@ -104,8 +104,8 @@ def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
     assert pool.restarts.max() > evaluate._MAX_RESTARTS, "but not within an episode"
     assert np.bincount(policy.forgotten).tolist() == (1 + pool.restarts).tolist()
     in_turn = [13.0, 17.0, 11.0, 15.0, 14.0]  # Episodes' returns, again and again.
-    for own in returns:
-        turns = [in_turn.index(episode_return) for episode_return in own]
+    for returns_of_environment in returns:
+        turns = [in_turn.index(value) for value in returns_of_environment]
         assert len(turns) == 20
         assert all(new in (0, (old + 1) % 5) for old, new in itertools.pairwise([4, *turns]))
 

@@ -59,8 +59,8 @@ def test_dmlab_has_both_columns() -> None:
     assert references[_TEST] == references[_TRAIN]
     shared = summary["tasks"][watermaze]["normalised"]
     for column, level in ((summary, _TEST), (summary["train"], _TRAIN)):
-        own = column["tasks"][level]["normalised"]
-        assert column["aggregate"]["mean"] == pytest.approx((own + shared) / 2)
+        alone = column["tasks"][level]["normalised"]
+        assert column["aggregate"]["mean"] == pytest.approx((alone + shared) / 2)
 
 
 def test_the_table_has_a_line_a_level_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,11 +223,11 @@ def test_a_saved_agent_is_loaded_tested_and_not_resumed(
     assert not list(tmp_path.glob("saved.*"))
     with pytest.raises(UserError, match="cannot be written"):
         agent.save(str(tmp_path / ("x" * 300)))  # A denied access ends alike.
-    own = scalable_agent_popart.load("~/saved")
-    observation, _ = own.make_environment("catch_1").reset()
-    np.testing.assert_array_equal(own.policy(observation), agent.policy(observation))
-    assert own.value(observation, "catch_100") == agent.value(observation, "catch_100")
-    assert own.config.logdir == saved
+    loaded = scalable_agent_popart.load("~/saved")
+    observation, _ = loaded.make_environment("catch_1").reset()
+    np.testing.assert_array_equal(loaded.policy(observation), agent.policy(observation))
+    assert loaded.value(observation, "catch_100") == agent.value(observation, "catch_100")
+    assert loaded.config.logdir == saved
     run(mode="test", logdir=saved, test_num_episodes=1)
     with pytest.raises(SystemExit, match="another program or version"):
         train(tmp_path / "saved", "catch5", use_lstm=True, total_environment_frames=600)

@@ -186,8 +186,8 @@ def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
     image = _images(1)[0]
     for maps in ({}, {"change": values / 7, "max Q": -values}):  # The second of two is filmed.
         view = mock.Mock(**{"look.return_value": (maps, [None])})
-        with VideoRecorder(tmp_path, {1: "pong"}, view) as own:
-            own.watch(_step([0, 1], np.stack([image * 0, image])))
+        with VideoRecorder(tmp_path, {1: "pong"}, view) as recorder:
+            recorder.watch(_step([0, 1], np.stack([image * 0, image])))
     plain, frame = encoded
     width = plain.shape[1]
     np.testing.assert_array_equal(frame[:, :width], plain)
@@ -207,9 +207,9 @@ def test_the_policy_is_shown_as_bars_as_long_as_its_probabilities(
 ) -> None:
     plays = [Play(np.array(p), v) for p, v in (([0.0, 0.25, 0.75], 5.0), ([1.0, 0.0, 0.0], np.nan))]
     view = mock.Mock(**{"look.side_effect": [({}, [play]) for play in plays]})
-    with VideoRecorder(tmp_path, {0: "pong"}, view, action_names=names) as own:
+    with VideoRecorder(tmp_path, {0: "pong"}, view, action_names=names) as recorder:
         for _ in plays:
-            own.watch(_step([0], _images(1)))
+            recorder.watch(_step([0], _images(1)))
     assert [call.args[1] for call in view.look.call_args_list] == [["pong"]] * 2
     for play, frame in zip(plays, encoded, strict=True):
         gap, panel = np.split(frame[:, -256 - _GAP :], [_GAP], axis=1)

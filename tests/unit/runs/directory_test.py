@@ -6,7 +6,9 @@ import errno
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +20,6 @@ from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
 from scalable_agent_popart.runs.run import Run
-from scalable_agent_popart.scores import ReferenceScore
 from scalable_agent_popart.settings import SETTINGS
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -55,10 +56,7 @@ def _learn(directory: RunDirectory) -> None:
     (directory.checkpoints / "ckpt-1.index").touch()
 
 
-def test_the_record_is_read_back_and_says_what_made_the_run(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_NAME_OF_A_TOKEN", "a-value-nobody-should-see")
+def test_the_record_is_read_back_and_says_what_made_the_run(directory: RunDirectory) -> None:
     assert directory.read_config() is None
     assert RunDirectory(str(directory.path / "missing")).read_config() is None
     given = {"use_popart": True, "seed": 7, "learning_rate": 1e-3, "logdir": str(directory.path)}
@@ -72,9 +70,6 @@ def test_the_record_is_read_back_and_says_what_made_the_run(
     assert record["versions"]["python"] == sys.version.split()[0]
     packages = {"tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy"}
     assert packages <= set(record["versions"])
-    written = "".join(file.read_text() for file in directory.path.iterdir())
-    assert "TOKEN" not in written
-    assert "a-value-nobody-should-see" not in written
 
 
 def test_the_git_revision_is_the_checkouts_or_without_git_the_images(
@@ -106,32 +101,21 @@ def test_the_git_revision_is_the_checkouts_or_without_git_the_images(
 def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "record.json"
-    run_directory.write_atomically(path, {"long": "x" * 1000})
-    run_directory.write_atomically(path, {"short": [1]})
+    path, write = tmp_path / "record.json", run_directory.write_atomically
+    write(path, {"long": "x" * 1000})
+    write(path, {"short": [1]})
     assert list(tmp_path.iterdir()) == [path]
-
-    def fail(descriptor: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(run_directory.os, "fsync", fail)
+    monkeypatch.setattr(run_directory.os, "fsync", mock.Mock(side_effect=OSError("no space")))
     with pytest.raises(OSError, match="no space"):
-        run_directory.write_atomically(path, {"new": 2})
+        write(path, {"new": 2})
     assert json.loads(path.read_text()) == {"short": [1]}
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_processes_of_one_number_in_two_containers_may_write_a_file_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "record.json"
-
-    def meanwhile(descriptor: int) -> None:
-        monkeypatch.undo()
-        run_directory.write_atomically(path, {"other": 1})
-
-    monkeypatch.setattr(run_directory.os, "fsync", meanwhile)
-    run_directory.write_atomically(path, {"own": 2})
+    # Processes of two containers may share a number, and write at once.
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        run_directory.os, "fsync", lambda _: monkeypatch.undo() or write(path, {"other": 1})
+    )
+    write(path, {"own": 2})
     assert json.loads(path.read_text()) == {"own": 2}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -140,16 +124,18 @@ def test_runs_one_folder_up_or_down_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    own = RunDirectory("runs/a")
-    with pytest.raises(UserError, match=r"there is no run in runs/a; train first"):
-        Run.open(own.path)
-    own.checkpoints.mkdir(parents=True)
-    _record(own)
-    assert Run.open(own.path).config == _config()
-    for path, named in (("runs", "runs/a"), ("runs/a/checkpoints", "runs/a"), ("runs/b", None)):
-        with pytest.raises(UserError, match=f"; {f'give {named}' if named else 'train first'}$"):
+    directory = RunDirectory("runs/a")
+    directory.checkpoints.mkdir(parents=True)
+    _record(directory)
+    assert Run.open("runs/a").config == _config()
+    for path, advice in (
+        ("runs", "give runs/a"),
+        ("runs/a/checkpoints", "give runs/a"),
+        ("runs/b", "train first"),
+    ):
+        with pytest.raises(UserError, match=f"there is no run in {path}; {advice}$"):
             Run.open(path)
-    monkeypatch.chdir(own.checkpoints)
+    monkeypatch.chdir(directory.checkpoints)
     with pytest.raises(UserError, match=r"there is no run in \.; give \.\.$"):
         Run.open("")
 
@@ -191,25 +177,23 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
 def test_tasks_in_another_order_and_other_images_are_refused(directory: RunDirectory) -> None:
     first, second, *rest = _config().suite.tasks
 
-    def own(*tasks: str) -> Config:
-        scores = dict.fromkeys(tasks, ReferenceScore(0, 1))
-        suite = dataclasses.replace(
-            _config().suite, name="own", tasks=tasks, reference_scores=scores
-        )
+    def changed(**fields: object) -> Config:
+        suite = dataclasses.replace(_config().suite, name="own", **fields)
         return dataclasses.replace(_config(), suite=suite, level_name="own")
 
-    then, now = own(first, second, *rest), own(second, first, *rest)
-    directory.record(then)
-    _check(directory, then)
-    with pytest.raises(UserError) as error:
-        _check(directory, now)
-    told = f"task 0 was {first} and is {second}; task 1 was {second} and is {first}; give"
-    assert told in str(error.value)
-    for name, other in {"num_channels": 1, "stacks_frames": True}.items():
-        changed = dataclasses.replace(then.suite, **{name: other})
-        told = f"another run: {name} was .* and is {other}; give the suite as it was or"
-        with pytest.raises(UserError, match=told):
-            _check(directory, dataclasses.replace(then, suite=changed))
+    directory.record(changed())
+    _check(directory, changed())
+    for config, differences in (
+        (
+            changed(tasks=(second, first, *rest)),
+            f"task 0 was {first} and is {second}; task 1 was {second} and is {first}",
+        ),
+        (changed(num_channels=1), "num_channels was 3 and is 1"),
+        (changed(stacks_frames=True), "stacks_frames was False and is True"),
+    ):
+        message = f"another run: {differences}; give the suite as it was or"
+        with pytest.raises(UserError, match=message):
+            _check(directory, config)
 
 
 def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirectory) -> None:
@@ -243,55 +227,59 @@ def test_the_record_keeps_the_changes_with_which_something_was_learned(
     assert run_directory.describe_device({**_DEVICE, "cores": 2, "gpus": []}) == "2 cores of Xeon"
 
 
+def _write(name: str, content: bytes = b"of unknown origin") -> Callable[[Path], Any]:
+    return lambda path: (path / name).write_bytes(content)
+
+
+def _fail(number: int) -> Callable[[Path], Any]:
+    """Makes the file system fail with this error."""
+    error = OSError(number, "away")
+    return lambda path: mock.patch.object(Path, "read_text", side_effect=error).start()
+
+
+_DAMAGED = (
+    b"",
+    b"\xff\xfe\x00",
+    b'{"flags": null}',
+    b'{"flags": {"no_such_setting": 1}}',
+    b'{"flags": {"level_name": "catch5"}, "history": [3]}',
+)
+_WITHOUT_RECORD = ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host")
+_AWAY = r"config\.json cannot be read \(away\)"
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("prepare", "logdir", "message", "may_pass"),
     [
-        b"",
-        b"\xff\xfe\x00",
-        b'{"flags": null}',
-        b'{"flags": {"no_such_setting": 1}}',
-        b'{"flags": {"level_name": "catch5", "batch_size": "x"}}',
-        b'{"flags": {"level_name": "catch5"}, "history": [3]}',
+        *((_write("config.json", c), "", r"g\.json is damaged.*--logdir", False) for c in _DAMAGED),
+        *((_write(n), "", rf"{n} but no config\.json.*--logdir", False) for n in _WITHOUT_RECORD),
+        (_write("population.json"), "", "holds a population, not a run: .*member-00", False),
+        (_fail(errno.EIO), "", _AWAY, True),
+        (_fail(errno.ESTALE), "", _AWAY, True),
+        (_fail(errno.EACCES), "", _AWAY, False),
+        (_write("file"), "file", "--logdir=.* cannot be written to", False),
+        (_write("file"), "file/run", "--logdir=.* cannot be written to", False),
+        (lambda path: (path / "link").symlink_to("gone"), "link/run", "--logdir", False),
+        (lambda path: None, "x" * 300, "cannot be read", False),
     ],
 )
-def test_a_damaged_record_is_refused_by_name(directory: RunDirectory, content: bytes) -> None:
-    (directory.path / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json is damaged.*--logdir"):
-        _check(directory, _config())
-    assert (directory.path / "config.json").read_bytes() == content
-
-
-def test_a_file_system_that_is_away_may_be_back_later(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_that_cannot_become_the_run_is_refused_with_what_to_do(
+    tmp_path: Path, prepare: Callable[[Path], Any], logdir: str, message: str, may_pass: bool
 ) -> None:
-    for number, later in ((errno.EIO, True), (errno.ESTALE, True), (errno.EACCES, False)):
-        monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=OSError(number, "away")))
-        with pytest.raises(UserError, match=r"config\.json cannot be read \(away\)") as error:
-            directory.read_config()
-        assert (exit_code(error.value) != FAILS_AGAIN) == later
+    prepare(tmp_path)
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match=message) as error:
+        _check(RunDirectory(tmp_path / logdir), _config())
+    mock.patch.stopall()
+    assert (exit_code(error.value) != FAILS_AGAIN) == may_pass
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_places_that_are_no_run_and_cannot_become_one_are_refused(directory: RunDirectory) -> None:
-    new = RunDirectory(str(directory.path / "run"))
-    _check(new, _config())
-    assert not new.path.exists(), "a check writes nothing"
-    file = directory.path / "file"
-    file.write_text("something else")
-    file.chmod(0o777)
-    (link := directory.path / "link").symlink_to("gone")
-    for place in (file, file / "run", link, link / "run"):
-        with pytest.raises(UserError, match="--logdir"):
-            _check(RunDirectory(str(place)), _config())
-    assert file.read_text() == "something else"
-    for name in ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host"):
-        (directory.path / name).write_text("of unknown origin")
-        with pytest.raises(UserError, match=rf"{name} but no config\.json"):
-            _check(directory, _config())
-        (directory.path / name).unlink()
+def test_a_check_of_a_new_directory_writes_nothing(tmp_path: Path) -> None:
+    _check(RunDirectory(tmp_path / "run"), _config())
+    assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="cannot be written to"):
         RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
-    with pytest.raises(UserError, match="cannot be read"):
-        _check(RunDirectory("x" * 300), _config())
 
 
 def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(
@@ -334,14 +322,11 @@ def test_a_file_of_the_locks_name_keeps_its_content(directory: RunDirectory) -> 
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
     directory: RunDirectory,
 ) -> None:
-    for taken in ("evaluations", "videos"):
-        (directory.path / taken).touch()
-        with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
-            directory.prepare_evaluation(films=True)
-        (directory.path / taken).unlink()
-        (directory.path / taken).symlink_to("/proc")  # Not even root can write there.
-        with pytest.raises(UserError, match=f"cannot be written to.*{taken}"):
-            directory.prepare_evaluation(films=True)
-        (directory.path / taken).unlink()
+    for taken in (directory.evaluations, directory.videos):
+        for occupy in (taken.touch, lambda taken=taken: taken.symlink_to("/proc")):
+            occupy()  # Not even root can write to /proc.
+            with pytest.raises(UserError, match=f"cannot be written to.*{taken.name}"):
+                directory.prepare_evaluation(films=True)
+            taken.unlink()
     directory.prepare_evaluation(films=False)
     assert not directory.videos.exists()

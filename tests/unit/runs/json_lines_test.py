@@ -61,12 +61,12 @@ def test_a_log_may_be_larger_than_the_memory(tmp_path: Path, how: dict[str, int]
     number = _LARGE // length
     _write(path, [length] * number)
     tracemalloc.start()
-    found = _numbers(path, **how)
+    numbers = _numbers(path, **how)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * length
-    assert found[-1] == number - 1
-    assert len(found) == how.get("at_most", number // 2 if "tail" in how else number)
+    assert numbers[-1] == number - 1
+    assert len(numbers) == how.get("at_most", number // 2 if "tail" in how else number)
 
 
 @pytest.mark.parametrize("lengths", [[20] * 1000, [20, 500] * 500, [5000, *[20] * 999]])
@@ -75,10 +75,10 @@ def test_of_many_lines_the_first_the_last_and_some_between_are_read(
 ) -> None:
     path = tmp_path / "log.jsonl"
     _write(path, lengths)
-    found = _numbers(path, at_most=50)
-    assert (found[0], found[-1]) == (0, 999)
-    assert found == sorted(set(found))
-    assert len(found) == 50
+    numbers = _numbers(path, at_most=50)
+    assert (numbers[0], numbers[-1]) == (0, 999)
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 50
     _write(path, lengths[:1])
     assert _numbers(path, at_most=50) == [0]
     _write(path, [])

@@ -49,10 +49,10 @@ def test_policy_values_and_statistics_of_known_tasks_are_taken_by_name(
     assert said.endswith(f"at 400 frames: network and policy, and {values}")
     other = scalable_agent_popart.load(earlier)
     assert (learner.agent.trainable_variables[0] != before).numpy().any()
-    for own, source in zip(
+    for variable, source in zip(
         learner.agent.trainable_variables, other._agent.trainable_variables, strict=True
     ):
-        np.testing.assert_array_equal(own, source)
+        np.testing.assert_array_equal(variable, source)
     ids = [other.tasks.index(task) for task in config.suite.tasks]
     for name in ("weights", "bias", "shift", "second_moment", "count"):
         rows = tf.gather(getattr(other._head, name), ids)
@@ -94,8 +94,8 @@ def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
     torso = {id(variable) for variable in learner.agent.torso_variables}
     other = scalable_agent_popart.load(earlier)._agent.torso_variables
     assert len(torso) == len(other) > 0
-    for own, source in zip(learner.agent.torso_variables, other, strict=True):
-        np.testing.assert_array_equal(own, source)
+    for variable, source in zip(learner.agent.torso_variables, other, strict=True):
+        np.testing.assert_array_equal(variable, source)
     for variable, then in zip(learner.variables, before, strict=True):
         if id(variable) not in torso:
             np.testing.assert_array_equal(variable, then)
@@ -128,7 +128,7 @@ def test_what_cannot_be_taken_is_said_in_one_line(earlier: str, tmp_path: Path) 
         take_over(config, learner)
     damaged = shutil.copytree(earlier, str(tmp_path / "damaged"))
     Path(f"{tf.train.latest_checkpoint(f'{damaged}/checkpoints')}.index").write_bytes(b"cut")
-    with pytest.raises(UserError, match="or its newest one cannot be read"):
+    with pytest.raises(UserError, match=r"--init_from: checkpoint .* is damaged"):
         take_over(dataclasses.replace(config, init_from=damaged), learner)
     stacked = dataclasses.replace(config.suite, stacks_frames=True)
     with pytest.raises(UserError, match="stacks_frames was False and is True"):
