@@ -37,9 +37,8 @@ _MAX_SILENT_SECONDS = 600.0  # After so long without an episode's end a test say
 def follow(run: Run, config: Config) -> None:
     """Tests each newest checkpoint up to the run's end, for `evaluations.jsonl` and TensorBoard.
 
-    Nothing in a run directory shows that a learner is gone for good: one that diverged, or whose
-    node was lost, may be started again. So the evaluator ends as actor jobs do, with a warning,
-    after `learner_timeout_hours` without a newer checkpoint, and what a learner takes to the next.
+    A learner that is gone may be started again. So the evaluator ends as actor jobs do, with a
+    warning, after `learner_timeout_hours` without a newer checkpoint.
     """
     directory, tester = run.directory, Tester(run, config)
     frames, waits_since = -1, monotonic()
@@ -166,9 +165,8 @@ def play(
     """Returns the raw returns of the first `quotas[i]` episodes of each environment i.
 
     Each environment has a quota, because the first episodes to end anywhere would be short ones.
-    If no episode ends for minutes, a line names the `tasks` that are waited for, and another one
-    follows whenever that time has doubled. Raises EnvironmentLostError if an environment is lost
-    too often within an episode.
+    If no episode ends for minutes, a line names the `tasks` that are waited for. Raises
+    EnvironmentLostError if an environment is lost too often within an episode.
     """
     returns: list[list[float]] = [[] for _ in quotas]
     remaining, begun = np.array(quotas), np.zeros(len(quotas), bool)

@@ -37,10 +37,9 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         films: Mapping[int, BatchedEnvironment] | None = None,
         action_names: Sequence[str] = (),
     ):
-        """Takes the tasks by environment, and their `films` that people see in other images.
+        """Takes the tasks by environment, and the `films` of those that people see otherwise.
 
-        Each of the films plays as its environment does, once it `follow`s the same actions. What
-        the view shows stands right of the picture.
+        A film plays as its environment does, once it `follow`s the same actions.
         """
         self._view, self._films = view, films or {}
         files = name_films(directory, tasks.values())

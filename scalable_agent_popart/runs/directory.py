@@ -95,7 +95,7 @@ class RunDirectory:
         """Locks the directory until the returned file is closed; raises InUseError or UserError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "lock", "a")  # noqa: SIM115 - it may be a user's.
+            file = open(self.path / "lock", "a")  # noqa: SIM115 - the caller closes the file.
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError as error:
@@ -200,7 +200,7 @@ def flock(file: IO[str], operation: int) -> None:
 def write_atomically(path: Path, content: Any) -> None:
     """Writes text, or a record as JSON, so that readers see all of it or still the old file."""
     text = content if isinstance(content, str) else json_lines.to_json(content, indent=2) + "\n"
-    # Each of several writers has its own, though processes of two containers may share a number.
+    # Several writers have a file each, though processes of two containers may share a number.
     temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -208,9 +208,8 @@ def write_atomically(path: Path, content: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)  # It is there only if a step failed.
 
 
 def describe_device(device: Mapping[str, Any] | None) -> str:
@@ -253,9 +252,8 @@ def find_runs(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         paths = [name] if os.path.exists(name) else sorted(glob.glob(name))
         if not paths:
-            raise UserError(
-                f"--runs names {name}, which does not exist; correct it or leave it out"
-            )
+            message = f"--runs names {name}, which does not exist"
+            raise UserError(f"{message}; correct it or leave it out")
         yield from [run for path in paths for run in runs_in(path)] or [name]
 
 

@@ -124,41 +124,33 @@ def test_an_interrupted_write_leaves_the_one_before_it_in_force(
     assert _restored_frames(checkpoints, learner) == 8
 
 
-def _damage_first(path: Path) -> None:
-    (path / "ckpt-1.index").write_bytes(b"")
-    for file in path.glob("ckpt-2.*"):
-        file.unlink()
+def _spoil(name: str) -> Callable[[Path], Any]:
+    return lambda path: (path / name).write_bytes(b"")
 
 
-_AWAY = mock.Mock(side_effect=OSError(errno.EIO, "away"))
+def _spoil_the_only_one(path: Path) -> None:
+    (path / "ckpt-1.index").unlink()
+    (path / "ckpt-2.index").write_bytes(b"")
+
+
+def _fail(target: type, method: str, error: Exception) -> Callable[[Path], Any]:
+    return lambda _: mock.patch.object(target, method, side_effect=error).start()
+
+
 # TensorFlow reports ESTALE without its number, so only the text shows that it may pass.
 _STALE = tf.errors.OpError(None, None, f"/run/{300 * 'x'}; Stale file handle", 2)
+_DELETE = r"damaged.*delete .*ckpt-2\.\* to resume from ckpt-1"
 
 
 @pytest.mark.parametrize(
     ("prepare", "message", "may_pass"),
     [
-        (_damage_first, r"damaged.*give another --logdir", False),
-        (
-            lambda path: (path / "ckpt-2.index").write_bytes(b""),
-            r"damaged.*delete .*ckpt-2.* to resume from ckpt-1",
-            False,
-        ),
-        (
-            lambda path: (path / "ckpt-2.data-00000-of-00001").unlink(),
-            r"damaged.*delete .*ckpt-2.* to resume from ckpt-1",
-            False,
-        ),
-        (
-            lambda path: mock.patch.object(tf.train.Checkpoint, "read", side_effect=_STALE).start(),
-            r"cannot be read .*repeat",
-            True,
-        ),
-        (
-            lambda path: mock.patch.object(Path, "iterdir", _AWAY).start(),
-            r"cannot be read \(away\)",
-            True,
-        ),
+        (_spoil_the_only_one, r"damaged.*give another --logdir", False),
+        (_spoil("ckpt-2.index"), _DELETE, False),
+        (_spoil("ckpt-2.data-00000-of-00001"), _DELETE, False),
+        (lambda path: (path / "ckpt-2.data-00000-of-00001").unlink(), _DELETE, False),
+        (_fail(tf.train.Checkpoint, "read", _STALE), r"cannot be read .*repeat", True),
+        (_fail(Path, "iterdir", OSError(errno.EIO, "away")), r"cannot be read \(away\)", True),
     ],
 )
 def test_a_bad_checkpoint_is_refused_with_what_to_do(

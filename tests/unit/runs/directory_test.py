@@ -1,4 +1,4 @@
-"""A run's directory: its record, its lock, and writes that are never seen half done."""
+"""A run's directory: its record, its lock, complete writes, and how `--runs` finds it."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Change, Record, RunDirectory
+from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.settings import SETTINGS
 
@@ -330,3 +330,29 @@ def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
             taken.unlink()
     directory.prepare_evaluation(films=False)
     assert not directory.videos.exists()
+
+
+def test_folders_and_patterns_stand_for_the_runs_in_them_and_paths_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/a/config.json", "runs/b/population.json", "runs/b/member-00/config.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    for name in ("runs/[ab]/config.json", "runs/report/report.html", "runs/a/checkpoints/x"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "runs" / "a.log").touch()
+    every = ["runs/[ab]", "runs/a", "runs/b"]
+    for names, runs in (
+        (["runs"], every),
+        (["runs/*"], every),
+        (["runs/[ab]"], ["runs/[ab]"]),
+        (["runs/[a]", "runs/b/"], ["runs/a", "runs/b/"]),
+        (["runs/b/member-*"], ["runs/b/member-00"]),
+        (["runs/report", "runs/*.log"], ["runs/report", "runs/*.log"]),
+    ):
+        assert list(find_runs(names)) == runs
+    for name in ("none", "none*", ""):
+        with pytest.raises(UserError, match="which does not exist"):
+            list(find_runs(["runs", name]))
