@@ -14,12 +14,13 @@ from PIL import Image, ImageDraw, ImageOps
 
 _MIN_SIZE = 320  # The picture's larger side and the caption's width have at least so many pixels.
 _MARGIN = 8
-_GAP = 8  # Between panels. All widths are even, because the encoder halves the colours'.
+# Pixels between panels. All widths are even, because the encoder halves the colours'.
+_GAP = 8
 _CAPTION_HEIGHT = 48  # Encoders have blocks of 16, and none holds both caption and picture.
 _FONT_SIZE = 17
 _BACKGROUND = (48, 48, 48)  # Black is the background of many games.
 _BRIGHT, _DIM, _DARK = (255, 255, 255), (184, 184, 184), (80, 80, 80)
-_COLOURS = matplotlib.colormaps["inferno"]  # It looks evenly brighter.
+_COLOURS = matplotlib.colormaps["inferno"]  # The eye sees even steps.
 _POLICY_WIDTH, _NAMES_WIDTH = 256, 136
 
 
@@ -54,7 +55,7 @@ class Screen:
         if ends:
             self._last, episode_return = f"last {_brief(episode_return)}", 0.0
         if image.shape[-1] != 3:
-            image = image[..., -1:]  # It is the newest of a stack of grey images.
+            image = image[..., -1:]  # The last of stacked grey images is the newest.
         colours = np.broadcast_to(image, (*image.shape[:2], 3))
         factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
         picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)

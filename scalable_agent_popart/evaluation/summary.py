@@ -61,7 +61,7 @@ def show(summary: Mapping[str, Any], suite: Suite) -> None:
     """Prints a line per level, then aggregates; raw returns are neither normalised nor capped."""
     unit, normalised = suite.unit, suite.normalised
     agent, frames, starts = (summary[name] for name in ("agent", "frames", "starts"))
-    kind = f", {starts} starts" if suite.human_starts_scores else ""  # Other suites have one kind.
+    kind = f", {starts} starts" if suite.human_starts_scores else ""  # The rest have one kind.
     print(f"{agent} after {frames:,} environment frames{kind}")
     interval = f"{summary['confidence']:.0%} interval"
     head = f"{'level':<40}{'episodes':>9}{'mean return':>13}{interval:>25}"

@@ -45,7 +45,7 @@ from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.system import hardware
 
-_WAIT_SECONDS = 1.0  # Between looks whether an environment is ready.
+_WAIT_SECONDS = 1.0  # Each look whether an environment is ready ends after so long.
 
 
 @dataclass
@@ -304,7 +304,7 @@ class TrainedAgent:
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
         rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
-        if not np.isfinite(rewards).all():  # It would stay in the memory.
+        if not np.isfinite(rewards).all():  # The memory would keep another.
             raise ValueError(f"a reward must be a finite float32, and is {reward!r:.100}")
         ended = np.broadcast_to(np.asarray(done, bool), size)
         output = _step_output(state.actions, rewards, ended, batch)

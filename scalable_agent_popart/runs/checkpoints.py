@@ -50,7 +50,7 @@ class Checkpoints:
             self._checkpoint.write(str(self._directory / "unfinished"))
             for file in sorted(self._directory.glob("unfinished.*")):  # The index is the last.
                 file.rename(path.with_suffix(file.suffix))
-            # This is for TensorFlow's own tools.
+            # TensorFlow's tools look up the newest checkpoint there.
             write_atomically(
                 self._directory / "checkpoint", f'model_checkpoint_path: "{path.name}"\n'
             )
@@ -104,7 +104,7 @@ def saved_frames(directory: Path) -> int | None:
 def _frames_of(checkpoint: Path) -> int | None:
     try:
         return int(tf.train.load_checkpoint(str(checkpoint)).get_tensor(_FRAMES))
-    except (tf.errors.OpError, ValueError):  # It has just been removed.
+    except (tf.errors.OpError, ValueError):  # A writer has just removed the file.
         return None
 
 
@@ -116,7 +116,7 @@ def _restore(objects: tf.train.Checkpoint, checkpoint: str | Path, advice: str) 
         raise UserError(f"checkpoint {checkpoint} {message}; give {ANOTHER_LOGDIR}") from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
         text = _message(error)
-        if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # It may pass.
+        if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # The error may pass.
             message = f"cannot be read ({text[:300]}); fix that and repeat"
             raise PassingError(f"checkpoint {checkpoint} {message}") from error
         message = f"is damaged ({text[:300]}); {advice}"

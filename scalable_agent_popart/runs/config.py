@@ -12,7 +12,7 @@ import numpy as np
 
 from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.settings import SETTINGS, Settings
+from scalable_agent_popart.settings import SETTINGS, Part, Settings
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
 
@@ -52,7 +52,7 @@ class Config(Settings):
 
     @classmethod
     def from_settings(cls, flags: Mapping[str, Any], suite: Suite | None = None) -> "Config":
-        """Does what `from_flags` does, but also takes flags that mean nothing."""
+        """Returns what settings ask for; unlike flags, settings may mean nothing to the run."""
         if not flags.get("level_name"):
             given = f"give a suite ({_SUITES}) or levels of one; --list_levels lists them"
             raise UserError(f"--level_name is missing: {given}")
@@ -149,11 +149,10 @@ class Config(Settings):
         """
         flags = {
             name: getattr(self, name)
-            for name, declared in SETTINGS.items()
-            if declared.part.name in (settings.EXPERIMENT.name, settings.CHECKPOINT.name)
-            and name not in self.tuned
-            if declared.part.modes != ("pbt",) or self.population_size
-            if not declared.part.needs or getattr(self, declared.part.needs)
+            for name, part in _settings_of(settings.EXPERIMENT, settings.CHECKPOINT).items()
+            if name not in self.tuned
+            if part.modes != ("pbt",) or self.population_size
+            if not part.needs or getattr(self, part.needs)
         }
         # What matters is not where the images are, but whether levels that show some have them.
         return {**flags, "dataset_path": not self.remarks()}
@@ -195,11 +194,8 @@ class Config(Settings):
 
         Value heads and statistics belong to tasks by their position alone, as logits do to actions.
         """
-        fixed = [
-            (f"--{name}", getattr(other, name), getattr(self, name))
-            for name, declared in SETTINGS.items()
-            if declared.part.name == settings.CHECKPOINT.name
-        ]
+        names = _settings_of(settings.CHECKPOINT)
+        fixed = [(f"--{name}", getattr(other, name), getattr(self, name)) for name in names]
         if self.level_name == other.level_name:
             fixed.append(("the number of actions", other.num_actions, self.num_actions))
             for name in ("num_channels", "stacks_frames"):
@@ -241,11 +237,9 @@ class Config(Settings):
             message = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
             raise UserError(f"{message} {suite.level_name} of {suite.name}")
         # Each test has its own flags, and takes no part in a run of many processes.
-        parts = {name: declared.part.name for name, declared in SETTINGS.items()}
-        own_parts = settings.TEST.name, settings.JOB.name
-        kept = {n: v for n, v in self.flags.items() if parts[n] not in own_parts}
-        asked = {n: v for n, v in given.items() if parts[n] != settings.JOB.name}
-        config = Config.from_settings({**kept, **asked, "mode": "test"}, suite)
+        kept = {n: v for n, v in self.flags.items() if n not in _settings_of(settings.TEST)}
+        flags = {n: v for n, v in {**kept, **given}.items() if n not in _settings_of(settings.JOB)}
+        config = Config.from_settings({**flags, "mode": "test"}, suite)
         # Scores count raw rewards whatever the clipping, and a test may play other levels.
         played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
         if config.level_name != self.level_name:
@@ -261,6 +255,12 @@ class Config(Settings):
             advice = "leave these flags out" if of_flags else "give the suite as it was"
             raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
+
+
+def _settings_of(*parts: Part) -> dict[str, Part]:
+    """Returns the settings that belong to these parts of the program, and when they apply."""
+    names = {part.name for part in parts}
+    return {name: each.part for name, each in SETTINGS.items() if each.part.name in names}
 
 
 def describe_differences(values: Iterable[tuple[str, Any, Any]]) -> list[str]:

@@ -24,7 +24,7 @@ from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
-POPULATION_FILE = "population.json"  # It marks a population, with runs in directories below.
+POPULATION_FILE = "population.json"  # Only a population has the file; runs are in folders below.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
 
 
@@ -60,7 +60,7 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"  # The learner's log.
-        self.episodes = self.path / "episodes.jsonl"  # It has a line for each finished game.
+        self.episodes = self.path / "episodes.jsonl"  # A line for each finished game.
         self.checkpoints = self.path / "checkpoints"
         self.evaluation = self.path / "evaluation.json"  # The newest result of `--mode=test`.
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
@@ -209,7 +209,7 @@ def write_atomically(path: Path, content: Any) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)  # It is there only if a step failed.
+        temporary.unlink(missing_ok=True)  # The file is left only if a step failed.
 
 
 def describe_device(device: Mapping[str, Any] | None) -> str:

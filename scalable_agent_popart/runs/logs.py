@@ -162,7 +162,7 @@ class RunLog:
                 group = "speed" if name in _SPEED else "learning"
                 group = "losses" if name.endswith("_loss") else group
                 group = "aggregate_score" if name in score else group
-                if name != "frames":  # They are the axis.
+                if name != "frames":  # Frames are the axis.
                     tf.summary.scalar(f"{group}/{name}", value)
             for name, values in by_task.items():
                 for task, value in values.items():

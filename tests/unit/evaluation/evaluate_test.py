@@ -122,7 +122,7 @@ def test_environments_that_start_one_by_one_are_counted_until_all_are_ready(
 
 
 def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
-    pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # It would finish at last.
+    pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # The episode would end at last.
     with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):
         evaluate.play(pool, _StillPolicy(), [1], VideoRecorder(tmp_path, {}), _TASKS)
     assert pool.restarts.tolist() == [9]

@@ -85,7 +85,7 @@ def test_one_observation_and_a_batch_of_it_are_the_same(trained: str) -> None:
         actions = agent.act(batch, *rest, state=state, greedy=True)
         np.testing.assert_array_equal(actions, probabilities.argmax(axis=1))
         assert agent.act(observation, *rest, greedy=True) == actions[0]
-    agent.value(np.stack(3 * [observation]), "catch_1")  # It replaces nothing that is remembered.
+    agent.value(np.stack(3 * [observation]), "catch_1")  # A value replaces no memory.
     np.testing.assert_allclose(
         agent.policy(observation), agent.policy(batch, state=state)[0], rtol=1e-4
     )
@@ -125,7 +125,7 @@ def test_an_environment_plays_episodes_and_begins_again_with_its_seed(trained: s
     assert sum(ended for _, ended in first) > 1
     assert play() == first
     environment.step(0)
-    environment.reset()  # It may also leave an episode.
+    environment.reset()  # A reset may also leave an episode.
     environment.close()
     with pytest.raises(RuntimeError, match="reset the environment"):
         environment.step(0)
@@ -279,13 +279,19 @@ def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
 def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"there is no run in .*; give {trained}$"):
         scalable_agent_popart.load(f"{trained}/checkpoints")
-    unfinished = tmp_path / "unfinished"
-    shutil.copytree(trained, unfinished)
+    unfinished = shutil.copytree(trained, tmp_path / "unfinished")
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(UserError, match=r"no checkpoint .* train first"):
         scalable_agent_popart.load(unfinished)
     with pytest.raises(UserError, match=r"has the character \["):
         scalable_agent_popart.load(trained + "[1]")
+    for path in shutil.copytree(trained, tmp_path / "damaged").glob("checkpoints/*.data-*"):
+        path.write_bytes(b"rubbish")
+    with pytest.raises(UserError, match="damaged"):
+        scalable_agent_popart.load(tmp_path / "damaged")
+    (tmp_path / "population.json").write_text("{}")
+    with pytest.raises(UserError, match="member-00"):
+        scalable_agent_popart.load(tmp_path)
 
 
 def test_a_module_is_imported_only_if_the_caller_names_it(tmp_path: Path) -> None:

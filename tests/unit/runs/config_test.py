@@ -363,7 +363,7 @@ def test_longer_run_is_a_change_and_no_other_run() -> None:
 def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
     dummy, one, two = (_config("dmlab30", dataset_path=path) for path in ("dummy", "one", "two"))
     assert one.experiment == two.experiment != dummy.experiment
-    other = {"level_name": "rooms_watermaze"}  # It shows no images.
+    other = {"level_name": "rooms_watermaze"}  # The level shows no images.
     assert one.with_flags(other).experiment == dummy.with_flags(other).experiment
     assert dummy.for_test({}).remarks()
     with pytest.raises(UserError, match="was dummy and is one; leave"):

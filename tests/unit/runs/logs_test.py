@@ -124,7 +124,7 @@ def test_runs_with_the_same_flags_and_seed_have_a_row_each(tmp_path: Path) -> No
         log.close()
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     reader = Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(tmp_path))))
-    status = [api_pb2.STATUS_UNKNOWN]  # They have not ended.
+    status = [api_pb2.STATUS_UNKNOWN]  # The runs have not ended.
     request = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=status)
     rows = Handler(RequestContext(), reader, "", request).run().session_groups
     assert [row.name for row in rows] == ["one", "two"]
