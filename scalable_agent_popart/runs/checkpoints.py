@@ -51,18 +51,15 @@ class Checkpoints:
             for file in sorted(self._directory.glob("unfinished.*")):  # The index is the last.
                 file.rename(path.with_suffix(file.suffix))
             # TensorFlow's tools look up the newest checkpoint there.
-            write_atomically(
-                self._directory / "checkpoint", f'model_checkpoint_path: "{path.name}"\n'
-            )
+            newest = f'model_checkpoint_path: "{path.name}"\n'
+            write_atomically(self._directory / "checkpoint", newest)
             for old in older[_KEPT - 1 :]:
                 for file in sorted(self._directory.glob(f"{old.name}.*"), reverse=True):
-                    file.unlink()
+                    file.unlink(missing_ok=True)
         except (OSError, tf.errors.OpError) as error:
-            message = (
-                f"no checkpoint could be written to {self._directory} ({_message(error)[:300]})"
-            )
+            message = f"no checkpoint could be written to {self._directory}"
             advice = "make room, and the same command resumes from the last one"
-            raise UnsavedError(f"{message}; {advice}") from error
+            raise UnsavedError(f"{message} ({_message(error)[:300]}); {advice}") from error
         return str(path)
 
 
