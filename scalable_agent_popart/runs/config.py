@@ -381,11 +381,6 @@ def refuse_pattern(path: str, flag: str = "logdir") -> None:
     An address such as gs://bucket/run would become a folder named gs: here. TensorFlow would take a
     pattern for the paths that fit, and find no files.
     """
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        message = f"--{flag}={path!a} is not in UTF-8, and TensorFlow takes no other paths"
-        raise UserError(f"{message}; rename it or give another") from error
     if "://" in path:
         raise UserError(f"--{flag}={path} is no directory of this machine; give one, or mount it")
     if pattern := _PATTERN.search(path):

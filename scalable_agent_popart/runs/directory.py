@@ -151,11 +151,9 @@ class RunDirectory:
         """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
         self.evaluations.mkdir(exist_ok=True)
         starts, frames = summary["starts"], summary["frames"]
-        for number in itertools.count(1):
-            kept = self.evaluations / f"{starts}-{frames}-{number}.json"
-            with contextlib.suppress(FileExistsError):
-                kept.touch(exist_ok=False)  # The empty file reserves the name.
-                break
+        names = (f"{starts}-{frames}-{number}.json" for number in itertools.count(1))
+        paths = (self.evaluations / name for name in names)
+        kept = next(path for path in paths if not path.exists())
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
         writer = csv.writer(table := io.StringIO())
         writer.writerow(("starts", "frames", "level", "episode", "episode_return"))

@@ -108,28 +108,6 @@ def test_the_newest_test_is_at_the_top_and_none_is_lost(tmp_path: Path) -> None:
     assert kept["tasks"]["pong"]["returns"] == [1.0, 2.0]
 
 
-def test_two_tests_that_end_together_keep_their_own_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, writer = RunDirectory(str(tmp_path)), csv.writer
-    others = [_summary({"pong": [2.0, 3.0, 4.0]})]
-
-    def let_the_other_end(file: Any) -> Any:
-        while others:
-            directory.write_evaluation(others.pop())
-        return writer(file)
-
-    monkeypatch.setattr(csv, "writer", let_the_other_end)
-    directory.write_evaluation(_summary({"pong": [1.0]}))
-    for kept in directory.evaluations.glob("*.json"):
-        returns = json.loads(kept.read_text())["tasks"]["pong"]["returns"]
-        with open(kept.with_suffix(".csv"), newline="") as file:
-            assert [float(row["episode_return"]) for row in csv.DictReader(file)] == returns
-    assert len(list(directory.evaluations.iterdir())) == 4
-    newest = tmp_path / "evaluation.csv"
-    assert newest.read_bytes().count(b"\n") == 2, "the one that ended last"
-
-
 def test_returns_are_written_one_by_one(tmp_path: Path) -> None:
     summary = _summary({_TEST: [1.5], _TRAIN: [2.0, -0.25]}, level_name=_TRAIN)
     RunDirectory(str(tmp_path)).write_evaluation(summary)
