@@ -357,7 +357,7 @@ class TaskEnvironment(gymnasium.Env):
             if self.render_mode is not None:
                 self._film = factory.make_films(*parts, {0: task}, seeds).get(0)
             self._pool.start()
-            self._receive(self._film and self._film.reset)
+            self._receive(self._film.reset if self._film else None)
         self._at_start = False
         return self._observation, {}
 
@@ -368,7 +368,7 @@ class TaskEnvironment(gymnasium.Env):
         self._pool.send(np.zeros(1, np.int64), np.array([action], np.int32))
         if self._film is not None:
             self._film.send(np.array([action], np.int32))
-        output, lost = self._receive(self._film and self._film.receive)
+        output, lost = self._receive(self._film.receive if self._film else None)
         self._at_start = lost or bool(output.done[0])
         totals = output.info.episode_return[0], output.info.episode_step[0]
         info = {"episode_return": float(totals[0]), "episode_step": int(totals[1])}
@@ -388,7 +388,7 @@ class TaskEnvironment(gymnasium.Env):
         self._pool, self._film, self._at_start = None, None, False
 
     def _receive(self, film: Callable[[], StepOutput] | None) -> tuple[StepOutput, bool]:
-        """Waits for a step, and that of the film; returns it, and whether it was lost."""
+        """Waits for a step and shows it, or the film's; returns it, and whether it is a restart."""
         assert self._pool is not None
         while not len((ready := self._pool.receive(_WAIT_SECONDS)).ids):
             pass

@@ -72,7 +72,8 @@ class Config(Settings):
         values = {**defaults, **flags, "level_name": suite.level_name}
         if flags.get("use_popart"):  # PopArt has one head per task; older runs recorded both flags.
             values["multi_head"] = False
-        for name, kind in {each.name: each.type for each in fields(Settings)}.items():
+        kinds: dict[str, Any] = {each.name: each.type for each in fields(Settings)}
+        for name, kind in kinds.items():
             value = values.get(name)
             value = value.item() if isinstance(value, np.generic) else value
             if kind is int and isinstance(value, float) and value.is_integer():
