@@ -69,7 +69,7 @@ class Event(NamedTuple):
         values = ", ".join(f"{name} {value:.3g}" for name, value in self.hyperparameters.items())
         if not self.comparison:
             return f"member {member} starts with {values}"
-        own = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
+        state = "diverged" if self.fitness is None else f"fitness {self.fitness:.1f}"
         if self.started_over:
             other = "starts over"
         elif self.partner is None:
@@ -79,7 +79,7 @@ class Event(NamedTuple):
         else:
             what = "copies" if self.copied else "compared with"
             other = f"{what} member {self.partner} ({self.partner_fitness:.1f})"
-        return f"member {member} at {self.frames:,} frames: {own}, {other}; now {values}"
+        return f"member {member} at {self.frames:,} frames: {state}, {other}; now {values}"
 
 
 class MemberDirectory(RunDirectory):
@@ -179,8 +179,8 @@ class PopulationDirectory:
         logdir = str(self.member(number).path)
         # Seeds differ also among populations with neighbouring seeds.
         seed = config.seed * config.population_size + number
-        own = {**start, "logdir": logdir, "seed": seed, "pbt_member": number, "pbt_places": 1}
-        return dataclasses.replace(config, **own)
+        flags = {**start, "logdir": logdir, "seed": seed, "pbt_member": number, "pbt_places": 1}
+        return dataclasses.replace(config, **flags)
 
 
 def _copy(checkpoint: Path, target: Path) -> None:

@@ -31,60 +31,29 @@ def trace(
 ) -> tuple[tuple[Segment, ...], str | None]:
     """Follows a member's present weights back to where they started.
 
-    Returns segments, oldest first, without gap or overlap in frames learned from, and why older
-    ones are not known, or None if these reach a start. Where lineages lack lines or contradict each
-    other, frames are counted as the oldest known member counts them.
+    Returns segments, oldest first, without gap or overlap in frames learned from. The second value
+    says why older ones are not known, and is None if these reach a start. Of a member that was
+    copied and has no lineage, frames are counted as the copy counts them.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
-    followed: set[tuple[int, int]] = set()  # Copies: member and comparison.
-    last: int | None = None
+    last, unknown = None, None
     while True:
-        event, unknown = _origin(lineages.get(member, ()), last)
-        if event or not newest_first:  # Better the member's own log as it is than nothing.
-            newest_first.append((member, event.frames if event else 0, last))
-        if not event or unknown or not event.copied:
+        events = lineages.get(member, ())
+        if not events:
+            unknown = f"nothing can be read of member {member}'s lineage"
             break
-        source = f"what it copied at comparison {event.comparison}"
-        if (member, event.comparison) in followed:
-            unknown = f"comparison {event.comparison} is its own ancestor"
-        elif event.partner in (None, member) or not event.source_frames:
-            unknown = f"{source} is not recorded"
-        elif event.partner not in lineages:
-            unknown = f"{source} is of member {event.partner}, of which nothing can be read"
-        if unknown or event.partner is None:
+        # What a member did at the frames of a checkpoint came after it.
+        before = [event for event in events if last is None or event.frames < last] or events[:1]
+        began = [event for event in before if event.copied or event.started_over] or before[:1]
+        newest_first.append((member, began[-1].frames, last))
+        if not began[-1].copied:
             break
-        followed.add((member, event.comparison))
-        member, last = event.partner, event.source_frames
+        assert began[-1].partner is not None
+        member, last = began[-1].partner, began[-1].source_frames
+    newest_first = newest_first or [(member, 0, None)]
     segments: list[Segment] = []
     learned = newest_first[-1][1] if unknown else 0
     for number, first, end in reversed(newest_first):
         segments.append(Segment(number, first, end, learned - first))
         learned += (end or first) - first
-    return tuple(segments), f"member {member}: {unknown}" if unknown else None
-
-
-def _origin(events: Sequence[Event], last: int | None) -> tuple[Event | None, str | None]:
-    """Finds the first or a later start, or the copy that the weights at `last`, or now, go back to.
-
-    Returns the event after a missing line, or None if that came after `last`; and what is missing.
-    """
-    if not events:
-        return None, "nothing can be read of its lineage"
-    if events[0].comparison:  # The start is no copy, and needs no line.
-        events = [Event(0, 0, None, None, None, False, None, {}), *events]
-    later = next((i for i, e in enumerate(events) if last is not None and e.frames >= last), None)
-    if later == 0:
-        return None, "its lineage begins too late"
-    found, following = None, None if later is None else events[later]
-    for event in reversed(events[:later]):
-        if following and (
-            following.comparison != event.comparison + 1 or following.frames < event.frames
-        ):
-            return found, (
-                f"between comparisons {event.comparison} and {following.comparison} its lineage "
-                "lacks lines or contradicts itself"
-            )
-        found = following = event
-        if event.copied or event.started_over:
-            break
-    return found, None
+    return tuple(segments), unknown

@@ -21,7 +21,7 @@ from absl import logging
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy
-from scalable_agent_popart.errors import DivergenceError, InUseError, UserError, explain
+from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
@@ -85,10 +85,10 @@ class Member(trainer.Tuner):
         mark = self._directory.divergence
         if mark.exists() and mark.read_text() == str(num_comparisons):
             self._compare(None, save)
-        elif (own := self._directory.published()) and (
-            (own.comparison, own.frames) == (num_comparisons + 1, frames)
+        elif (published := self._directory.published()) and (
+            (published.comparison, published.frames) == (num_comparisons + 1, frames)
         ):
-            self._compare(own.fitness, save)
+            self._compare(published.fitness, save)
         elif self.due():
             self._compare(self.publish(save), save)
 
@@ -118,7 +118,7 @@ class Member(trainer.Tuner):
             frames=int(self._learner.frames),
             fitness=fitness,
             episodes=sum(map(len, self._returns.values())),
-            mean_returns={task: float(np.mean(own)) for task, own in self._returns.items() if own},
+            mean_returns={task: float(np.mean(r)) for task, r in self._returns.items() if r},
             hyperparameters=self._values(),
             checkpoint=save(),
         )
@@ -147,13 +147,13 @@ class Member(trainer.Tuner):
         frames, num_updates = int(self._learner.frames), int(self._learner.num_updates)
         number = int(self._num_comparisons) + 1
         generator = np.random.default_rng([self._config.seed, number])
-        published = [other for other in self._others if self._published(other)]
+        published = [n for n, other in self._others.items() if other.published()]
         candidates = [int(generator.choice(published))] if published else []
         candidates += published if fitness is None else []
-        partner, theirs, copied = None, None, False
+        partner, publication, copied = None, None, False
         while candidates and not copied:
             partner = candidates.pop(0)
-            theirs, copied = self._meet(partner, fitness)
+            publication, copied = self._meet(partner, fitness)
         starts_over = fitness is None and not copied
         if starts_over:
             seed = [self._config.seed, number]
@@ -177,9 +177,9 @@ class Member(trainer.Tuner):
             frames=frames,
             fitness=fitness,
             partner=partner,
-            partner_fitness=theirs.fitness if theirs else None,
+            partner_fitness=publication.fitness if publication else None,
             copied=copied,
-            source_frames=theirs.frames if theirs and copied else None,
+            source_frames=publication.frames if publication and copied else None,
             hyperparameters=self._values(),
             started_over=starts_over,
         )
@@ -189,41 +189,20 @@ class Member(trainer.Tuner):
         save()
 
     def _meet(self, partner: int, fitness: float | None) -> tuple[Published | None, bool]:
-        """Copies a fitter partner; returns its publication, if readable, and whether it did."""
+        """Copies a fitter partner; returns its publication, if it holds, and whether it did."""
         for look in range(_MAX_LOOKS):
-            source = self._published(partner)
+            source = self._others[partner].published()
             if source is None or not (fitness is None or rules.exploits(fitness, source.fitness)):
                 return source, False
             try:
                 with self._directory.fetch(source) as checkpoint:
-                    self._load(checkpoint)
+                    checkpoints.load(
+                        checkpoint, learner=self._learner, hyperparameters=self._hyperparameters
+                    )
                 return source, True
             except FileNotFoundError:  # The partner has published again, and files may come late.
                 time.sleep(_FIRST_PAUSE_SECONDS * 2**look)
-            except (OSError, UserError) as error:
-                if isinstance(error, OSError) and explain(error):  # This member's disk is full.
-                    raise
-                logging.warning("member %d's %s: %s", partner, source.checkpoint, error)
-                return None, False
         return None, False
-
-    def _published(self, number: int) -> Published | None:
-        try:
-            return self._others[number].published()
-        except UserError as error:
-            logging.warning("%s", error)
-            return None
-
-    def _load(self, checkpoint: str) -> None:
-        """Loads the learner and the hyperparameters, or changes nothing and raises UserError."""
-        parts = {"learner": self._learner, "hyperparameters": self._hyperparameters}
-        variables = (*self._learner.variables, *self._tuned.values())
-        own = [variable.numpy() for variable in variables]
-        try:
-            checkpoints.load(checkpoint, **parts)
-        except UserError:
-            initial_weights.assign(variables, own)
-            raise
 
 
 class ReusedParts(trainer.Parts):
@@ -264,14 +243,15 @@ def train_member(
     UserError if the directory is another population's, or if the run diverges too often.
     """
     population, number = PopulationDirectory(config.logdir), config.pbt_member
-    own = population.member_config(config, number, _starting_values(config, start))
+    run_config = population.member_config(config, number, _starting_values(config, start))
     parts = parts or ReusedParts()
-    run.check(own)
+    run.check(run_config)
     factory.check_precision(config)
     population.join(config)
     while True:
         try:
-            return trainer.train(own, Member(own, population, takes_turns), parts, show_progress)
+            tuner = Member(run_config, population, takes_turns)
+            return trainer.train(run_config, tuner, parts, show_progress)
         except DivergenceError as error:
             if error.signal_number is not None:
                 return error.signal_number
@@ -297,9 +277,9 @@ def take_turns(config: Config, start: Mapping[str, float]) -> Iterator[int | Non
     takes_turns, parts = config.population_size > config.pbt_places, ReusedParts()
     while unfinished := _unfinished(config):
         for number in unfinished:
-            own = dataclasses.replace(config, pbt_member=number, pbt_places=1)
+            of_member = dataclasses.replace(config, pbt_member=number, pbt_places=1)
             try:
-                signal_number = train_member(own, start, parts, takes_turns)
+                signal_number = train_member(of_member, start, parts, takes_turns)
             except InUseError:
                 continue
             gc.collect()  # Python would keep cycles that hold variables for long.

@@ -24,8 +24,8 @@ def sample(search_space: Mapping[str, Distribution], seed: Sequence[int]) -> dic
     pairs = np.random.SeedSequence(list(seed)).generate_state(2 * len(search_space)) >> 1
     seeds = pairs.reshape(-1, 2).astype(np.int32)
     return {
-        flag: float(_distribution(described).sample(seed=own_seed))
-        for (flag, described), own_seed in zip(search_space.items(), seeds, strict=True)
+        flag: float(_distribution(described).sample(seed=flag_seed))
+        for (flag, described), flag_seed in zip(search_space.items(), seeds, strict=True)
     }
 
 
@@ -47,15 +47,15 @@ def fitness(
 
     It is None if no task has a reference score, or if one of those that have has no episode yet.
     """
-    counted = {task: own for task, own in returns.items() if task in references}
+    counted = {task: r for task, r in returns.items() if task in references}
     if not all(map(len, counted.values())):
         return None
     aggregate = scores.aggregate_returns(counted, references)
     return aggregate.mean_capped if aggregate else None
 
 
-def exploits(own: float, others: float) -> bool:
-    return others - own > EXPLOIT_THRESHOLD
+def exploits(fitness: float, of_partner: float) -> bool:
+    return of_partner - fitness > EXPLOIT_THRESHOLD
 
 
 def explore(

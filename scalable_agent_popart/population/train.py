@@ -124,15 +124,14 @@ class _Progress:
         """Reads the members' files; returns in lines what has happened to them since."""
         news = []
         for number, member in enumerate(self._members):
-            with contextlib.suppress(UserError, OSError):
-                events = member.read_lineage()
-                news += [event.describe(number) for event in events[self._num_events[number] :]]
-                self._num_events[number] = len(events)
-                if published := member.published():
-                    self._fitness[number] = published.fitness
-            with contextlib.suppress(ValueError, LookupError, TypeError):  # It has no whole line.
-                *lines, _ = supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")
-                self._member_frames[number] = int(json.loads(lines[-1])["frames"])
+            events = member.read_lineage()
+            news += [event.describe(number) for event in events[self._num_events[number] :]]
+            self._num_events[number] = len(events)
+            if published := member.published():
+                self._fitness[number] = published.fitness
+            # The last line may not be whole yet.
+            if lines := supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")[:-1]:
+                self._member_frames[number] = json.loads(lines[-1])["frames"]
         self.frames = sum(self._member_frames)
         self.best = max(self._fitness.values(), default=None)
         return news
