@@ -19,6 +19,7 @@ from scalable_agent_popart.suites import record as suite_record
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 _PATTERN = re.compile(r"[*?\[\]\\]")
 _MAX_DIFFERENCES = 5  # A message names so many.
+_TYPES: dict[str, Any] = {each.name: each.type for each in fields(Settings)}
 # Fewest pixels per side for the shallow network without padding, and for pixel control.
 _MIN_UNPADDED, _MIN_PIXELS = 20, 32
 # A host's name or IPv4 address, or its IPv6 address in brackets, and a port.
@@ -48,6 +49,9 @@ class Config(Settings):
                 raise ValueError(f"it has --{name}={value}, which this version does not have")
         if newer := ", ".join(sorted(flags.keys() - SETTINGS.keys())):
             raise ValueError(f"it has flags that this version does not know: {newer}")
+        for name, value in flags.items():
+            if not _is_of(_TYPES[name], value):
+                raise ValueError(f"--{name} is {value!r}, no {_TYPES[name].__name__}")
         return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record))
 
     @classmethod
@@ -72,14 +76,13 @@ class Config(Settings):
         values = {**defaults, **flags, "level_name": suite.level_name}
         if flags.get("use_popart"):  # PopArt has one head per task; older runs recorded both flags.
             values["multi_head"] = False
-        kinds: dict[str, Any] = {each.name: each.type for each in fields(Settings)}
-        for name, kind in kinds.items():
+        for name, kind in _TYPES.items():
             value = values.get(name)
             value = value.item() if isinstance(value, np.generic) else value
             if kind is int and isinstance(value, float) and value.is_integer():
                 value = values[name] = int(value)  # A suite may have 1e6 for a count.
             # Flags themselves have their types.
-            if name in values and type(value) is not kind and (kind, type(value)) != (float, int):
+            if name in values and not _is_of(kind, value):
                 message = f"{suite.name} has {value!r} for --{name}, which is no {kind.__name__}"
                 raise UserError(f"--level_name: the suite {message}")
         fits = min(values["height"], values["width"]) >= _MIN_UNPADDED
@@ -256,6 +259,11 @@ class Config(Settings):
             advice = "leave these flags out" if of_flags else "give the suite as it was"
             raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
         return config
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    """Returns whether a setting of a type may have a value; a float may be an int."""
+    return type(value) is kind or (kind, type(value)) == (float, int)
 
 
 def _settings_of(*parts: Part) -> dict[str, Part]:

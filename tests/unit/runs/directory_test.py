@@ -242,6 +242,7 @@ _DAMAGED = (
     b"\xff\xfe\x00",
     b'{"flags": null}',
     b'{"flags": {"no_such_setting": 1}}',
+    b'{"flags": {"level_name": "catch5", "batch_size": "x"}}',
     b'{"flags": {"level_name": "catch5"}, "history": [3]}',
 )
 _WITHOUT_RECORD = ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host")
