@@ -180,10 +180,17 @@ def make_environments(
     training: bool,
     num_pools: int = 1,
 ) -> EnvironmentPool:
-    """Makes environments that play these tasks, in one of `num_pools` pools on all cores."""
+    """Makes environments that play these tasks, in one of `num_pools` pools on all cores.
+
+    Training with several pools depends on which thread is first, so no seed reproduces it.
+    """
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     num_threads = max(1, cores.num_cores() // num_pools)
-    options = replace(config.environment_options(training), num_threads=num_threads)
+    options = replace(
+        config.environment_options(training),
+        num_threads=num_threads,
+        reproducible=not training or num_pools == 1,
+    )
     names = [suite.tasks[i] for i in task_ids]
     pool = suite.make_environments(task_ids, seeds.tolist(), options)
     return CheckedPool(pool, names, suite.observation_spec(options))

@@ -140,7 +140,12 @@ class Settings:
         "environments each.",
         SIZE_OR_NONE,
     )
-    seed: int = RUN.setting(1, "Random seed.", Bounds(0))
+    seed: int = RUN.setting(
+        1,
+        "Random seed. Tests of a seed play the same games. Training with several actor threads "
+        "does not, since it depends on which of them is first.",
+        Bounds(0),
+    )
     init_from: str = EXPERIMENT.setting(
         "",
         "Directory of another run, with whose weights a new run starts: network, policy, and the "

@@ -50,6 +50,8 @@ class EnvironmentOptions:
     # If true, `done` also marks the end of mere training episodes, such as the loss of a life in
     # Atari. If false, levels are those of the published evaluation.
     training: bool = True
+    # If false, seeds need not decide how episodes begin, where environments start sooner without.
+    reproducible: bool = True
     dataset_path: str = ""  # directory of the images that some levels show
     level_cache_dir: str = ""  # directory of compiled levels
     level_cache_gib: float = 10.0  # max size of them all

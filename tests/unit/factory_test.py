@@ -1,5 +1,6 @@
 """The parts of a run are those that its configuration and the machine ask for."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.system import hardware
 from tests.fakes.agent_inputs import make_inputs
 
@@ -39,6 +41,20 @@ def test_a_run_on_atari_stacks_frames_and_one_on_catch_does_not(
     kernel = next(v for v in agent.trainable_variables if v.shape[:2] == (8, 8))
     assert kernel.shape[2] == (4 if stacks else frame[-1])
     assert not stacks or frame == (84, 84, 1)
+
+
+def test_seeds_decide_how_episodes_begin_where_threads_do_not_race() -> None:
+    config, reproducible = make_config(), []
+
+    def make(games: Any, ids: Any, seeds: Any, options: EnvironmentOptions) -> Any:
+        reproducible.append(options.reproducible)
+        return config.suite.environment_factory(games, ids, seeds, options)
+
+    suite = dataclasses.replace(config.suite, environment_factory=make)
+    for training, num_pools in ((True, 1), (True, 2), (False, 2)):
+        random = np.random.SeedSequence(1)
+        factory.make_environments(config, suite, [0], random, training, num_pools).close()
+    assert reproducible == [True, False, True]
 
 
 def convolutions(config: Config, num_steps: int) -> list[str]:

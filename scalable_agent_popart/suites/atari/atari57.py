@@ -30,14 +30,15 @@ class AtariEnvironments:
         self,
         game: str,
         task_ids: np.ndarray,
-        seeds: np.ndarray,
+        seeds: np.ndarray | None,
         options: EnvironmentOptions,
         num_threads: int = 1,
         in_colour: bool = False,
     ):
         """Loads the game by the name of its ROM, such as `space_invaders`.
 
-        In colour, images have the size and colours of the emulator's screen.
+        With seeds, each copy's games have the same no-ops whenever it is made, and it takes twice
+        as long to start. In colour, images have the size and colours of the emulator's screen.
         """
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
@@ -127,7 +128,9 @@ def _make_environments(
         if options.human_starts_dir:
             members.append(AtariFromStarts(game, ids, options))
         else:
-            seeds_of_game = np.asarray(seeds, np.int32)[copies]
+            # The emulator loads a game again to take a seed, which is half of the work of a start:
+            # https://github.com/Farama-Foundation/Arcade-Learning-Environment/pull/740
+            seeds_of_game = np.asarray(seeds, np.int32)[copies] if options.reproducible else None
             threads = min(num_threads, len(copies))
             members.append(AtariEnvironments(game, ids, seeds_of_game, options, threads))
     return Lockstep(*members)

@@ -166,6 +166,17 @@ def test_games_begin_after_1_to_30_noops() -> None:
     assert first.observation.any(axis=(1, 2, 3)).all()
 
 
+def test_games_that_need_not_be_reproducible_begin_otherwise_each_time() -> None:
+    games = [_make("pong", [2927] * 6, reproducible=reproducible) for reproducible in (True, False)]
+    frames = []
+    for environment in games:
+        environment.reset()
+        frames.append(set(environment._game_frame.tolist()))
+    assert frames[0] == {5}
+    assert len(frames[1]) > 1  # All are equal once in 24 million.
+    assert frames[1] <= set(range(1, 31))
+
+
 @pytest.mark.slow
 def test_all_games_begin_at_the_frames_that_are_known() -> None:
     for game in (*suites.resolve("atari57").tasks, "air_raid"):
