@@ -24,6 +24,11 @@ changed. It reports the ratio of their rates, and that of their updates alone, m
 `--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
 Environments cost nothing then, and the network is a linear layer behind the conversion of images.
 
+`--measure=accelerator` measures training on a machine with a GPU and many cores that only pretends:
+emulators, calls of the policy and updates sleep for as long as they take on the `--machine`, and
+only the program's own work takes a core. All calls share the GPU's one stream. The bound is the rate
+of the stream or of the emulators, whichever is slower. So this is a model's number.
+
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """
 
@@ -48,9 +53,11 @@ from scalable_agent_popart.system import tensorflow_import
 
 tensorflow_import.import_quietly()
 
+import accelerator
 import costless
 import rates
 import wire
+from accelerator import Machine
 
 import experiment
 from scalable_agent_popart import factory
@@ -63,8 +70,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum(
     "measure",
     "training",
-    ["training", "overhead", "port"],
-    "The whole, the program's own work, or what the learner's port takes in.",
+    ["training", "overhead", "accelerator", "port"],
+    "The whole, the program's own work, a machine that pretends, or what a learner's port takes.",
+)
+flags.DEFINE_list(
+    "machine",
+    ["float32"],
+    "The machine that pretends: a row of results/speed/gpu.json, or agent steps/s of its "
+    "emulators, of updates and of the policy, and its number of cores.",
 )
 flags.DEFINE(program.Integer(), "repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
@@ -84,6 +97,11 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     roofline = 1.0 / sum(1.0 / speed for speed in bare.values())
     efficiency = figures["agent_steps_per_second"] / roofline
     return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
+
+
+def measure_accelerator(config: Config, seconds: float) -> dict[str, float]:
+    """Measures training on the `--machine` that pretends, once."""
+    return accelerator.measure(config, seconds, Machine.described(FLAGS.machine))
 
 
 def compare(config: Config, other: Config, other_first: bool, seconds: float) -> dict[str, float]:
@@ -111,7 +129,12 @@ def changed(config: Config, changes: str) -> Config:
     return config.with_flags(values)
 
 
-_MEASURES = {"training": measure, "overhead": costless.measure, "port": wire.measure}
+_MEASURES = {
+    "training": measure,
+    "overhead": costless.measure,
+    "accelerator": measure_accelerator,
+    "port": wire.measure,
+}
 
 
 def main(argv: list[str]) -> None:

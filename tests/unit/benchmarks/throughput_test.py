@@ -29,7 +29,18 @@ def test_training_is_reported_next_to_the_bare_rates(
             with pytest.raises(UserError, match=f"--against={changes}"):
                 throughput.main(flags.FLAGS(["throughput.py", f"--against={changes}"]))
         throughput.main(flags.FLAGS(["throughput.py", "--against=", "--measure=overhead"]))
-    overhead = json.loads((tmp_path / "json").read_text())
+        overhead = json.loads((tmp_path / "json").read_text())
+        throughput.main(
+            flags.FLAGS(["throughput.py", "--measure=accelerator", "--machine=1e4,1e4,1e4,4"])
+        )
+        model = json.loads((tmp_path / "json").read_text())
+        with pytest.raises(UserError, match="--machine=typewriter"):
+            throughput.main(flags.FLAGS(["throughput.py", "--machine=typewriter"]))
+    assert 0 < model["stream"] < 1.05
+    assert model["ratio"] == model["agent_steps_per_second"] / model["bound"]
+    # A policy's call is 3.2 ms, of which 32 environments take 1.07 ms, and an update 0.1 ms a step.
+    call = (3.2e-3 - 32 * 1e-4 / 3) / 5 + 1e-4 / 3
+    assert model["bound"] == pytest.approx(1 / (1e-4 + call))
     assert overhead["ratio"] == overhead["two_threads"] / overhead["one_thread"]
     bare = [figures[name] for name in ("forward", "train_step", "emulation")]
     assert figures["roofline"] == pytest.approx(1 / sum(1 / rate for rate in bare))

@@ -1,0 +1,167 @@
+"""A machine with a GPU that only pretends: its emulators and its GPU sleep instead of working.
+
+What is left is the program's own work, on real threads. So this shows, on any machine, how well
+actors and learner keep a GPU and many cores busy.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import costless
+import numpy as np
+import rates
+import tensorflow as tf
+
+import environments
+from scalable_agent_popart import factory
+from scalable_agent_popart.acting import batch_feed
+from scalable_agent_popart.acting.policy import Policy
+from scalable_agent_popart.agent.agent import Agent
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.rollouts import AgentOutput
+from scalable_agent_popart.runs.config import Config
+
+_MEASURED = Path(__file__).resolve().parents[1] / "results/speed/gpu.json"
+# Environments in each of the two calls at a time by which the machine's policy was measured.
+_MEASURED_CALL_SIZE = 32
+
+
+class Machine:
+    """A GPU whose calls share one stream, and cores that emulate."""
+
+    def __init__(self, emulation: float, update: float, forward: float, num_cores: int):
+        """Takes rates in agent steps per second: of all cores, of updates, and of the policy.
+
+        The policy's is that of calls for 32 environments, two at a time. A third of an update's
+        time is its forward pass, and the policy's further environments take as long as that.
+        """
+        self.num_cores = num_cores
+        self.core_seconds = num_cores / emulation  # Per agent step, on one core.
+        self.update_seconds = 1 / update  # Per agent step.
+        self._further_seconds = self.update_seconds / 3
+        self._call_seconds = _MEASURED_CALL_SIZE * (1 / forward - self._further_seconds)
+        self._lock = threading.Lock()
+        self._free_at, self._emulating = 0.0, 0  # When the stream is free; threads at work.
+        self.restart()
+
+    @classmethod
+    def described(cls, description: Sequence[str]) -> "Machine":
+        """Makes the machine of these four numbers, or of `results/speed/gpu.json` in a precision.
+
+        Raises UserError if there is none.
+        """
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            emulation, update, forward, num_cores = map(float, description)
+            return cls(emulation, update, forward, int(num_cores))
+        rows = {row["name"]: row for row in json.loads(_MEASURED.read_text())["rates"]}
+        row = rows.get(",".join(description), {})
+        if "emulation" not in row.get("training_64", ()):
+            raise UserError(f"--machine={','.join(description)} is no machine; see --help")
+        of_64 = row["training_64"]
+        return cls(of_64["emulation"], row["train_step"], of_64["forward"], num_cores=16)
+
+    def restart(self) -> None:
+        """Forgets how busy the stream was."""
+        with self._lock:
+            self._since, self._busy = time.perf_counter(), 0.0
+
+    def policy_seconds(self, num_environments: int) -> float:
+        """Returns how long the stream takes for a call of the policy."""
+        return self._call_seconds + num_environments * self._further_seconds
+
+    def compute(self, seconds: float) -> None:
+        """Waits until the stream has done what came before, and then this."""
+        with self._lock:
+            start = max(time.perf_counter(), self._free_at)
+            self._free_at = end = start + seconds
+            self._busy += seconds
+        time.sleep(max(0.0, end - time.perf_counter()))
+
+    def stream_load(self) -> float:
+        """Returns the share of the time in which the stream was busy."""
+        return self._busy / (time.perf_counter() - self._since)
+
+    def begin_emulation(self, num_environments: int, num_threads: int) -> float:
+        """Returns when a step will be done, by threads that share the cores with other pools'."""
+        with self._lock:
+            self._emulating += num_threads
+            cores = num_threads * min(1.0, self.num_cores / self._emulating)
+        return time.perf_counter() + num_environments * self.core_seconds / cores
+
+    def end_emulation(self, end: float, num_threads: int) -> None:
+        """Waits until then."""
+        time.sleep(max(0.0, end - time.perf_counter()))
+        with self._lock:
+            self._emulating -= num_threads
+
+    def bound(self, num_per_call: int) -> float:
+        """Returns the agent steps per second of whichever of stream and emulators is slower."""
+        call = self.policy_seconds(num_per_call) / num_per_call
+        return min(1 / (self.update_seconds + call), self.num_cores / self.core_seconds)
+
+
+class SleepingEnvironments(costless.CostlessEnvironments):
+    """Environments whose steps take as long as on another machine."""
+
+    def __init__(
+        self, machine: Machine, task_ids: np.ndarray, spec: environments.ArraySpec, num_threads: int
+    ):
+        super().__init__(task_ids, spec)
+        self._machine, self._num_threads = machine, num_threads
+
+    def send(self, actions: np.ndarray) -> None:
+        super().send(actions)
+        self._end = self._machine.begin_emulation(len(actions), self._num_threads)
+
+    def receive(self) -> environments.StepOutput:
+        self._machine.end_emulation(self._end, self._num_threads)
+        return super().receive()
+
+
+def _step(agent: Agent, last_actions: tf.Tensor, env_outputs: Any, state: Any, seed: Any) -> Any:
+    """Stands in for `Agent.step`: a GPU would compute what is left out."""
+    logits = tf.zeros([tf.shape(last_actions)[0], agent.num_actions])
+    action = tf.random.stateless_categorical(logits, 1, seed, dtype=tf.int32)[:, 0]
+    return AgentOutput(action, logits), state
+
+
+def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
+    """Measures training on such a machine: its rate, the bound, and who waits for whom."""
+    host_act = Policy.act
+
+    def make_environments(
+        config: Config, suite: Any, task_ids: np.ndarray, seed: Any, training: bool, pools: int = 1
+    ) -> environments.Lockstep:
+        spec = suite.observation_spec(config.environment_options(training))
+        threads = max(1, machine.num_cores // pools)
+        return environments.Lockstep(SleepingEnvironments(machine, task_ids, spec, threads))
+
+    def act(policy: Policy, ids: np.ndarray, env_output: Any) -> Any:
+        output = host_act(policy, ids, env_output)
+        machine.compute(machine.policy_seconds(len(ids)))
+        return output
+
+    def update(learner: Learner, batch: Any) -> dict[str, tf.Tensor]:
+        learner.num_updates.assign_add(1)
+        machine.compute(config.batch_size * config.unroll_length * machine.update_seconds)
+        return {"total_loss": tf.zeros([])}
+
+    with (
+        mock.patch.object(factory, "make_environments", make_environments),
+        mock.patch.object(Agent, "step", _step),
+        mock.patch.object(Policy, "act", act),
+        mock.patch.object(Learner, "update", update),
+        mock.patch.object(batch_feed, "_time_major", lambda batch: batch),
+    ):
+        figures = rates.measure_training(config, seconds, machine.restart)
+    figures["stream"] = machine.stream_load()
+    figures["bound"] = machine.bound(config.num_actors // factory.num_actor_threads(config))
+    figures["ratio"] = figures["agent_steps_per_second"] / figures["bound"]
+    return figures
