@@ -74,15 +74,15 @@ def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison],
     groups: dict[tuple, list[Run]] = {}
     left_out = []
     for run in runs:
-        own = run.config.suite
-        asked = _in_order(suite or own)
-        if own.name != asked.name or not set(asked.tasks) <= set(own.tasks):
+        trained = run.config.suite
+        asked = _in_order(suite or trained)
+        if trained.name != asked.name or not set(asked.tasks) <= set(trained.tasks):
             left_out.append(f"{run.path} skipped: it was not trained on {','.join(asked.tasks)}")
-        else:
-            # Suites from outside of the package may have had other scores when a run was made.
-            scores = tuple(own.reference_scores.get(task) for task in asked.tasks)
-            key = (asked.tasks, own.name, own.full_score, own.normalised, scores)
-            groups.setdefault(key, []).append(run)
+            continue
+        # Suites from outside of the package may have had other scores when a run was made.
+        scores = tuple(trained.reference_scores.get(task) for task in asked.tasks)
+        key = (asked.tasks, trained.name, trained.full_score, trained.normalised, scores)
+        groups.setdefault(key, []).append(run)
     comparisons = [
         Comparison(group[0].config.suite.select(tasks), _agents(group))
         for (tasks, *_), group in groups.items()
@@ -113,18 +113,22 @@ def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
         groups.setdefault(_label(run, variants), {}).setdefault(flags, []).append(run)
     agents = []
     for label, by_flags in groups.items():
-        experiments = [experiment(own[0]) for own in by_flags.values()]
-        differing = [n for n in experiments[0] if len({own[n] for own in experiments}) > 1]
-        lengths = Counter(len(names.split(",")) for names in {e["level_name"] for e in experiments})
-        for own, flags_of in zip(by_flags.values(), experiments, strict=True):
-            others = {name: in_words(name, flags_of[name]) for name in differing}
-            if "level_name" in others:
-                tasks = flags_of["level_name"].split(",")
-                in_full = len(tasks) < 4 or lengths[len(tasks)] > 1
-                named = ",".join(tasks) if in_full else f"{len(tasks)} tasks"
-                others["level_name"] = f"trained on {named}"
-            name = own[0].config.agent_name
-            agents.append(Agent(name, ", ".join([label, *others.values()]), tuple(own)))
+        experiments = [experiment(group[0]) for group in by_flags.values()]
+        names = [name for name in experiments[0] if len({e[name] for e in experiments}) > 1]
+        lengths = Counter(
+            len(levels.split(",")) for levels in {e["level_name"] for e in experiments}
+        )
+        for group, flags_of_group in zip(by_flags.values(), experiments, strict=True):
+            words = [label]
+            for name in names:
+                value = flags_of_group[name]
+                if name == "level_name":
+                    length = len(value.split(","))
+                    in_full = length < 4 or lengths[length] > 1
+                    words.append(f"trained on {value if in_full else f'{length} tasks'}")
+                else:
+                    words.append(in_words(name, value))
+            agents.append(Agent(group[0].config.agent_name, ", ".join(words), tuple(group)))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return tuple(sorted(agents, key=lambda a: (rank.get(a.name, len(_ORDER)), a.label)))
 
@@ -154,7 +158,7 @@ def experiment(run: Run) -> dict[str, Any]:
     begun = [member.lineage[0].hyperparameters for member in members if member.lineage]
     for name in run.config.tuned:
         # A lineage has them as float32.
-        values = {float(f"{own[name]:.6g}") for own in begun if name in own}
+        values = {float(f"{start[name]:.6g}") for start in begun if name in start}
         flags[name] = values.pop() if len(begun) > 1 and len(values) == 1 else None
     return flags
 

@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import numbers
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import (
@@ -26,7 +25,7 @@ from scalable_agent_popart.report.drawing import (
 )
 from scalable_agent_popart.report.final_scores import RANDOM
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.tables import of_runs, recent_means
+from scalable_agent_popart.report.tables import RUN, agents_numbers, long, of_runs, recent_means
 from scalable_agent_popart.suites import Suite
 
 _POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
@@ -62,7 +61,7 @@ def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
 
 def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
     """Makes a row per point of a run's learning curves, by frames: each task's recent returns."""
-    longest = max(own.frames for _, own in comparison.runs)
+    longest = max(other.frames for _, other in comparison.runs)
     grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
     frames = grid[grid <= run.frames]
     returns = {task: recent_means(run, task, frames) for task in tasks}
@@ -86,12 +85,11 @@ def draw_scores(
     unit = frames_axis(figure, curves["frames"].max(), len(suite.tasks))
     draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
-    fixed = [
-        (PUBLISHED + agent, score, COLOURS.get(agent, BLACK), ":", 1.5)
-        for agent, score in targets.items()
+    lines = [
+        (PUBLISHED + agent, targets[agent], COLOURS.get(agent, BLACK), ":") for agent in targets
     ]
-    fixed += [(RANDOM, score, BLACK, "-", 0.7) for score in random]
-    for text, score, colour, line, width in fixed:
+    for text, score, colour, line in [*lines, *((RANDOM, score, BLACK, "-") for score in random)]:
+        width = 1.5 if line == ":" else 0.7
         within = bottom <= score <= top
         label = f"{text}: {score:.1f}%{' (not in view)' * (not within)}"
         axes.plot([], [], ls=line, lw=width, color=colour, label=label)
@@ -100,7 +98,7 @@ def draw_scores(
     axes.set_xlim(left=0)
     axes.set_ylabel(score_axis(suite, suite.headline))
     axes.grid(alpha=0.3)
-    legend(figure, axes, loc="outside upper left", fontsize="small")
+    legend(figure, axes)
     return figure
 
 
@@ -122,7 +120,7 @@ def draw_returns(table: pd.DataFrame, styles: Styles) -> Figure:
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
     figure.supylabel("Episode return", fontsize="medium")
-    legend(figure, *figure.axes, loc="outside upper left", fontsize="small")
+    legend(figure, *figure.axes)
     return figure
 
 
@@ -130,34 +128,37 @@ def means_over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFr
     """Returns the means of the learning curves' points, of the runs whose final scores count."""
     if not len(scored):
         return scored
-    groups = curves[curves["run"].isin(scored["run"])].groupby(numbers.RUN, sort=False)
+    groups = curves[curves["run"].isin(scored["run"])].groupby(RUN, sort=False)
     frames = groups["frames"].agg(fewest_frames="max", most_frames="max")
-    rows = numbers.long(groups[list(scores.Aggregate._fields)].mean(), "task").join(
-        frames, on=numbers.RUN
-    )
-    about = {"measure": "mean_over_training", "source": "training"}
-    return rows.assign(**about, protocol=scored["protocol"].iloc[0])
+    rows = long(groups[list(scores.Aggregate._fields)].mean(), "task").join(frames, on=RUN)
+    protocol = scored["protocol"].iloc[0]
+    return rows.assign(measure="mean_over_training", source="training", protocol=protocol)
 
 
-def scores_content(chapter: Chapter) -> dict[str, Any] | None:
-    """Writes the figures and the table of scores; returns what the template is given."""
+def content(chapter: Chapter) -> dict[str, Any]:
+    """Writes the figures and the tables of scores and of returns, if there are any."""
+    return {"scores": _scores(chapter), "returns": _returns(chapter)}
+
+
+def _scores(chapter: Chapter) -> dict[str, Any] | None:
     names = list(dict.fromkeys(agent.name for agent in chapter.comparison.agents))
-    trained_on = next(own for own in chapter.finals if own.column.trained_on)
-    where = {"task": chapter.suite.headline, "protocol": trained_on.column.name}
-    random = numbers.agents_numbers(chapter.summary, "aggregate", kind="measured", **where)["value"]
+    final = next(final for final in chapter.finals if final.column.trained_on)
+    where = {"task": chapter.suite.headline, "protocol": final.column.name}
+    random = agents_numbers(chapter.summary, "aggregate", kind="measured", **where)["value"]
     table = chapter.recorded["learning_curves"]
-    clippings = table["reward_clipping"].unique()
-    targets = {clipping: trained_on.targets(clipping, names) for clipping in clippings}
+    targets = {
+        clipping: final.targets(clipping, names) for clipping in table["reward_clipping"].unique()
+    }
 
-    def draw(own: pd.DataFrame) -> Figure:
-        published = targets[own["reward_clipping"].iloc[0]]
-        return draw_scores(own, chapter.suite, published, chapter.styles, random)
+    def draw(rows: pd.DataFrame) -> Figure:
+        published = targets[rows["reward_clipping"].iloc[0]]
+        return draw_scores(rows, chapter.suite, published, chapter.styles, random)
 
     part = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")
     return part and {**part, "published": any(targets.values())}
 
 
-def returns_content(chapter: Chapter) -> dict[str, Any] | None:
+def _returns(chapter: Chapter) -> dict[str, Any] | None:
     """Draws each task's returns, of few tasks or of those without reference scores."""
     known = chapter.suite.reference_scores
     few = len(chapter.suite.tasks) <= MAX_COLUMNS

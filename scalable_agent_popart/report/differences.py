@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, records
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
-from scalable_agent_popart.report.numbers import unscored
 from scalable_agent_popart.report.populations import OF_MEMBERS
+from scalable_agent_popart.report.render import interval, number
+from scalable_agent_popart.report.tables import unscored, written
 
 
 def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +32,8 @@ def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
             )
             rows.append(dict(zip(keys, key, strict=True)) | about | difference._asdict())
     every_task = by_run[by_run["measure"] == "normalised"]
-    for (protocol, source), own in every_task.groupby(["protocol", "source"], sort=False):
-        for *agents, about in _pairs(own):
+    for (protocol, source), of_test in every_task.groupby(["protocol", "source"], sort=False):
+        for *agents, about in _pairs(of_test):
             both = (agent.pivot(index="run", columns="task", values="value") for agent in agents)
             chance = scores.probability_of_improvement(*(table.to_numpy() for table in both))
             about |= {"protocol": protocol, "source": source, "measure": "aggregate"}
@@ -53,24 +54,37 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
             yield by_agent[first], by_agent[second], about
 
 
-def content(chapter: Chapter) -> dict[str, Any]:
+def _write(row: Any) -> str:
+    """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
+    effect, p = number(row["effect"], ".1f", ""), number(row["p"], ".2g", "")
+    return interval(row) + (effect and f", g = {effect}") + (p and f", p = {p}")
+
+
+def content(chapter: Chapter) -> dict[str, Any] | None:
     """Returns how far apart every two agents are that have several runs each."""
     table = chapter.summary[chapter.summary["kind"] == "difference"]
-    few, headline = len(chapter.suite.tasks) <= MAX_COLUMNS, chapter.suite.headline
-    heads: dict[tuple[str, str], str] = {}
+    suite, headline = chapter.suite, chapter.suite.headline
+    heads = {
+        ("aggregate", headline): f"{headline} over tasks",
+        ("aggregate", "probability_of_improvement"): "probability of improvement (%)",
+    }
+    if len(suite.tasks) > 1:
+        heads["aggregate", "interquartile_mean"] = "interquartile mean"
     for final in chapter.finals:
-        heads["aggregate", headline] = f"{headline} over tasks"
-        heads["aggregate", "probability_of_improvement"] = "probability of improvement (%)"
-        if len(chapter.suite.tasks) > 1:
-            heads["aggregate", "interquartile_mean"] = "interquartile mean"
-        for level in final.column.levels.values() if few else ():
+        for level in final.column.levels.values() if len(suite.tasks) <= MAX_COLUMNS else ():
             heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
         heads["mean_over_training", headline] = f"{headline} over tasks, over training"
-    rows = records(table, ["protocol", "agent", "versus"], ["measure", "task"])
-    known = {key for entries in rows.values() for key in entries}
+    known = {*zip(table["measure"], table["task"], strict=True)}
+    heads = {key: head for key, head in heads.items() if key in known}
+    if not heads:
+        return None
+    rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], _write)
+    titles = {final.column.name: final.column.title for final in chapter.finals}
+    several = table["protocol"].nunique() > 1
     return {
-        "heads": {key: head for key, head in heads.items() if key in known},
-        "rows": rows,
-        "tests": {final.column.name: final.column.title for final in chapter.finals},
-        "several_tests": table["protocol"].nunique() > 1,
+        "heads": ["Agents", *["Test"] * several, *heads.values()],
+        "rows": [
+            [f"{agent} over {versus}", *[titles[protocol]] * several, *cells]
+            for (protocol, agent, versus), cells in rows.items()
+        ],
     }

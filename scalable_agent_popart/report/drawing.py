@@ -1,10 +1,11 @@
 """Draws what all figures of a report share: agents' looks, runs and their means, axes, legends."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -50,13 +51,13 @@ def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
 
     Only bars show agents of several reward clippings together, so each has lines of its own.
     """
-    found = {own: Style(COLOURS[own], _LINES[0], _HATCHES[0]) for own in (IMPALA, RANDOM)}
+    styles = {name: Style(COLOURS[name], _LINES[0], _HATCHES[0]) for name in (IMPALA, RANDOM)}
     seen = Counter[Any]()
     for name, clipping, label in agents:
         line, hatch = seen[name, clipping] % len(_LINES), seen[name] % len(_HATCHES)
-        found[label] = Style(COLOURS.get(name, BLACK), _LINES[line], _HATCHES[hatch])
+        styles[label] = Style(COLOURS.get(name, BLACK), _LINES[line], _HATCHES[hatch])
         seen.update([name, (name, clipping)])
-    return found
+    return styles
 
 
 def draw_runs(
@@ -69,28 +70,39 @@ def draw_runs(
 ) -> None:
     """Draws a column of each run against frames, and agents' means with their 95% intervals."""
     bands = []
-    for agent, own in table.groupby("agent", sort=False):
+    for agent, of_agent in table.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
-        look: dict[str, Any] = {
-            "ls": line,
-            "color": colour,
-            "drawstyle": f"steps-{step}" if step else "default",
-        }
-        every = own.pivot_table(index="frames", columns="run", values=column)
+        drawn = {"ls": line, "color": colour, "drawstyle": f"steps-{step}" if step else "default"}
+        every = of_agent.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
-        count, means = own["run"].nunique(), runs.mean(axis=1)
+        count, means = len(every.columns), runs.mean(axis=1)
         text = plain(f"{agent}, {count} runs" if count > 1 else str(agent))
-        axes.plot(runs.index / unit, means, lw=2, label=text, **look)
+        axes.plot(runs.index / unit, means, lw=2, label=text, **drawn)
         if count > 1:
             ends = scores.students_t(means, runs.std(axis=1), runs.count(axis=1))
             alpha = 0.2 if count > 2 else 0.08  # The area of two runs mostly fills the figure.
             bands.append((runs.index / unit, *ends, colour, alpha))
-            axes.plot(every.index / unit, every, lw=0.6, alpha=0.7, **look)
-    bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top)
+            axes.plot(every.index / unit, every, lw=0.6, alpha=0.7, **drawn)
+    axes.set_ylim(axes.get_ylim())
     for frames, low, high, colour, alpha in bands:
         axes.fill_between(frames, low, high, color=colour, alpha=alpha, lw=0, step=step)
+
+
+def draw_bars(
+    axes: Axes, table: pd.DataFrame, styles: Styles, horizontal: bool = False
+) -> dict[str, np.ndarray]:
+    """Draws a bar per row and agent, which are columns; returns the places of agents' bars."""
+    thickness, middle = 0.84 / len(table.columns), (len(table.columns) - 1) / 2
+    draw: Callable[..., Any] = axes.barh if horizontal else axes.bar
+    places = {}
+    for i, agent in enumerate(map(str, table)):
+        places[agent] = np.arange(len(table)) + (i - middle) * thickness
+        draw(
+            places[agent], table[agent], thickness, label=plain(agent), edgecolor="white",
+            linewidth=0, facecolor=styles[agent].colour, hatch=styles[agent].hatch,
+        )  # fmt: skip
+    return places
 
 
 def score_axis(suite: Suite, aggregate: str = "") -> str:
@@ -119,23 +131,30 @@ def frames_axis(
     return unit
 
 
-def legend(figure: Figure, *parts: Axes, **where: Any) -> None:
+def legend(figure: Figure, *parts: Axes, **options: Any) -> None:
     """Adds a legend whose title has what all labels share; names of published scores are whole."""
-    every = [axes.get_legend_handles_labels() for axes in parts]
-    # Several lines may have the same, and a line may be in some of the axes only.
-    handle_of = {text: line for own in every for line, text in zip(*own, strict=True)}
+    # Several lines may have the same label, and a line may be in some of the axes only.
+    handles: dict[str, Any] = {}
+    for axes in parts:
+        lines, texts = axes.get_legend_handles_labels()
+        handles |= dict(zip(texts, lines, strict=True))
     fixed = (PUBLISHED, IMPALA, RANDOM)
-    words = {text: text.split(", ") for text in handle_of if not text.startswith(fixed)}
-    every_word = [own for label in words.values() for own in label]
-    shared = [own for own in dict.fromkeys(every_word) if every_word.count(own) == len(words)]
+    words = {text: text.split(", ") for text in handles if not text.startswith(fixed)}
+    counts = Counter(word for words_of_label in words.values() for word in words_of_label)
+    shared = [word for word, count in counts.items() if count == len(words)]
     if len(words) == 1:  # A single curve keeps its name.
         shared = shared[1:]
-    short = {t: ", ".join(w for w in own if w not in shared) for t, own in words.items()}
-    labels = [short.get(text, text) or words[text][0] for text in handle_of]
-    columns = legend_columns(figure.get_figwidth(), labels)
-    title = ", ".join(shared) or None
-    options = {"ncols": columns, "title": title, "alignment": "left", **where}
-    figure.legend(handle_of.values(), labels, title_fontsize="small", **options)
+    labels = [
+        ", ".join(word for word in words[text] if word not in shared) or words[text][0]
+        if text in words
+        else text
+        for text in handles
+    ]
+    given = {"loc": "outside upper left", "fontsize": "small", **options}
+    figure.legend(
+        handles.values(), labels, ncols=legend_columns(figure.get_figwidth(), labels),
+        title=", ".join(shared) or None, title_fontsize="small", alignment="left", **given,
+    )  # fmt: skip
 
 
 def legend_columns(width: float, labels: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import av
-from PIL import Image
 
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.runs.directory import name_films
@@ -19,7 +18,6 @@ _STEPS, _EVERY = 8 * 15, 3  # The first eight seconds of a film, five frames of 
 _MILLISECONDS = 200
 _MAX_WIDTH, _MAX_HEIGHT = 480, 240  # Most films become half as wide and as high.
 _QUALITY = 50
-_MAX_PIXELS = 2**22  # No frame of a test's film has as many.
 
 
 def write_films(
@@ -35,7 +33,7 @@ def write_films(
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
         for agent, run in comparison.runs:
             for level, path in name_films(run.directory.videos, levels).items():
-                if os.path.exists(path):  # It takes any name.
+                if os.path.isfile(path):  # `Path.is_file` may raise.
                     files.setdefault((agent.label + where, level), []).append(path)
     films: dict[str, list[dict[str, str]]] = {}
     for number, ((played_by, level), paths) in enumerate(files.items(), start=1):
@@ -46,8 +44,7 @@ def write_films(
                 message = f"no film of a test ({type(error).__name__}: {error})"
                 problems.append(f"{path} skipped: {message}")
                 continue
-            file = f"figures/film-{number}.webp"
-            (directory / file).write_bytes(film)
+            (directory / f"figures/film-{number}.webp").write_bytes(film)
             data = base64.b64encode(film).decode()
             films.setdefault(played_by, []).append({"says": level, "data": data})
             break  # One run's film is enough.
@@ -59,25 +56,19 @@ def _shorten(path: Path, max_bytes: int) -> bytes:
 
     The file may be anybody's, and no more of it than its pixels gets into the page.
     """
-    if not path.is_file():  # Reading a pipe would not end.
-        raise ValueError("no file")
     # FFmpeg would guess another format, and some name files and addresses to read.
     with av.open(str(path.absolute()), format="mp4") as film:
         stream = film.streams.video[0]
-        width, height = stream.width, stream.height
-        if stream.codec_context.name != "h264" or not 0 < width * height <= _MAX_PIXELS:
-            raise ValueError("another codec, or another size")
-        scale = min(1.0, _MAX_WIDTH / width, _MAX_HEIGHT / height)
-        size = {"width": max(1, int(scale * width)), "height": max(1, int(scale * height))}
+        scale = min(1.0, _MAX_WIDTH / stream.width, _MAX_HEIGHT / stream.height)
+        size = {name: max(1, int(scale * getattr(stream, name))) for name in ("width", "height")}
         chosen = itertools.islice(film.decode(stream), 0, _STEPS, _EVERY)
         frames = [frame.to_image(**size, interpolation="AREA") for frame in chosen]
-    while len(data := _encode(frames)) > max_bytes and len(frames) > 1:
+    while True:
+        frames[0].save(
+            file := io.BytesIO(), "WEBP", save_all=True, append_images=frames[1:],
+            duration=_MILLISECONDS, loop=0, quality=_QUALITY,
+        )  # fmt: skip
+        data = file.getvalue()
+        if len(data) <= max_bytes or len(frames) == 1:
+            return data
         del frames[max(1, len(frames) * max_bytes // len(data)) :]
-    return data
-
-
-def _encode(frames: list[Image.Image]) -> bytes:
-    file, (first, *others) = io.BytesIO(), frames
-    rate = {"duration": _MILLISECONDS, "loop": 0}
-    first.save(file, "WEBP", save_all=True, append_images=others, quality=_QUALITY, **rate)
-    return file.getvalue()

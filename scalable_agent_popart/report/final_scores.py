@@ -101,14 +101,14 @@ class FinalScores:
         self._finals = [final for agent in comparison.agents for final in self._choose(agent)]
 
     def by_run(self) -> pd.DataFrame:
-        """Makes the rows of `summary.COLUMNS` of each run's scores, with intervals over episodes.
+        """Makes the rows of `tables.COLUMNS` of each run's scores, with intervals over episodes.
 
         The measures are `return` and `normalised` (percent) of each level, and `aggregate` of all.
         """
         parts = []
         for final in self._finals:
             returns = pd.Series(final.returns)
-            ends = [scores.interval_of_mean(own) or (np.nan, np.nan) for own in returns]
+            ends = [scores.interval_of_mean(values) or (np.nan, np.nan) for values in returns]
             raw = pd.DataFrame(ends, returns.index, ["low", "high"]).assign(
                 value=returns.map(np.mean),
                 episodes=returns.map(len),
@@ -130,14 +130,14 @@ class FinalScores:
         return pd.concat(parts) if parts else pd.DataFrame()
 
     def published(self) -> pd.DataFrame:
-        """Makes the rows of `summary.COLUMNS` of IMPALA's scores and the paper's Table 1."""
+        """Makes the rows of `tables.COLUMNS` of IMPALA's scores and the paper's Table 1."""
         paper = pd.DataFrame(
             {"agent": f"{name}, {in_words('reward_clipping', clipping)} {_PAPER}", "value": score}
             for (name, clipping), score in self.papers.items()
         )
         about = {"protocol": self.column.name, "measure": "aggregate", "task": self._suite.headline}
         parts = (self._impalas(), paper.assign(**about))
-        return pd.concat([own for own in parts if len(own)] or parts)
+        return pd.concat([part for part in parts if len(part)] or parts)
 
     def measured(self) -> pd.DataFrame:
         """Makes the rows of random play, if it was measured in all levels, as those of a run."""
@@ -154,11 +154,11 @@ class FinalScores:
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Returns published scores, by agent, to compare with these agents of a reward clipping."""
-        found = {own: self.papers[own, clipping] for own in names if (own, clipping) in self.papers}
+        targets = {n: self.papers[n, clipping] for n in names if (n, clipping) in self.papers}
         if clipping == self._suite.defaults["reward_clipping"] and self._impala:
-            theirs = self._impalas().query("measure == 'aggregate'").set_index("task")["value"]
-            found[IMPALA] = theirs[self._suite.headline]
-        return found
+            aggregates = self._impalas().query("measure == 'aggregate'").set_index("task")
+            targets[IMPALA] = aggregates["value"][self._suite.headline]
+        return targets
 
     def _choose(self, agent: Agent) -> list[_Final]:
         """Chooses those returns of an agent's runs that can be averaged, and names the others."""
@@ -167,27 +167,24 @@ class FinalScores:
         for run in agent.runs:
             tests = [test for test in run.evaluations if test.starts == self.column.starts]
             covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
-            latest = recent_returns(run.logs["episodes"]) if covered < total else {}
-            missing = len(levels - latest.keys())
+            frames, returns = run.frames, dict[str, np.ndarray]()
             if covered == total:  # The newest counts, and of several the longest.
-                whole = [
-                    (test.frames, {level: test.returns[level] for level in self._levels})
-                    for test in tests
-                    if levels <= test.returns.keys()
-                ]
-                whole.sort(key=lambda own: (own[0], sum(map(len, own[1].values()))))
-                frames, returns = whole[-1]
-                chosen.append(_Final(agent, run, run.budgeted(frames), returns, tested=True))
-            elif self.column.trained_on and not missing:
-                returns = {level: latest[level] for level in self._levels}
-                frames = run.budgeted(run.frames)
-                chosen.append(_Final(agent, run, frames, returns, tested=False))
+                whole = [test for test in tests if levels <= test.returns.keys()]
+                whole.sort(key=lambda t: (t.frames, sum(len(t.returns[level]) for level in levels)))
+                frames, returns = whole[-1].frames, whole[-1].returns
+            elif self.column.trained_on:
+                returns = recent_returns(run.logs["episodes"])
+            missing = len(levels - returns.keys())
+            if not missing:
+                returns = {level: returns[level] for level in self._levels}
+                frames = run.budgeted(frames)
+                chosen.append(_Final(agent, run, frames, returns, tested=covered == total))
             if 0 < covered < total:
                 self.left_out.append(
                     f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
                     "here (--level_name compares some tasks)"
                 )
-            elif not covered and self.column.trained_on and missing:
+            elif missing and self.column.trained_on:
                 self.left_out.append(f"{run.path}: no episode yet of {missing} of {total} tasks")
         tested = any(final.tested for final in chosen)
         farthest = max((final.frames for final in chosen if final.tested == tested), default=0)
@@ -197,13 +194,12 @@ class FinalScores:
             if final.tested != tested:
                 planned = final.run.config.total_environment_frames
                 others = f"as other runs of {agent.label} are"
-                reason += f"of {planned:,} frames and not tested, {others}"
+                self.left_out.append(f"{reason}of {planned:,} frames and not tested, {others}")
             elif final.frames < MIN_PART_OF_FRAMES * farthest:
-                reason += f"frames, and another run of {agent.label} is at {farthest:,}"
+                other = f"another run of {agent.label} is at {farthest:,}"
+                self.left_out.append(f"{reason}frames, and {other}")
             else:
                 kept.append(final)
-                continue
-            self.left_out.append(reason)
         return kept
 
     def _impalas(self) -> pd.DataFrame:
@@ -220,24 +216,24 @@ class FinalScores:
         rows = raw.assign(measure="return")
         if scored:
             percent = raw.loc[scored].assign(measure="normalised")
-            for name in numbers:
-                percent[name] = _percent(percent[name], self._references)
+            percent[numbers] = percent[numbers].apply(_percent, references=self._references)
             rows = pd.concat([rows, percent]).loc[levels]
-            found = scores.reported_aggregates(percent["value"])
+            aggregates = scores.reported_aggregates(percent["value"])
             if not self._suite.normalised:
-                del found["optimality_gap"]
+                del aggregates["optimality_gap"]
             whole = self.column.starts == "noop" and len(scored) == len(self._references)
             if whole and _PAPERS_SCORES.keys() <= self._references.keys():
-                own = _percent(raw["value"], {**self._references, **_PAPERS_SCORES})
-                found[PAPERS_MEAN] = np.mean(own)
-            ends = [(intervals or {}).get(name, (np.nan, np.nan)) for name in found]
-            aggregates = pd.DataFrame(ends, columns=["low", "high"])
-            aggregates = aggregates.assign(task=list(found), value=list(found.values()))
-            fewest = raw["episodes"].min()
-            rows = pd.concat([rows, aggregates.assign(measure="aggregate", episodes=fewest)])
+                papers_percent = _percent(raw["value"], {**self._references, **_PAPERS_SCORES})
+                aggregates[PAPERS_MEAN] = np.mean(papers_percent)
+            about = {"measure": "aggregate", "episodes": raw["episodes"].min()}
+            of_all = []
+            for name, value in aggregates.items():
+                low, high = (intervals or {}).get(name, (np.nan, np.nan))
+                of_all.append({**about, "task": name, "value": value, "low": low, "high": high})
+            rows = pd.concat([rows, pd.DataFrame(of_all)])
         return rows.assign(protocol=self.column.name)
 
 
 def _percent(raw: pd.Series, references: Mapping[str, ReferenceScore]) -> pd.Series:
     """Normalises raw scores by level."""
-    return pd.Series({own: scores.normalise(score, references[own]) for own, score in raw.items()})
+    return pd.Series({task: scores.normalise(raw[task], references[task]) for task in raw.index})

@@ -8,18 +8,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import numbers
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter, records
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import (
     VIRIDIS,
     Styles,
+    draw_bars,
     frames_axis,
     legend,
     legend_columns,
     plain,
 )
-from scalable_agent_popart.report.tables import RUN_COLUMNS, logged
+from scalable_agent_popart.report.render import with_ends
+from scalable_agent_popart.report.tables import RUN, RUN_COLUMNS, logged, long, written
 
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 _ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
@@ -66,9 +67,9 @@ def draw(table: pd.DataFrame) -> Figure:
     grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
     unit = frames_axis(figure, table["frames"].max(), len(tasks))
     for (above, below), agent in zip(grid.T, agents, strict=True):
-        own = table[table["agent"] == agent]
+        of_agent = table[table["agent"] == agent]
         for task, colour in zip(tasks, colours, strict=True):
-            line = own[own["task"] == task]
+            line = of_agent[of_agent["task"] == task]
             frames = line["frames"] / unit
             above.plot(frames, line["norm"], color=colour, label=plain(task))
             below.plot(frames, line["part"], color=colour)
@@ -85,7 +86,7 @@ def draw(table: pd.DataFrame) -> Figure:
         grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
     grid[1, 0].set_ylabel("part of all sizes")
-    legend(figure, grid[0, 0], loc="outside upper left", fontsize="small")
+    legend(figure, grid[0, 0])
     return figure
 
 
@@ -94,14 +95,8 @@ def draw_parts(table: pd.DataFrame, styles: Styles) -> Figure:
     by_task = 100 * table.pivot_table(index="task", columns="agent", values="value", sort=False)
     by_task = by_task.sort_values(by_task.columns[-1], ascending=False)
     figure = Figure(figsize=(1.5 + 0.2 * len(by_task), 4), layout="constrained")
-    axes, thickness = figure.subplots(), 0.84 / len(by_task.columns)
-    for i, agent in enumerate(by_task):
-        x = np.arange(len(by_task)) + (i - (len(by_task.columns) - 1) / 2) * thickness
-        style = styles[str(agent)]
-        axes.bar(
-            x, by_task[agent], thickness, label=plain(str(agent)), facecolor=style.colour,
-            hatch=style.hatch, edgecolor="white", linewidth=0,
-        )  # fmt: skip
+    axes = figure.subplots()
+    draw_bars(axes, by_task, styles)
     even = 100 / len(by_task)
     axes.axhline(even, color="black", lw=0.8, label="an even part")
     axes.set_yscale("log")
@@ -111,7 +106,7 @@ def draw_parts(table: pd.DataFrame, styles: Styles) -> Figure:
     axes.set_xlim(-0.6, len(by_task) - 0.4)
     axes.set_ylabel("part of the policy gradient (%)")
     axes.grid(axis="y", alpha=0.3)
-    legend(figure, axes, loc="outside upper left", fontsize="small")
+    legend(figure, axes)
     return figure
 
 
@@ -121,28 +116,41 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     Both are of the frames that all runs have reached, by `policy` and by `total` loss.
     """
     common = table.groupby("run")["frames"].max().min()
-    groups = table[table["frames"] <= common].groupby([*numbers.RUN, "loss", "task"], sort=False)
-    rows = numbers.long(groups.agg(size=("norm", "median"), part=("part", "mean")), "what")
+    groups = table[table["frames"] <= common].groupby([*RUN, "loss", "task"], sort=False)
+    rows = long(groups.agg(size=("norm", "median"), part=("part", "mean")), "what")
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
 
 
 def content(chapter: Chapter) -> dict[str, Any] | None:
     """Writes figures and the table of gradients; returns what the template is given."""
     table = chapter.recorded["gradients"]
-    says = "size of tasks' policy gradients"
-    part = chapter.part("gradients", table, draw, says)
+    part = chapter.part("gradients", table, draw, "size of tasks' policy gradients")
+    if part is None:
+        return None
     of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
-    losses, heads = table["loss"].unique(), ("size (median)", "part of all sizes (mean)")
     parts = of_agents[of_agents["measure"] == "policy_gradient_part"]
     parts = parts.assign(reward_clipping=parts["agent"].map(chapter.clippings))
-    several = MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN
-    bars = functools.partial(draw_parts, styles=chapter.styles)
-    says = "mean part of each task in the policy gradient"
-    return part and {
-        **part,
-        "parts": chapter.figures("gradient-parts", parts, bars, says) if several else [],
-        "losses": losses,
-        "heads": [f"{loss} loss: {own}" for loss in losses for own in heads],
-        "rows": records(of_agents, ["agent", "task"], "measure"),
-        "frames": of_agents["most_frames"].max(),
+    part["parts"] = []
+    if MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN:
+        bars = functools.partial(draw_parts, styles=chapter.styles)
+        says = "mean part of each task in the policy gradient"
+        part["parts"] = chapter.figures("gradient-parts", parts, bars, says)
+    heads = {
+        f"{loss}_gradient_{name}": f"{loss} loss: {head}"
+        for loss in table["loss"].unique()
+        for name, head in (("size", "size (median)"), ("part", "part of all sizes (mean)"))
     }
+    rows = written(of_agents, ["agent", "task"], "measure", [*heads], _write)
+    return {
+        **part,
+        "heads": ["Agent", "Task", *heads.values()],
+        "rows": [[*key, *cells] for key, cells in rows.items()],
+        "frames": f"{of_agents['most_frames'].max():,}",
+    }
+
+
+def _write(entry: Any) -> str:
+    """Writes a median size with its range over runs, or a mean part with its interval."""
+    if entry["measure"].endswith("size"):
+        return with_ends(entry["median"], entry["lowest"], entry["highest"], ".3g")
+    return with_ends(entry["value"], entry["low"], entry["high"], ".1%")

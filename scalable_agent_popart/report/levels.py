@@ -1,4 +1,4 @@
-"""Final scores of each level, next to the published ones."""
+"""Scores by level, next to random play and the published ones."""
 
 from typing import Any
 
@@ -7,10 +7,18 @@ import pandas as pd
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter, records
-from scalable_agent_popart.report.drawing import LINEAR, Styles, legend, plain, score_axis
+from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter
+from scalable_agent_popart.report.drawing import (
+    LINEAR,
+    Styles,
+    draw_bars,
+    legend,
+    plain,
+    score_axis,
+)
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
-from scalable_agent_popart.report.numbers import scores_by_task
+from scalable_agent_popart.report.render import interval, number
+from scalable_agent_popart.report.tables import unscored, written
 from scalable_agent_popart.suites import Suite
 
 _MAX_LEVELS_A_PANEL = 32
@@ -25,23 +33,17 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)
     ours = [agent for agent in agents if agent not in (IMPALA, RANDOM)]
-    levels = list(by_level.sort_values(ours[-1], ascending=False).index)
-    panels = np.array_split(np.array(levels), -(-len(levels) // _MAX_LEVELS_A_PANEL))
+    levels = by_level.sort_values(ours[-1], ascending=False)[agents]
+    panels = np.array_split(np.array(levels.index), -(-len(levels) // _MAX_LEVELS_A_PANEL))
     height = max(3, 1.6 + max(map(len, panels)) * (0.11 * len(agents) + 0.12))
     figure = Figure(figsize=(6.5 * len(panels) + 1, height), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
     for axes, names in zip(grid, panels, strict=True):
-        thickness = 0.84 / len(agents)
-        for i, agent in enumerate(agents):
-            own = table[table["agent"] == agent].set_index("task").reindex(names)
-            y = np.arange(len(names)) + (i - (len(agents) - 1) / 2) * thickness
-            axes.barh(
-                y, own["value"], thickness, label=plain(agent), facecolor=styles[agent].colour,
-                hatch=styles[agent].hatch, edgecolor="white", linewidth=0,
-            )  # fmt: skip
-            intervals = own[["low", "high"]].astype(float).to_numpy()
-            ranges = own[["lowest", "highest"]].astype(float).to_numpy()
-            several = (own["runs"] > 1).fillna(False).to_numpy(bool)
+        for agent, y in draw_bars(axes, levels.loc[names], styles, True).items():
+            of_agent = table[table["agent"] == agent].set_index("task").reindex(names)
+            intervals = of_agent[["low", "high"]].astype(float).to_numpy()
+            ranges = of_agent[["lowest", "highest"]].astype(float).to_numpy()
+            several = (of_agent["runs"] > 1).fillna(False).to_numpy(bool)
             whiskers = np.stack([intervals, np.stack([y, y], axis=1)], axis=2)
             lines = LineCollection(list(whiskers), colors="black", linewidths=0.7)
             axes.add_collection(lines, autolim=False)
@@ -59,30 +61,49 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     axis += f", logarithmic beyond ±{LINEAR}{suite.unit}" * logarithmic
     axis += f"; 100% is {plain(suite.full_score)}" * suite.normalised
     figure.supxlabel(axis, fontsize="medium")
-    legend(figure, grid[0], loc="outside upper left")
+    legend(figure, grid[0], fontsize="medium")
     return figure
 
 
-def content(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
-    """Draws one column's scores by level; returns what the template is given."""
-    protocol, title = final.column.name, final.column.title
-    table = scores_by_task(chapter.summary, protocol)
+def content(chapter: Chapter) -> list[dict[str, Any]]:
+    """Draws scores by level for each way to test; returns what the template is given."""
+    return [part for final in chapter.finals if (part := _of_test(chapter, final))]
+
+
+def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
+    protocol, title, summary = final.column.name, final.column.title, chapter.summary
+    table = summary[summary["protocol"] == protocol]
+    table = table[table["kind"].isin(["agent", "published"])]
+    table = table[(table["measure"] == "normalised") | unscored(table)]
     if not (table["kind"] == "agent").any():  # Nothing is final yet.
         return None
+
+    def write(entry: Any) -> str:
+        unit = "" if entry["measure"] == "return" else chapter.suite.unit
+        if entry["kind"] == "agent" and entry["runs"] > 1:
+            return interval(entry, unit=unit)
+        return number(entry["value"], ".1f") + unit
+
     normalised = table[table["measure"] == "normalised"]
+    remarks = dict.fromkeys(table.loc[table["measure"] == "return", "task"], "return")
+    remarks |= table.dropna(subset="remark").set_index("task")["remark"].to_dict()
+    agents = list(dict.fromkeys(table["agent"]))
+    rows = written(table, ["task"], "agent", agents, write)
     ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-    says, drawn = f"{chapter.suite.score_name} of each level, {title}", []
+    says, figures = f"{chapter.suite.score_name} of each level, {title}", []
     if len(ours) and normalised["task"].nunique() <= MAX_DRAWN:
         figure = draw(normalised, chapter.suite, chapter.styles)
-        drawn = [chapter.figure(figure, f"levels-{protocol}", says)]
+        figures = [chapter.figure(figure, f"levels-{protocol}", says)]
     return {
-        "column": title,
-        "agents": list(dict.fromkeys(table["agent"])),
-        "rows": records(table, "task", "agent"),
-        "remarks": table.dropna(subset="remark").set_index("task")["remark"].to_dict(),
+        "title": title,
+        "heads": ["Level", *agents],
+        "rows": [
+            [f"{task} ({remarks[task]})" if task in remarks else task, *cells]
+            for (task,), cells in rows.items()
+        ],
         "agent": ours.iloc[-1] if len(ours) else None,
         "several_runs": (table["runs"] > 1).any(),
-        "figures": drawn,
+        "figures": figures,
         "tasks": normalised["task"].nunique(),
         "says": says,
         "file": SUMMARY,

@@ -4,11 +4,12 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from markupsafe import Markup
 
 from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.report import (
@@ -23,15 +24,28 @@ from scalable_agent_popart.report import (
     statistics,
 )
 from scalable_agent_popart.report.chapter import MAX_DRAWN, NUMBER, SUMMARY, Chapter
-from scalable_agent_popart.report.compare import compare
+from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.films import write_films
-from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores, columns
-from scalable_agent_popart.report.numbers import agents_numbers
-from scalable_agent_popart.report.read import Run, read_run
-from scalable_agent_popart.report.render import interval, render_report
+from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
+from scalable_agent_popart.report.read import Population, Run, read_run
+from scalable_agent_popart.report.render import interval, render_report, short
 from scalable_agent_popart.report.summary import recorded, summarise
+from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite
+
+# The sections of a chapter, in the order of the page, by the names of their templates.
+_SECTIONS = {
+    "aggregates": aggregates.content,
+    "differences": differences.content,
+    "curves": curves.content,
+    "progress": progress.content,
+    "statistics": statistics.content,
+    "gradients": gradients.content,
+    "levels": levels.content,
+    "populations": populations.content,
+    "hyperparameters": hyperparameters.content,
+}
 
 
 class Written(NamedTuple):
@@ -41,11 +55,7 @@ class Written(NamedTuple):
     outcome: list[str]  # The lines of a table of agents' scores for each comparison.
 
 
-def write_report(
-    paths: Sequence[str],
-    report_dir: str,
-    suite: Suite | None = None,
-) -> Written:
+def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = None) -> Written:
     """Writes a report on the runs in some directories.
 
     What is in the directories may be anybody's. Its text is never markup in the page, and no file
@@ -73,32 +83,28 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        chapters, names = [], Counter[str]()
-        for comparison in comparisons:
-            name = _name(comparison.suite)
-            names[name] += 1
-            name += f"-{names[name]}" if names[name] > 1 else ""
-            finals = [FinalScores(comparison, own) for own in columns(comparison.suite)]
-            logs = recorded(comparison)
-            numbers = summarise(finals, logs)
-            chapters.append(Chapter(comparison, finals, logs, numbers, name, directory))
-        summary = pd.concat([own.summary.assign(comparison=own.name) for own in chapters])
+        chapters = _chapters(comparisons, directory)
+        summary = pd.concat(
+            [chapter.summary.assign(comparison=chapter.name) for chapter in chapters]
+        )
         summary = summary.set_index("comparison")
         summary.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
         published = any(chapter.published for chapter in chapters)
-        found = [own for comparison in comparisons for own in comparison.runs]
+        compared = [run for comparison in comparisons for run in comparison.runs]
         content = {
             "title": "Comparison with the published results" if published else "Results",
-            "runs": [(own.label, run, _dates(run)) for own, run in found],
+            "runs": [_describe(agent.label, run) for agent, run in compared],
+            "populations": any(run.population for _, run in compared),
             "skipped": skipped,
-            "chapters": [_content(chapter) for chapter in chapters],
+            "chapters": [
+                (chapter, {name: make(chapter) for name, make in _SECTIONS.items()})
+                for chapter in chapters
+            ],
             "films": write_films(comparisons, directory, skipped),
             "summary": SUMMARY,
             "recent": RECENT_EPISODES,
             "most_drawn": MAX_DRAWN,
             "impala": IMPALA,
-            "papers_mean": PAPERS_MEAN,
-            "describe_runs": _runs,
         }
         # Names of files need not be text.
         file = directory / "report.html"
@@ -113,30 +119,59 @@ def write_report(
     return Written([one_line(line) for line in skipped], [one_line(line) for line in outcome])
 
 
-def _name(suite: Suite) -> str:
-    """Returns the name with which the files of a comparison begin."""
-    if suite.whole:
-        return suite.name
-    several = len(suite.tasks) > 1
-    part = f"{len(suite.tasks)}-tasks" if several else re.sub(r"[^\w.-]", "-", suite.tasks[0])
-    return f"{suite.name}-{part}"
+def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapter]:
+    """Computes the numbers of each comparison, and names it as its files will begin."""
+    chapters, names = [], Counter[str]()
+    for comparison in comparisons:
+        suite = comparison.suite
+        name = suite.name
+        if not suite.whole:
+            several = len(suite.tasks) > 1
+            task = re.sub(r"[^\w.-]", "-", suite.tasks[0])
+            name += f"-{len(suite.tasks)}-tasks" if several else f"-{task}"
+        names[name] += 1
+        name += f"-{names[name]}" if names[name] > 1 else ""
+        finals = [FinalScores(comparison, column) for column in columns(suite)]
+        logs = recorded(comparison)
+        chapters.append(Chapter(comparison, finals, logs, summarise(finals, logs), name, directory))
+    return chapters
 
 
-def _runs(row: Mapping[str, Any], total: int = 0) -> str:
-    """Describes how many runs a score is of, and whether of their tests or their training."""
-    number, source = row["runs"], "tested" if row["source"] == "test" else "in training"
-    return f"{number}{f' of {total}' * (total > number)} run{'s' * (number > 1)}, {source}"
-
-
-def _dates(run: Run) -> str:
-    """Returns when a run began and ended, or got to by now, in UTC."""
+def _describe(label: str, run: Run) -> list[Any]:
+    """Returns a run's row in the table of runs."""
     times = run.logs["progress"]["time"]
     times = times[times.between(0, 1e10)]  # What is later was no time.
-    if not len(times):
+    dates = "not recorded"
+    if len(times):
+        ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
+        first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
+        dates = f"{first} to {last.removeprefix(first[:11])}"
+    where = one_line(str(run.path)), _describe_population(run.population)
+    return [
+        label,
+        Markup("<code>{}</code>{}").format(*where),
+        run.seed,
+        f"{short(run.frames)} of {short(run.config.total_environment_frames)}",
+        f"{len(run.logs['episodes']):,}",
+        ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
+        dates,
+        run.record.git_revision or "not recorded",
+        run.record.device or "not recorded",
+    ]
+
+
+def _describe_population(population: Population | None) -> str:
+    """Describes of a run that is a population, or one of its members, which it is."""
+    if population is None:
         return ""
-    ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
-    first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
-    return f"{first} to {last.removeprefix(first[:11])}"
+    size = population.shown.config.population_size
+    if not population.whole:
+        best = ", now its best" if population.shown is population.best else ""
+        return f", of a population of {size}{best}"
+    waiting = size - len(population.members)
+    return f", population of {size}, best: {population.best.name}" + (
+        f", {waiting} not begun" if waiting else ""
+    )
 
 
 def _outcome(chapter: Chapter) -> list[str]:
@@ -147,38 +182,13 @@ def _outcome(chapter: Chapter) -> list[str]:
     several = rows["protocol"].nunique() > 1  # Such as no-op and human starts.
     cells = [
         (
-            own["agent"],
-            interval(own, unit=chapter.suite.unit),
-            _runs(own) + f", {own['protocol']}" * several,
+            row["agent"],
+            interval(row, unit=chapter.suite.unit),
+            aggregates.describe_runs(row) + f", {row['protocol']}" * several,
         )
-        for own in rows.to_dict("records")
+        for row in rows.to_dict("records")
     ]
     if not cells:
         return [f"{title}: none yet, as no run has finished an episode of every task"]
     widths = [max(len(row[i]) for row in cells) for i in range(2)]
     return [title, *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)]
-
-
-def _content(chapter: Chapter) -> dict[str, Any]:
-    """Writes figures and tables; returns what the template is given. None has no part."""
-    tables_of_levels = [levels.content(chapter, final) for final in chapter.finals]
-    scores = [aggregates.content(chapter, final) for final in chapter.finals]
-    runs = chapter.summary.query("kind == 'agent' and measure == 'return'")["runs"]
-    return {
-        "title": chapter.comparison.title,
-        "suite": chapter.suite,
-        "headline": chapter.headline,
-        "published": chapter.published,
-        "one_run": (runs == 1).any(),
-        "several_runs": (runs > 1).any(),
-        "scores": [own for own in scores if own],
-        "differences": differences.content(chapter),
-        "learning_curves": curves.scores_content(chapter),
-        "returns": curves.returns_content(chapter),
-        "progress": progress.content(chapter),
-        "statistics": statistics.content(chapter),
-        "gradients": gradients.content(chapter),
-        "levels": [own for own in tables_of_levels if own],
-        "populations": populations.content(chapter),
-        "hyperparameters": hyperparameters.content(chapter),
-    }

@@ -15,43 +15,42 @@ from matplotlib.ticker import LogFormatter
 
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.population.lineage import Segment
-from scalable_agent_popart.report import numbers
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
-from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
+from scalable_agent_popart.report.tables import RUN, RUN_COLUMNS, columns_of, long
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
 _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
 _GREY = "#B0B0B0"
-_COPY_SIZE = 3.5  # Points.
+_MAX_SEGMENTS = 12  # Segments of an ancestry that the page names.
 # Measures of a population's members, and how each is made of their scores.
 OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
 
 
 def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
     """Returns each population with a run of it; where only members were asked for, with one."""
-    found: dict[Path, tuple[Agent, Run, Population]] = {}
+    populations: dict[Path, tuple[Agent, Run, Population]] = {}
     for agent, run in comparison.runs:
         if run.population is not None:
             path = run.population.directory.path.resolve()
-            if path not in found or run.population.whole:
-                found[path] = agent, run, run.population
-    return list(found.values())
+            if path not in populations or run.population.whole:
+                populations[path] = agent, run, run.population
+    return list(populations.values())
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per start or comparison, with the member's own frames: populations' lineages."""
-    found = find(comparison)
+    populations = find(comparison)
     rows = [
         {**columns_of(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
-        for agent, run, population in found
+        for agent, run, population in populations
         for number, member in population.members.items()
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(name for *_, own in found for name in own.shown.config.tuned)
+    tuned = dict.fromkeys(name for *_, p in populations for name in p.shown.config.tuned)
     table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
@@ -60,12 +59,11 @@ def members(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per member, see `read.Member`, of populations whose members all have a score."""
     rows = []
     for agent, run, population in find(comparison):
-        own = [member for member in population.members.values() if member.complete]
-        if population.whole and len(own) == run.config.population_size:
-            about = columns_of(agent, run)
+        complete = [member for member in population.members.values() if member.complete]
+        if population.whole and len(complete) == run.config.population_size:
             rows += [
-                {**about, "member": member.number, "frames": member.frames, "score": member.score}
-                for member in own
+                (*columns_of(agent, run).values(), member.number, member.frames, member.score)
+                for member in complete
             ]
     return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", "frames", "score"])
 
@@ -87,15 +85,15 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(shown: Population) -> Figure:
+def draw(population: Population) -> Figure:
     """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
 
     The colour is the present score; the black ancestry is what the report's curves follow.
     """
-    members = sorted(shown.members.values(), key=lambda own: own.rank)  # The fittest on top.
-    tuned, suite = shown.shown.config.tuned, shown.shown.config.suite
-    panels = {flag: {own.number: _steps(own, flag) for own in members} for flag in tuned}
-    fitness = {own.number: _fitness(own) for own in members}
+    members = sorted(population.members.values(), key=lambda member: member.rank)  # Best on top.
+    tuned, suite = population.shown.config.tuned, population.shown.config.suite
+    panels = {flag: {member.number: _steps(member, flag) for member in members} for flag in tuned}
+    fitness = {member.number: _fitness(member) for member in members}
     rated = not tuned or any(map(len, fitness.values()))
     if rated:
         panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
@@ -107,45 +105,47 @@ def draw(shown: Population) -> Figure:
     farthest = max(member.frames for member in members)
     unit = frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
     known = [member.score for member in members if member.score is not None]
-    low, high = min(known, default=0.0), max(known, default=100.0)
-    norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
-    ancestry_of = f"ancestry of {shown.shown.name}{', the best' * (shown.shown is shown.best)}"
+    norm = Normalize(min(known, default=0.0), max(known, default=100.0))
+    best = ", the best" * (population.shown is population.best)
     black: dict[str, Any] = {"color": "black", "zorder": 4}
-    halo = [withStroke(linewidth=3.2, foreground="white")]
-    for i, (title, of_members) in enumerate(panels.items()):
+    ancestral = {
+        "lw": 1.8,
+        "path_effects": [withStroke(linewidth=3.2, foreground="white")],
+        "label": f"ancestry of {population.shown.name}{best}",
+    }
+    for i, (title, curves) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
         axes.set_title(plain(title), fontsize=10)
         steps = title in tuned
         style: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
         for member in members:
-            curve = of_members[member.number]
+            curve = curves[member.number]
             colour = _GREY if member.score is None else _SCORES(norm(member.score))
             width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
-            look = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | style
-            axes.plot(curve.index / unit, curve["value"], **look)
+            line = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | style
+            axes.plot(curve.index / unit, curve["value"], **line)
             if steps:
                 ends = curve.index[:-1] / unit, curve.index[1:] / unit
                 axes.hlines(curve["value"].iloc[:-1], *ends, color=colour, lw=1)
             copied = curve.loc[curve["copied"], "value"]
             axes.plot(
-                copied.index / unit, copied, "o", color=colour, ms=_COPY_SIZE,
+                copied.index / unit, copied, "o", color=colour, ms=3.5,
                 mec="white", mew=0.4, label="resumes from a copy",
             )  # fmt: skip
         ancestry = [
-            _cut_steps(of_members[own.member], own, shown.end(own))
+            _cut_steps(curves[segment.member], segment, population.end(segment))
             if steps
-            else _cut_fitness(of_members[own.member], own, goes_on=n > 0)
-            for n, own in enumerate(shown.segments)
+            else _cut_fitness(curves[segment.member], segment, goes_on=n > 0)
+            for n, segment in enumerate(population.segments)
         ]
-        for own in ancestry:
-            line = {"lw": 1.8, "path_effects": halo, "label": ancestry_of, **black, **style}
-            axes.plot(own.index / unit, own, **line)
+        for part in ancestry:
+            axes.plot(part.index / unit, part, **ancestral, **black, **style)
         for before, after in itertools.pairwise(ancestry):
             if len(before) and len(after):
                 link = pd.concat([before[-1:], after[:1]])
                 between = "from the copied to the copy"
                 axes.plot(link.index / unit, link, lw=1.2, ls=":", label=between, **black)
-        values = pd.concat([curve["value"] for curve in of_members.values()]).dropna()
+        values = pd.concat([curve["value"] for curve in curves.values()]).dropna()
         if steps and len(values) and (values > 0).all():
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(LogFormatter())
@@ -156,7 +156,7 @@ def draw(shown: Population) -> Figure:
         axes.set_xlim(0, max(farthest, 1) / unit * 1.01)
     text = f"{score_axis(suite, 'mean_capped')} now"
     figure.colorbar(ScalarMappable(norm, _SCORES), ax=figure.axes, label=text, aspect=40)
-    legend(figure, figure.axes[0], loc="outside upper left", fontsize="small")
+    legend(figure, figure.axes[0])
     return figure
 
 
@@ -189,7 +189,9 @@ def _cut_fitness(curve: pd.DataFrame, segment: Segment, goes_on: bool) -> pd.Ser
 
 def _steps(member: Member, flag: str) -> pd.DataFrame:
     """Returns a hyperparameter's values from the start, and from each comparison, until now."""
-    points = [(own.frames, own.hyperparameters.get(flag), own.copied) for own in member.lineage]
+    points = [
+        (event.frames, event.hyperparameters.get(flag), event.copied) for event in member.lineage
+    ]
     last = points[-1][1] if points else None
     return _curve([*points, (member.frames, last, False)])
 
@@ -205,24 +207,61 @@ def _cut_steps(curve: pd.DataFrame, segment: Segment, last: int) -> pd.Series:
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the scores in training of each population's best, median and worst member."""
-    groups = table.groupby(numbers.RUN, sort=False)
+    groups = table.groupby(RUN, sort=False)
     frames = groups["frames"].agg(fewest_frames="min", most_frames="max")
-    rows = numbers.long(groups["score"].agg(**OF_MEMBERS), "measure").join(frames, on=numbers.RUN)
+    rows = long(groups["score"].agg(**OF_MEMBERS), "measure").join(frames, on=RUN)
     return rows.assign(source="training")
 
 
 def content(chapter: Chapter) -> list[dict[str, Any]]:
     """Writes a figure of each population, and tables; returns what the template is given."""
-    found = find(chapter.comparison)
-    if not found:
+    populations = find(chapter.comparison)
+    if not populations:
         return []
     says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
     files = {
         "events_file": chapter.file(events(chapter.comparison), "populations"),
         "ancestries_file": chapter.file(ancestries(chapter.comparison), "ancestries"),
     }
-    parts = []
-    for number, (*_, population) in enumerate(found, start=1):
-        drawn = chapter.figure(draw(population), f"population-{number}", says)
-        parts.append({"population": population, "figure": drawn, **files})
-    return parts
+    return [
+        {
+            "path": population.directory.path,
+            "figure": chapter.figure(draw(population), f"population-{number}", says),
+            "ancestry": _describe_ancestry(population),
+            **_tabulate_members(population),
+            "frames": f"{sum(member.frames for member in population.members.values()):,}",
+            **files,
+        }
+        for number, (*_, population) in enumerate(populations, start=1)
+    ]
+
+
+def _describe_ancestry(population: Population) -> str:
+    """Describes the way of a population's weights in words; a long one by its end."""
+    copies = len(population.segments) - 1
+    count = {0: "no copy", 1: "one copy"}.get(copies, f"{copies} copies")
+    ways = [
+        f"member {segment.member} ({segment.first:,} to {population.end(segment):,})"
+        for segment in population.segments[-_MAX_SEGMENTS:]
+    ]
+    way = ", then ".join(["..."] * (copies >= _MAX_SEGMENTS) + ways)
+    return f"{population.shown.name}, through {count}, by frames of each member's own: {way}"
+
+
+def _tabulate_members(population: Population) -> dict[str, Any]:
+    """Returns the heads and the rows of the table of members, the fittest first."""
+    config, rows = population.shown.config, []
+    for member in sorted(population.members.values(), key=lambda m: m.rank, reverse=True):
+        latest = member.lineage[-1] if member.lineage else None
+        values = latest.hyperparameters if latest else {}
+        so_far = "" if member.complete else " so far"
+        rows.append([
+            member.name,
+            "" if member.score is None else f"{member.score:.1f}{config.suite.unit}{so_far}",
+            f"{member.frames:,}",
+            latest.comparison if latest else 0,
+            sum(event.copied for event in member.lineage),
+            *(f"{values[name]:.3g}" if name in values else "" for name in config.tuned),
+        ])  # fmt: skip
+    heads = ["Member", "Score", "Frames", "Comparisons", "Copies", *config.tuned]
+    return {"heads": heads, "rows": rows}

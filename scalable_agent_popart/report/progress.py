@@ -4,10 +4,14 @@ from typing import Any
 
 import pandas as pd
 
-from scalable_agent_popart.report.chapter import Chapter, records
-from scalable_agent_popart.report.numbers import RUN, long
+from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.render import number
+from scalable_agent_popart.report.tables import RUN, long, written
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
+# The heads and the styles of a run's measures.
+_HEADS = ["Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)"]
+_STYLES = {"frames_per_second": ",.0f", "memory_mib": ",.0f", "entropy": ".3g"}
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
@@ -22,15 +26,14 @@ def summarise_batches(table: pd.DataFrame) -> pd.DataFrame:
     A record counts by the frames since the one before. That of a first or last batch has no share
     worth comparing, and is not looked for the least and the most.
     """
-    of_task = table.groupby(["run", "task"], sort=False)["frames"]
-    frames = of_task.diff().fillna(table["frames"])
+    frames = table.groupby(["run", "task"], sort=False)["frames"].diff().fillna(table["frames"])
     sums = frames.groupby([table["run"], table["task"]]).transform("sum")
     whole = frames >= _MIN_PART_OF_RECORD * frames.groupby(table["run"]).transform("median")
-    own = table.assign(value=table["share"] * frames / sums, whole=table["share"].where(whole))
-    found = own.groupby([*RUN, "task"], sort=False).agg(
+    weighted = table.assign(value=table["share"] * frames / sums, whole=table["share"].where(whole))
+    shares = weighted.groupby([*RUN, "task"], sort=False).agg(
         value=("value", "sum"), lowest=("whole", "min"), highest=("whole", "max")
     )
-    return found.reset_index().assign(measure="batch_share")
+    return shares.reset_index().assign(measure="batch_share")
 
 
 def content(chapter: Chapter) -> dict[str, Any] | None:
@@ -39,16 +42,27 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
     if not len(progress):
         return None
     by_run = chapter.summary[chapter.summary["kind"] == "run"]
+    cells = written(
+        by_run.drop_duplicates(["run", "measure"]), RUN, "measure", [*_STYLES],
+        lambda entry: number(entry["value"], _STYLES[entry["measure"]]),
+    )  # fmt: skip
+    shares = by_run[by_run["measure"] == "batch_share"].groupby("run")["value"]
+    share_of = {
+        run: f"{(share > 0).sum()}, {share.min():.2%} to {share.max():.2%}" for run, share in shares
+    }
+    rows = [
+        [agent, seed, *texts, *([share_of.get(run, "")] if share_of else [])]
+        for (agent, run, seed), texts in cells.items()
+    ]
+    head_of_shares = ["Tasks in its batches, and the share of each"] if share_of else []
     behind = [
         f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
         for agent, run in chapter.comparison.runs
         if (agent, run) not in chapter.comparison.even_runs
     ]
     return {
-        "rows": records(
-            by_run.drop_duplicates(["run", "measure"]), ["agent", "run", "seed"], "measure"
-        ),
-        "shares": by_run[by_run["measure"] == "batch_share"].groupby("run")["value"],
+        "heads": ["Agent", "Seed", *_HEADS, *head_of_shares],
+        "rows": rows,
         "file": chapter.file(progress, "progress"),
         "behind": behind,
     }

@@ -1,13 +1,13 @@
 """Reads directories of runs and populations, finished or not; names what cannot be read."""
 
-import errno
+import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,8 +34,7 @@ METRICS = {
 LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
 MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
-
-_Row = TypeVar("_Row")
+_NO_LOG = "from a line on it is no log of this run"
 
 
 class Evaluation(NamedTuple):
@@ -129,7 +128,7 @@ class Run:
         and not the count of frames.
         """
         segments = self.population.segments if self.population else ()
-        offsets = [own.offset for own in segments if own.first + own.offset < frames]
+        offsets = [s.offset for s in segments if s.first + s.offset < frames]
         return frames - offsets[-1] if offsets else frames
 
 
@@ -141,19 +140,19 @@ def read_run(path: str) -> Run:
     """
     problems: list[str] = []
     population = _read_population(path, problems)
+    shown: str | Path = path
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
-    shown = path
     if population is not None:
-        shown = str(population.directory.member(population.shown.number).path)
+        shown = population.directory.member(population.shown.number).path
         segments = population.segments
     opened = OpenedRun.open(shown)
     directory, record, config = opened.directory, opened.record, opened.config
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
-        own = population.directory.member(number) if population else directory
-        episodes = _read_episodes(own.episodes, config.suite.tasks, problems)
-        logs[number] = {"episodes": episodes, **_read_metrics(own.metrics, record, problems)}
-        tests[number] = _read_evaluations(own, record, problems)
+        source = population.directory.member(number) if population else directory
+        episodes = _read_episodes(source.episodes, config.suite.tasks, problems)
+        logs[number] = {"episodes": episodes, **_read_metrics(source.metrics, record, problems)}
+        tests[number] = _read_evaluations(source, record, problems)
         if population:
             tests[number] = _of_known_weights(population, number, tests[number], problems)
     evaluations = tuple(
@@ -162,35 +161,31 @@ def read_run(path: str) -> Run:
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     )
-    tables = _join(logs, segments) if population else logs[0]
+    tables = {name: _join(name, logs, segments) for name in ("episodes", *METRICS)}
     if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
     return Run(Path(path), directory, config, tables, evaluations, problems, population, record)
 
 
 def _join(
-    logs: Mapping[int, Mapping[str, pd.DataFrame]], segments: Sequence[Segment]
-) -> dict[str, pd.DataFrame]:
-    """Joins the tables of an ancestry's members, by the frames that its weights learned from."""
-    tables = {}
-    for name in ("episodes", *METRICS):
-        parts = []
-        for segment in segments:
-            table = logs[segment.member][name]
-            table = table[segment.holds(table["frames"].to_numpy())]
-            parts.append(table.assign(frames=table["frames"] + segment.offset))
-        # Empty tables have no types that mean anything.
-        whole = [part for part in parts if len(part)] or parts[:1]
-        tables[name] = pd.concat(whole, ignore_index=True)
-    return tables
+    name: str, logs: Mapping[int, Mapping[str, pd.DataFrame]], segments: Sequence[Segment]
+) -> pd.DataFrame:
+    """Joins a table of an ancestry's members, by the frames that its weights learned from."""
+    parts = []
+    for segment in segments:
+        table = logs[segment.member][name]
+        table = table[segment.holds(table["frames"].to_numpy())]
+        parts.append(table.assign(frames=table["frames"] + segment.offset))
+    # Empty tables have no types that mean anything.
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def _of_known_weights(
-    population: Population, number: int, tests: tuple[Evaluation, ...], problems: list[str]
-) -> tuple[Evaluation, ...]:
+    population: Population, number: int, tests: Sequence[Evaluation], problems: list[str]
+) -> list[Evaluation]:
     """Leaves out a member's tests at frames where it has two checkpoints, as weights changed."""
-    own = [segment for segment in population.segments if segment.member == number]
-    doubtful = {frames for segment in own for frames in (segment.first, segment.last)} & {
+    segments = [segment for segment in population.segments if segment.member == number]
+    doubtful = {frames for segment in segments for frames in (segment.first, segment.last)} & {
         event.frames
         for event in population.members[number].lineage
         if event.copied or event.started_over
@@ -200,30 +195,25 @@ def _of_known_weights(
             f"{population.directory.member(number).path}: tests at {frames:,} frames skipped: its "
             "weights became others there, and the tests may be of those before or after"
         )
-    return tuple(test for test in tests if test.frames not in doubtful)
+    return [test for test in tests if test.frames not in doubtful]
 
 
 def _read_population(path: str, problems: list[str]) -> Population | None:
     """Reads the population that a path names, or names a member of; a UserError if none began."""
     folder, number = Path(path), None
     if not is_population(folder):
-        # The path may be `.`, or a link's.
-        places = folder, Path(os.path.realpath(folder))
-        found = [(own, _MEMBER.fullmatch(own.name)) for own in places]
-        named = [(own.parent, int(match[1])) for own, match in found if match]
-        named = [own for own in named if is_population(own[0])]
-        if not named:
+        for place in (folder, Path(os.path.realpath(folder))):  # It may be `.`, or a link.
+            match = _MEMBER.fullmatch(place.name)
+            if match and is_population(place.parent):
+                folder, number = place.parent, int(match[1])
+                break
+        else:
             return None
-        folder, number = named[0]
     directory = PopulationDirectory(folder)
-    shared = (directory if number is None else directory.member(number)).read_config()
-    if shared is None or not shared.population_size:
-        if number is not None:
-            return None  # A run that lies there, if it is one.
-        raise UserError("it holds a population.json of no population")
-    size = shared.population_size
-    found_members = [_read_member(directory, i, shared, problems) for i in range(size)]
-    members = {member.number: member for member in found_members if member}
+    config = directory.read_config()
+    size = config.population_size if config else 0
+    begun = [_read_member(directory, i, problems) for i in range(size)]
+    members = {member.number: member for member in begun if member}
     if not members or number not in (None, *members):
         raise UserError("; ".join([_NOTHING, *problems]))
     best = max(members.values(), key=lambda member: member.rank)
@@ -239,9 +229,9 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
 
 
 def _read_member(
-    population: PopulationDirectory, number: int, shared: Config, problems: list[str]
+    population: PopulationDirectory, number: int, problems: list[str]
 ) -> Member | None:
-    """Reads a member of a population with these flags; None if it has not begun."""
+    """Reads a member of a population; None if it has not begun."""
     directory = population.member(number)
     try:
         config, lineage = directory.read_config(), tuple(directory.read_lineage())
@@ -250,17 +240,12 @@ def _read_member(
         return None
     if config is None:
         return None
-    if config.population_size != shared.population_size:
-        of_size = f"a population of {shared.population_size}"
-        problems.append(f"{directory.path} skipped: it is no member of {of_size}")
-        return None
-    references = config.suite.reference_scores
-    tasks = config.suite.tasks
+    references, tasks = config.suite.reference_scores, config.suite.tasks
     episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
     if episodes["task"].value_counts().min() < scores.RECENT_EPISODES:
         episodes = _read_episodes(directory.episodes, tasks, [])
     recent = recent_returns(episodes)
-    returns = {task: own for task, own in recent.items() if task in references}
+    returns = {task: values for task, values in recent.items() if task in references}
     frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
     aggregate = scores.aggregate_returns(returns, references)
     score = aggregate.mean_capped if aggregate else None
@@ -271,7 +256,7 @@ def _read_member(
 def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
     """Returns the returns of each task's latest episodes."""
     by_task = episodes.groupby("task", observed=True)["episode_return"]
-    return {str(task): own.to_numpy()[-scores.RECENT_EPISODES :] for task, own in by_task}
+    return {str(task): played.to_numpy()[-scores.RECENT_EPISODES :] for task, played in by_task}
 
 
 def _read_episodes(
@@ -280,14 +265,16 @@ def _read_episodes(
     """Reads episodes, all or `which` as `read_lines`: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
 
-    def row(record: Any) -> tuple[int, int, float]:
-        return task_ids[record["task"]], int(record["frames"]), float(record["episode_return"])
+    def rows() -> Iterator[tuple[int, int, float]]:
+        with _skipping(path, problems, _NO_LOG):
+            for line in read_lines(path, **which):
+                yield task_ids[line["task"]], int(line["frames"]), float(line["episode_return"])
 
     # A log may be long: its rows are packed, and not copied.
     kind = [("task", np.int32), ("frames", np.int64), ("episode_return", np.float64)]
-    rows = np.fromiter(_read_lines(path, row, problems, **which), np.dtype(kind))
-    columns = {name: rows[name] for name in ("frames", "episode_return")}
-    task = pd.Categorical.from_codes(rows["task"], list(tasks))
+    packed = np.fromiter(rows(), np.dtype(kind))
+    columns = {name: packed[name] for name in ("frames", "episode_return")}
+    task = pd.Categorical.from_codes(packed["task"], list(tasks))
     table = pd.DataFrame({"task": task, **columns}, copy=False)
     if table["frames"].is_monotonic_increasing:
         return table
@@ -302,95 +289,68 @@ def _read_metrics(path: Path, made: Record, problems: list[str]) -> dict[str, pd
     were not recorded, as is whatever was not a finite number.
     """
     tasks = made.config.suite.tasks
-
-    def rows(record: Any) -> dict[str, list[tuple]]:
-        """Returns the rows of each table."""
-        frames = int(record["frames"])
-        found: dict[str, list[tuple]] = {}
-        if shares := record.get("batch_share"):
-            found["batches"] = [(frames, task, _known(shares[task])) for task in tasks]
-        if made.config.use_popart:
-            largest = record.get("largest_target", {})  # Older records have none.
-            by_task = record["shift"], record["scale"], {**dict.fromkeys(tasks), **largest}
-            found["statistics"] = [
-                (frames, task, *(_known(own[task]) for own in by_task)) for task in tasks
-            ]
-        found["gradients"] = [
-            (frames, loss, task, _known(record[name].get(task)))
-            for loss, name in LOSSES.items()
-            if record.get(name)  # Not in the last line of a program.
-            for task in tasks
-        ]
-        if "frames_per_second" in record:
-            entropy = np.nan
-            if cost := record.get("entropy_cost"):  # The loss is a sum over a batch's steps.
-                steps = made.flag("unroll_length", frames) * made.flag("batch_size", frames)
-                entropy = -_known(record["entropy_loss"]) / cost / (steps or np.nan)
-            known = (_known(record.get(n)) for n in ("time", "frames_per_second", "memory_mib"))
-            found["progress"] = [(frames, *known, entropy)]
-        return found
-
-    records = list(_read_lines(path, rows, problems, at_most=MAX_METRICS))
-    tables = {}
-    for name, columns in METRICS.items():
-        own = [row for record in records for row in record.get(name, ())]
-        table = pd.DataFrame(own, columns=["frames", *columns])
-        tables[name] = table.sort_values("frames", kind="stable", ignore_index=True)
-    return tables
+    rows: dict[str, list[tuple]] = {name: [] for name in METRICS}
+    with _skipping(path, problems, _NO_LOG):
+        for line in read_lines(path, at_most=MAX_METRICS):
+            frames = int(line["frames"])
+            if shares := line.get("batch_share"):
+                rows["batches"] += [(frames, task, _known(shares[task])) for task in tasks]
+            if made.config.use_popart:
+                largest = line.get("largest_target", {})  # Older records have none.
+                for task in tasks:
+                    values = line["shift"][task], line["scale"][task], largest.get(task)
+                    rows["statistics"].append((frames, task, *map(_known, values)))
+            for loss, name in LOSSES.items():
+                if norms := line.get(name):  # The last line of a program has none.
+                    rows["gradients"] += [(frames, loss, t, _known(norms.get(t))) for t in tasks]
+            if "frames_per_second" in line:
+                entropy = np.nan
+                if cost := line.get("entropy_cost"):  # The loss is a sum over a batch's steps.
+                    steps = made.flag("unroll_length", frames) * made.flag("batch_size", frames)
+                    entropy = -_known(line["entropy_loss"]) / cost / (steps or np.nan)
+                names = ("time", "frames_per_second", "memory_mib")
+                rows["progress"].append((frames, *(_known(line.get(n)) for n in names), entropy))
+    return {
+        name: pd.DataFrame(rows[name], columns=["frames", *columns]).sort_values(
+            "frames", kind="stable", ignore_index=True
+        )
+        for name, columns in METRICS.items()
+    }
 
 
 def _read_evaluations(
     directory: RunDirectory, made: Record, problems: list[str]
-) -> tuple[Evaluation, ...]:
+) -> list[Evaluation]:
     """Reads results of `--mode=test`, and names those in another than the run's precision."""
-    found, others = [], set()
-    for path in [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]:
-        try:
-            _refuse_pipe(path)
+    evaluations, others = [], set()
+    paths = [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]
+    for path in filter(Path.exists, paths):  # Not every run is tested.
+        with _skipping(path, problems, "it is no evaluation"):
             record = json.loads(path.read_bytes())
-            tasks = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
+            levels = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
             returns = {
-                str(level): np.array(result["returns"], float) for level, result in tasks.items()
+                level: np.array(result["returns"], float) for level, result in levels.items()
             }
-            if not returns or not all(map(len, returns.values())):
-                raise ValueError("levels without returns")
             starts, frames = str(record["starts"]), int(record["frames"])
-            found.append(Evaluation(starts, frames, returns))
-            precision = str(made.flag("precision", frames))
-            if (own := str(record.get("precision", precision))) != precision:  # Older have none.
-                others.add((frames, own, precision))
-        except FileNotFoundError:
-            continue  # Not every run is tested.
-        except (OSError, *DAMAGE) as error:
-            problems.append(f"{path} skipped: no evaluation ({type(error).__name__}: {error})")
-    problems += [
-        f"{directory.path}: its test at {frames:,} frames acted in {own}, and it was trained in "
-        f"{precision}"
-        for frames, own, precision in sorted(others)
-    ]
-    return tuple(found)
+            evaluations.append(Evaluation(starts, frames, returns))
+            trained = str(made.flag("precision", frames))
+            acted = str(record.get("precision", trained))  # Older records have none.
+            if acted != trained:  # The newest test has a second copy.
+                what = f"its test at {frames:,} frames acted in {acted}"
+                others.add(f"{directory.path}: {what}, and it was trained in {trained}")
+    problems += sorted(others)
+    return evaluations
 
 
-def _read_lines(
-    path: Path, convert: Callable[[Any], _Row], problems: list[str], **which: int
-) -> Iterator[_Row]:
-    """Yields what `convert` makes of a log's records, all or `which` as `json_lines.read_lines`.
-
-    From a record on that cannot be read the log is left out, and the problems get a line.
-    """
+@contextlib.contextmanager
+def _skipping(path: Path, problems: list[str], why: str) -> Iterator[None]:
+    """Ends a block that cannot read a file, and names the file among the problems."""
     try:
-        _refuse_pipe(path)
-        yield from map(convert, read_lines(path, **which))
+        yield
     except OSError as error:
         problems.append(f"{path} skipped: {error.strerror or error}")
     except DAMAGE as error:
-        problems.append(f"{path} is no log of this run from a line on, and skipped ({error!r})")
-
-
-def _refuse_pipe(path: Path) -> None:
-    """Raises OSError if a path is no file: reading a pipe might block."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "no file")
+        problems.append(f"{path} skipped: {why} ({type(error).__name__}: {error})")
 
 
 def _known(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Renders the report's templates, which get text that may be anybody's and show it as it is."""
+"""Writes numbers as reports show them, and renders the templates, which may get anybody's text."""
 
 import math
 from collections.abc import Mapping
@@ -21,8 +21,6 @@ def render_report(content: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (number, interval, difference, short, with_ends):
-        environment.filters[each.__name__] = each
     return environment.get_template("report.html.j2").render(content)
 
 
@@ -44,12 +42,6 @@ def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
     if row.get("kind") == "agent" and row["runs"] == 1:  # It is a bootstrap over episodes.
         return f"{text} {scores.write_interval(low, high, style)}"
     return f"{text} [{low:{style}}, {high:{style}}]"
-
-
-def difference(row: Mapping[str, Any]) -> str:
-    """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
-    effect = "" if math.isnan(row["effect"]) else f", g = {row['effect']:.1f}"
-    return interval(row) + effect + ("" if math.isnan(row["p"]) else f", p = {row['p']:.2g}")
 
 
 def with_ends(value: float, low: float, high: float, style: str) -> str:

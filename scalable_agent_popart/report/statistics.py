@@ -9,13 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import numbers
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import METRICS, Run
 from scalable_agent_popart.report.render import interval
-from scalable_agent_popart.report.tables import of_runs, recent_means
+from scalable_agent_popart.report.tables import RUN, long, of_runs, recent_means
 
 _LARGE = 30  # A target of more sigmas is large.
 _STATISTICS_A_ROW = 6
@@ -27,8 +26,8 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
 
     def read(run: Run) -> pd.DataFrame:
         parts = [
-            own.assign(episode_return=recent_means(run, str(task), own["frames"].to_numpy()))
-            for task, own in run.logs["statistics"].groupby("task", sort=False)
+            rows.assign(episode_return=recent_means(run, str(task), rows["frames"].to_numpy()))
+            for task, rows in run.logs["statistics"].groupby("task", sort=False)
             if task in comparison.suite.tasks
         ]
         return pd.concat(parts) if parts else pd.DataFrame()
@@ -51,9 +50,9 @@ def draw(table: pd.DataFrame, styles: Styles) -> Figure:
         top=1 - above_all / height, wspace=0.25, hspace=0.2,
     )  # fmt: skip
     unit = frames_axis(figure, table["frames"].max(), len(tasks), y=0.1 / height)
-    for i, (task, own) in enumerate(table.groupby("task", sort=False)):
+    for i, (task, of_task) in enumerate(table.groupby("task", sort=False)):
         above, below = outer[i].subgridspec(2, 1, hspace=0.08).subplots(squeeze=False)[:, 0]
-        for (agent, _), run in own.groupby(["agent", "run"], sort=False):
+        for (agent, _), run in of_task.groupby(["agent", "run"], sort=False):
             colour, line, _ = styles[agent]
             frames, shift, scale = run["frames"] / unit, run["shift"], run["scale"]
             above.plot(frames, shift, ls=line, color=colour, lw=1, label=plain(agent))
@@ -73,7 +72,7 @@ def draw(table: pd.DataFrame, styles: Styles) -> Figure:
         if i % columns == 0:
             above.set_ylabel(r"$\mu \pm \sigma$")
             below.set_ylabel("episode return")
-    legend(figure, figure.axes[0], loc="upper left")
+    legend(figure, figure.axes[0], loc="upper left", fontsize="medium")
     return figure
 
 
@@ -87,8 +86,8 @@ def draw_scales(table: pd.DataFrame) -> Figure:
     grid = figure.subplots(1, len(agents), squeeze=False, sharex=True, sharey=True)[0]
     unit = frames_axis(figure, table["frames"].max(), len(order))
     for axes, agent in zip(grid, agents, strict=True):
-        own = table[table["agent"] == agent]
-        for (task, _), line in own.groupby(["task", "run"], sort=False):
+        of_agent = table[table["agent"] == agent]
+        for (task, _), line in of_agent.groupby(["task", "run"], sort=False):
             axes.plot(line["frames"] / unit, line["scale"], color=colours[task], lw=1)
         axes.set_yscale("log")
         axes.set_title(plain(agent), fontsize=9)
@@ -98,9 +97,10 @@ def draw_scales(table: pd.DataFrame) -> Figure:
         last = last.assign(value=last["mean"], low=low, high=high)
         last = last.sort_values("mean", ascending=False)
         many = len(last) > 2 * _NAMES
-        for task, own in (pd.concat([last[:_NAMES], last[-_NAMES:]]) if many else last).iterrows():
-            label = plain(f"{task}: {interval(own, '.3g')}")
-            axes.plot([], [], color=colours[task], label=label)
+        named = pd.concat([last[:_NAMES], last[-_NAMES:]]) if many else last
+        for task, row in named.iterrows():
+            text = plain(f"{task}: {interval(row, '.3g')}")
+            axes.plot([], [], color=colours[task], label=text)
         title = f"{_NAMES} largest and smallest at the end" if many else "at the end"
         axes.legend(
             fontsize=7, title=title, title_fontsize=7, loc="upper left", bbox_to_anchor=(1, 1)
@@ -118,17 +118,15 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     largest = table["largest_target"]
     table = table.assign(large_targets=largest.gt(_LARGE).where(largest >= 0))
     reduced = {"shift": "last", "scale": "last", "largest_target": "max", "large_targets": "mean"}
-    return numbers.long(table.groupby([*numbers.RUN, "task"], sort=False).agg(reduced), "measure")
+    return long(table.groupby([*RUN, "task"], sort=False).agg(reduced), "measure")
 
 
 def content(chapter: Chapter) -> dict[str, Any] | None:
     """Writes figures and the table of statistics; returns what the template is given."""
     table = chapter.recorded["statistics"]
-    drawn = functools.partial(draw, styles=chapter.styles)
     says = "top: shift and scale by task, bottom: returns"
-    part = chapter.part("statistics", table, drawn, says)
-    of_all = "scales of all tasks next to each other"
-    return part and {
-        **part,
-        "scales": chapter.figures("scales", table, draw_scales, of_all),
-    }
+    part = chapter.part("statistics", table, functools.partial(draw, styles=chapter.styles), says)
+    if part is None:
+        return None
+    says = "scales of all tasks next to each other"
+    return {**part, "scales": chapter.figures("scales", table, draw_scales, says)}

@@ -15,8 +15,7 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.numbers import COLUMNS
-from scalable_agent_popart.report.tables import logged
+from scalable_agent_popart.report.tables import COLUMNS, logged
 
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
@@ -27,31 +26,29 @@ def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
 
     Runs that lag far behind are left out of the metrics.
     """
-    makers = {
-        "learning_curves": curves.tabulate_scores,
-        "statistics": statistics.tabulate,
-        "gradients": gradients.tabulate,
-        "members": populations.members,
+    return {
+        "learning_curves": curves.tabulate_scores(comparison),
+        "progress": logged(comparison, "progress"),
+        "batches": logged(comparison, "batches"),
+        "statistics": statistics.tabulate(comparison),
+        "gradients": gradients.tabulate(comparison),
+        "members": populations.members(comparison),
     }
-    logs = {name: logged(comparison, name) for name in ("progress", "batches")}
-    return {name: make(comparison) for name, make in makers.items()} | logs
 
 
-def summarise(finals: Sequence[FinalScores], found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def summarise(finals: Sequence[FinalScores], tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Makes a row for each number: agents' over their runs, differences, and each run's.
 
-    The first of `finals` is of the tasks as they are trained on.
-    What runs recorded over training are the tables of `recorded`, which leave out runs that
-    lag far behind.
+    The first of `finals` is of the tasks as they are trained on; `tables` are those of `recorded`.
     """
     parts = [final.by_run() for final in finals]
     parts += [
-        curves.means_over_training(found["learning_curves"], parts[0]),
-        progress.summarise(found["progress"]),
-        progress.summarise_batches(found["batches"]),
-        statistics.summarise(found["statistics"]),
-        gradients.summarise(found["gradients"]),
-        populations.summarise(found["members"]),
+        curves.means_over_training(tables["learning_curves"], parts[0]),
+        progress.summarise(tables["progress"]),
+        progress.summarise_batches(tables["batches"]),
+        statistics.summarise(tables["statistics"]),
+        gradients.summarise(tables["gradients"]),
+        populations.summarise(tables["members"]),
     ]
     by_run = _table(parts)
     kinds = {
@@ -61,13 +58,13 @@ def summarise(finals: Sequence[FinalScores], found: Mapping[str, pd.DataFrame]) 
         "difference": [differences.summarise(by_run)],
         "run": [by_run],
     }
-    return _table([part.assign(kind=kind) for kind, own in kinds.items() for part in own])
+    return _table([part.assign(kind=kind) for kind in kinds for part in kinds[kind]])
 
 
 def _table(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Puts parts with any of the columns below each other."""
-    own = [part.reindex(columns=COLUMNS).astype(object) for part in parts if len(part)]
-    table = pd.concat(own, ignore_index=True) if own else pd.DataFrame(columns=COLUMNS)
+    whole = [part.reindex(columns=COLUMNS).astype(object) for part in parts if len(part)]
+    table = pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=COLUMNS)
     numbers = COLUMNS[COLUMNS.index("value") :]
     return table.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
 
@@ -89,5 +86,9 @@ def _over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
     means, runs = table["value"], table["runs"]
     low, high = scores.students_t(means, table["deviation"], runs)
     rerun_low, rerun_high = scores.students_t(means, table["deviation"] * 2**0.5, runs)
-    table = table.assign(rerun_low=rerun_low, rerun_high=rerun_high)
-    return table.assign(low=low.fillna(table["low"]), high=high.fillna(table["high"]))
+    return table.assign(
+        low=low.fillna(table["low"]),
+        high=high.fillna(table["high"]),
+        rerun_low=rerun_low,
+        rerun_high=rerun_high,
+    )

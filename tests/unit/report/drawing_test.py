@@ -20,9 +20,9 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.numbers import agents_numbers
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import recorded, summarise
+from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from scalable_agent_popart.suites.suite import UNNORMALISED

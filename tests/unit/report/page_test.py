@@ -15,8 +15,8 @@ import pytest
 from scalable_agent_popart import suites
 from scalable_agent_popart.report import chapter, curves, differences, gradients, levels, page
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
-from scalable_agent_popart.report.numbers import agents_numbers
 from scalable_agent_popart.report.page import write_report
+from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.suites import catch
 from scalable_agent_popart.suites.suite import UNNORMALISED
 from tests.fakes.main_program import run
