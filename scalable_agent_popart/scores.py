@@ -5,8 +5,7 @@ median over games, DmLab-30 as the mean over levels with each level capped at 10
 mean, optimality gap, performance profile and probability of improvement are those of Agarwal et al.
 (2021). A run counts as a whole: its aggregates are over its own tasks, and are averaged over runs.
 
-Environment processes import this module, and `scipy.stats` would cost each of them 0.6 s and 75 MB:
-only the functions that need it import it.
+Environment processes import this module, so that only functions that need SciPy import it.
 """
 
 import math
@@ -23,7 +22,7 @@ _ERROR = 0.005  # Standard error of an end by 20,000 resamples, as a part of the
 _SEED = 1
 _MAX_BATCH = 100_000  # Episodes that are drawn at once, in some megabytes.
 _MAX_ASSIGNMENTS = 50_000  # Ways to assign runs to two agents; nine of each have 48,620.
-_EQUAL = 1e-6  # Means that are nearer to each other, as a part of the range, are equal.
+_EQUAL = 1e-6  # Scores that are nearer to each other, as a part of the range, are equal.
 
 Score = TypeVar("Score", float, np.ndarray)
 Scores = Sequence[float] | np.ndarray
@@ -49,8 +48,7 @@ class Difference(NamedTuple):
     """Difference between the mean scores of two agents' runs, with its uncertainty."""
 
     mean: float  # The first agent's mean minus the second's.
-    low: float  # To `high`: the 95% interval by Welch's t, which lets the agents' spreads differ;
-    # NaN where both are 0.
+    low: float  # To `high`: the 95% interval by Welch's t; NaN where both agents' spreads are 0.
     high: float
     effect: float  # Hedges' g: the mean in standard deviations of runs; NaN where these are 0.
     p: float  # By a two-sided permutation test.
@@ -62,10 +60,7 @@ def normalise(score: Score, reference: ReferenceScore) -> Score:
 
 
 def aggregate(normalised: Any) -> Aggregate:
-    """Computes the mean, the median and the mean capped at 100 of normalised scores `[tasks]`.
-
-    Scores `[tasks, ...]` have aggregates `[...]`. Raises ValueError if there are none.
-    """
+    """Computes the aggregates `[...]` of normalised scores `[tasks, ...]`; ValueError of none."""
     if not len(normalised):
         raise ValueError("no scores to aggregate")
     scores: Any = np.asarray(normalised, np.float64)
@@ -94,11 +89,10 @@ def reported_aggregates(normalised: Any) -> dict[str, Any]:
     An interquartile mean leaves out a quarter of the tasks at either end. An optimality gap is what
     scores lack to 100 in the mean.
     """
-    found = aggregate(normalised)
-    cut = len(normalised) // 4
-    middle = np.sort(np.asarray(normalised), axis=0)[cut : len(normalised) - cut]
-    more = {"interquartile_mean": middle.mean(axis=0), "optimality_gap": 100 - found.mean_capped}
-    return {**found._asdict(), **more}
+    usual, cut = aggregate(normalised), len(normalised) // 4
+    middle = np.sort(np.asarray(normalised), axis=0)[cut : len(normalised) - cut].mean(axis=0)
+    gap = 100 - usual.mean_capped
+    return {**usual._asdict(), "interquartile_mean": middle, "optimality_gap": gap}
 
 
 def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:
@@ -125,7 +119,7 @@ def interval_of_mean(returns: Scores) -> Interval | None:
 def intervals_of_aggregates(
     returns: Mapping[str, Scores],
     references: Mapping[str, ReferenceScore],
-    compute: Callable[[Any], Mapping[str, Any]] = lambda own: aggregate(own)._asdict(),
+    compute: Callable[[Any], Mapping[str, Any]] = lambda scored: aggregate(scored)._asdict(),
 ) -> dict[str, Interval] | None:
     """Bootstraps one agent's aggregate scores, by name and in percent, over its episodes.
 
@@ -156,10 +150,9 @@ def write_interval(low: float, high: float, style: str) -> str:
 def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
     """Computes the ends of m ± t·s/√n, 95% intervals of means over runs; NaN of a single run.
 
-    Deviations s have n - 1 in the denominator. A percentile bootstrap of so few scores would be too
-    narrow: of five normal ones it holds the truth some 84 times in 100, and of three 75 times. Give
-    a multi-task run's aggregate as one score: its tasks share their weights, and so do not vary
-    independently. With s·√2 the ends are of the mean of as many new runs.
+    Deviations s have n - 1 in the denominator. A bootstrap of so few scores would be too narrow.
+    The tasks of a run share weights and do not vary independently, so its aggregate is one score.
+    With s·√2 the ends are of the mean of as many new runs.
     """
     from scipy import stats  # noqa: PLC0415
 
@@ -170,41 +163,38 @@ def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
 def difference_over_seeds(first: Scores, second: Scores) -> Difference:
     """Compares the scores of two agents' runs, two or more of each.
 
-    The permutation test assigns the runs to the two agents in every possible way. Its p is twice
-    the share of ways in which the means differ at least as far to the side on which they were
-    found, at most 1. It assumes that both agents' runs have one distribution, of any shape, and is
-    exact up to 50,000 ways (of nine runs each); of more it takes as many at random.
+    The permutation test assigns the runs to the two agents in every possible way, or in 50,000
+    random ones if there are more. Its p is twice the share of ways in which the means differ at
+    least as far to the same side, at most 1. It takes both agents to have one distribution.
     """
     from scipy import stats  # noqa: PLC0415
 
-    sizes = len(first), len(second)
     mean = float(np.mean(first) - np.mean(second))
-    # Not of scores that are all alike, of which differences of rounding would be left.
-    variances = np.array([np.var(own, ddof=1) if np.ptp(own) else 0.0 for own in (first, second)])
-    counts = np.array(sizes)
+    # Scores that are all alike would leave differences of rounding.
+    variances = np.array(
+        [np.var(runs, ddof=1) if np.ptp(runs) else 0.0 for runs in (first, second)]
+    )
+    counts = np.array([len(first), len(second)])
     squares = variances / counts
     pooled = np.sqrt(variances @ (counts - 1) / (counts.sum() - 2))
-    low = high = np.nan
+    low = high = effect = np.nan
     if pooled:
         # Degrees of freedom by Welch and Satterthwaite.
         degrees = squares.sum() ** 2 / (squares**2 / (counts - 1)).sum()
         width = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * np.sqrt(squares.sum()))
         low, high = mean - width, mean + width
-    ways = stats.permutation_test(
-        (first, second),
+        correction = 1 - 3 / (4 * counts.sum() - 9)  # Effects of small samples come out too large.
+        effect = float(correction * mean / pooled)
+    # Whole numbers have no differences by rounding, which would break ties.
+    unit = _EQUAL * np.ptp([*first, *second]) or 1.0
+    p = stats.permutation_test(
+        [np.round(np.divide(runs, unit)) for runs in (first, second)],
         lambda one, other, axis: np.mean(one, axis=axis) - np.mean(other, axis=axis),
         n_resamples=_MAX_ASSIGNMENTS,
         vectorized=True,
         rng=_SEED,
-    ).null_distribution
-    # Its own p takes means that differ by no more than rounding for different ones.
-    equal = _EQUAL * np.ptp([*first, *second])
-    rarer = min(np.sum(ways >= mean - equal), np.sum(ways <= mean + equal))
-    found = int(math.comb(sum(sizes), sizes[0]) > _MAX_ASSIGNMENTS)  # The way that was found.
-    p = min(1.0, 2 * float(rarer + found) / (len(ways) + found))
-    correction = 1 - 3 / (4 * sum(sizes) - 9)  # Effects of small samples come out too large.
-    effect = correction * mean / pooled if pooled else np.nan
-    return Difference(mean, low, high, float(effect), p)
+    ).pvalue
+    return Difference(mean, low, high, effect, float(p))
 
 
 def _bootstrap(

@@ -83,9 +83,8 @@ def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
     of_runs = of_column[(of_column["kind"] == "run") & (of_column["measure"] == "normalised")]
     if several and len(of_runs):
         draw = functools.partial(draw_profiles, suite=suite, styles=chapter.styles)
-        table = of_runs.assign(reward_clipping=of_runs["agent"].map(chapter.clippings))
         says = f"share of tasks above each score, {column.title}"
-        figures = chapter.figures(f"profiles-{column.name}", table, draw, says)
+        figures = chapter.figures(f"profiles-{column.name}", of_runs, draw, says)
     return {
         "title": column.title,
         "heads": ["Agent", *(name.replace("_", " ") for name in names), "from"],

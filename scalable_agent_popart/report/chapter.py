@@ -70,7 +70,7 @@ class Chapter:
     ) -> list[dict[str, str]]:
         """Writes a figure for each reward clipping, as in the paper."""
         drawn = []
-        for clipping, rows in table.groupby("reward_clipping", sort=False):
+        for clipping, rows in table.groupby(table["agent"].map(self.clippings), sort=False):
             agents = in_words("reward_clipping", clipping)
             caption = f"{self.comparison.title}, {agents}: {says}"
             drawn.append(self.figure(draw(rows), f"{name}-{clipping}", caption))

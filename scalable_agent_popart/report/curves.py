@@ -10,19 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report import drawing
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.drawing import (
-    BLACK,
-    COLOURS,
-    PUBLISHED,
-    Styles,
-    draw_runs,
-    frames_axis,
-    legend,
-    plain,
-    score_axis,
-)
+from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import RANDOM
 from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.report.tables import RUN, agents_numbers, long, of_runs, recent_means
@@ -82,23 +73,25 @@ def draw_scores(
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    unit = frames_axis(figure, curves["frames"].max(), len(suite.tasks))
-    draw_runs(axes, curves, suite.headline, unit, styles)
+    unit = drawing.frames_axis(figure, curves["frames"].max(), len(suite.tasks))
+    drawing.draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
-    lines = [
-        (PUBLISHED + agent, targets[agent], COLOURS.get(agent, BLACK), ":") for agent in targets
-    ]
-    for text, score, colour, line in [*lines, *((RANDOM, score, BLACK, "-") for score in random)]:
-        width = 1.5 if line == ":" else 0.7
+    lines: dict[str, tuple[float, dict[str, Any]]] = {}
+    for agent, score in targets.items():
+        colour = drawing.COLOURS.get(agent, drawing.BLACK)
+        lines[drawing.PUBLISHED + agent] = score, {"ls": ":", "lw": 1.5, "color": colour}
+    for score in random:
+        lines[RANDOM] = score, {"ls": "-", "lw": 0.7, "color": drawing.BLACK}
+    for text, (score, look) in lines.items():
         within = bottom <= score <= top
         label = f"{text}: {score:.1f}%{' (not in view)' * (not within)}"
-        axes.plot([], [], ls=line, lw=width, color=colour, label=label)
+        axes.plot([], [], label=label, **look)
         if within:
-            axes.axhline(score, ls=line, lw=width, color=colour)
+            axes.axhline(score, **look)
     axes.set_xlim(left=0)
-    axes.set_ylabel(score_axis(suite, suite.headline))
+    axes.set_ylabel(drawing.score_axis(suite, suite.headline))
     axes.grid(alpha=0.3)
-    legend(figure, axes)
+    drawing.legend(figure, axes)
     return figure
 
 
@@ -108,19 +101,19 @@ def draw_returns(table: pd.DataFrame, styles: Styles) -> Figure:
     columns = min(_RETURNS_A_ROW, len(tasks))
     rows = -(-len(tasks) // columns)
     figure = Figure(figsize=(3.6 * columns + 0.8, 2.8 * rows + 1), layout="constrained")
-    unit = frames_axis(figure, table["frames"].max(), len(tasks))
+    unit = drawing.frames_axis(figure, table["frames"].max(), len(tasks))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
     for axes, task in itertools.zip_longest(grid, tasks):
         if task is None:
             axes.axis("off")
             continue
-        draw_runs(axes, table[table["task"] == task], "return", unit, styles)
-        axes.set_title(plain(task), fontsize=9)
+        drawing.draw_runs(axes, table[table["task"] == task], "return", unit, styles)
+        axes.set_title(drawing.plain(task), fontsize=9)
         axes.tick_params(labelsize=8)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
     figure.supylabel("Episode return", fontsize="medium")
-    legend(figure, *figure.axes)
+    drawing.legend(figure, *figure.axes)
     return figure
 
 

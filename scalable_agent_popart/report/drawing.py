@@ -72,7 +72,8 @@ def draw_runs(
     bands = []
     for agent, of_agent in table.groupby("agent", sort=False):
         colour, line, _ = styles[str(agent)]
-        drawn = {"ls": line, "color": colour, "drawstyle": f"steps-{step}" if step else "default"}
+        drawstyle = f"steps-{step}" if step else "default"
+        drawn: dict[str, Any] = {"ls": line, "color": colour, "drawstyle": drawstyle}
         every = of_agent.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every

@@ -8,17 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.report import drawing
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.drawing import (
-    VIRIDIS,
-    Styles,
-    draw_bars,
-    frames_axis,
-    legend,
-    legend_columns,
-    plain,
-)
+from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.render import with_ends
 from scalable_agent_popart.report.tables import RUN, RUN_COLUMNS, logged, long, written
 
@@ -60,23 +53,23 @@ def draw(table: pd.DataFrame) -> Figure:
     """Draws each task's size of the policy gradient, and its part with the 95% interval filled."""
     table = average_over_frames(table[table["loss"] == "policy"])
     agents, tasks = (list(dict.fromkeys(table[name])) for name in ("agent", "task"))
-    colours = VIRIDIS(np.linspace(0, 0.93, len(tasks)))
+    colours = drawing.VIRIDIS(np.linspace(0, 0.93, len(tasks)))
     width = (3.4 if len(agents) < 5 else 2.6) * len(agents) + 0.8
-    columns = legend_columns(width, tasks)
+    columns = drawing.legend_columns(width, tasks)
     figure = Figure(figsize=(width, 5.4 + 0.2 * -(-len(tasks) // columns)), layout="constrained")
     grid = figure.subplots(2, len(agents), squeeze=False, sharex=True, sharey="row")
-    unit = frames_axis(figure, table["frames"].max(), len(tasks))
+    unit = drawing.frames_axis(figure, table["frames"].max(), len(tasks))
     for (above, below), agent in zip(grid.T, agents, strict=True):
         of_agent = table[table["agent"] == agent]
         for task, colour in zip(tasks, colours, strict=True):
             line = of_agent[of_agent["task"] == task]
             frames = line["frames"] / unit
-            above.plot(frames, line["norm"], color=colour, label=plain(task))
+            above.plot(frames, line["norm"], color=colour, label=drawing.plain(task))
             below.plot(frames, line["part"], color=colour)
             ends = line["low_part"], line["high_part"]
             below.fill_between(frames, *ends, color=colour, alpha=0.12, lw=0)
         above.set_yscale("log")
-        above.set_title(plain(agent), fontsize=9)
+        above.set_title(drawing.plain(agent), fontsize=9)
         below.set_ylim(0, 1)
         for axes in (above, below):
             axes.grid(alpha=0.3)
@@ -86,7 +79,7 @@ def draw(table: pd.DataFrame) -> Figure:
         grid[0, 0].set_ylim(smallest / 2, largest * 2)
     grid[0, 0].set_ylabel("size of the policy gradient")
     grid[1, 0].set_ylabel("part of all sizes")
-    legend(figure, grid[0, 0])
+    drawing.legend(figure, grid[0, 0])
     return figure
 
 
@@ -96,17 +89,17 @@ def draw_parts(table: pd.DataFrame, styles: Styles) -> Figure:
     by_task = by_task.sort_values(by_task.columns[-1], ascending=False)
     figure = Figure(figsize=(1.5 + 0.2 * len(by_task), 4), layout="constrained")
     axes = figure.subplots()
-    draw_bars(axes, by_task, styles)
+    drawing.draw_bars(axes, by_task, styles)
     even = 100 / len(by_task)
     axes.axhline(even, color="black", lw=0.8, label="an even part")
     axes.set_yscale("log")
     axes.set_ylim(even / 1000, min(2 * by_task.max(axis=None), 100))
-    names = [plain(str(task)) for task in by_task.index]
+    names = [drawing.plain(str(task)) for task in by_task.index]
     axes.set_xticks(range(len(by_task)), names, rotation=90, fontsize=8)
     axes.set_xlim(-0.6, len(by_task) - 0.4)
     axes.set_ylabel("part of the policy gradient (%)")
     axes.grid(axis="y", alpha=0.3)
-    legend(figure, axes)
+    drawing.legend(figure, axes)
     return figure
 
 
@@ -129,7 +122,6 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
         return None
     of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
     parts = of_agents[of_agents["measure"] == "policy_gradient_part"]
-    parts = parts.assign(reward_clipping=parts["agent"].map(chapter.clippings))
     part["parts"] = []
     if MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN:
         bars = functools.partial(draw_parts, styles=chapter.styles)

@@ -7,15 +7,9 @@ import pandas as pd
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from scalable_agent_popart.report import drawing
 from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter
-from scalable_agent_popart.report.drawing import (
-    LINEAR,
-    Styles,
-    draw_bars,
-    legend,
-    plain,
-    score_axis,
-)
+from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
 from scalable_agent_popart.report.render import interval, number
 from scalable_agent_popart.report.tables import unscored, written
@@ -39,7 +33,7 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     figure = Figure(figsize=(6.5 * len(panels) + 1, height), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
     for axes, names in zip(grid, panels, strict=True):
-        for agent, y in draw_bars(axes, levels.loc[names], styles, True).items():
+        for agent, y in drawing.draw_bars(axes, levels.loc[names], styles, True).items():
             of_agent = table[table["agent"] == agent].set_index("task").reindex(names)
             intervals = of_agent[["low", "high"]].astype(float).to_numpy()
             ranges = of_agent[["lowest", "highest"]].astype(float).to_numpy()
@@ -50,18 +44,18 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
             axes.plot(ranges[several], y[several], "o", color="black", ms=1.6)
             for x in np.where(several[:, None], ranges, intervals).T:
                 axes.update_datalim(np.stack([x, y], axis=1)[np.isfinite(x)], updatey=False)
-        axes.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=8)
+        axes.set_yticks(range(len(names)), [drawing.plain(name) for name in names], fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)
         if logarithmic:
-            axes.set_xscale("symlog", linthresh=LINEAR)
+            axes.set_xscale("symlog", linthresh=drawing.LINEAR)
         for score in (100, 0) if suite.normalised else (0,):
             axes.axvline(score, color="black", lw=0.8)
         axes.grid(axis="x", alpha=0.3)
-    axis = score_axis(suite)
-    axis += f", logarithmic beyond ±{LINEAR}{suite.unit}" * logarithmic
-    axis += f"; 100% is {plain(suite.full_score)}" * suite.normalised
+    axis = drawing.score_axis(suite)
+    axis += f", logarithmic beyond ±{drawing.LINEAR}{suite.unit}" * logarithmic
+    axis += f"; 100% is {drawing.plain(suite.full_score)}" * suite.normalised
     figure.supxlabel(axis, fontsize="medium")
-    legend(figure, grid[0], fontsize="medium")
+    drawing.legend(figure, grid[0], fontsize="medium")
     return figure
 
 

@@ -1,7 +1,6 @@
 """Populations: their members, the comparisons between these, and the way through copies."""
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +91,12 @@ def draw(population: Population) -> Figure:
     """
     members = sorted(population.members.values(), key=lambda member: member.rank)  # Best on top.
     tuned, suite = population.shown.config.tuned, population.shown.config.suite
-    panels = {flag: {member.number: _steps(member, flag) for member in members} for flag in tuned}
-    fitness = {member.number: _fitness(member) for member in members}
-    rated = not tuned or any(map(len, fitness.values()))
-    if rated:
-        panels = {f"fitness at comparisons ({suite.unit or 'return'})": fitness, **panels}
+    flags: list[str | None] = [*tuned]
+    if not tuned or any(event.comparison for member in members for event in member.lineage):
+        flags.insert(0, None)  # Fitness.
     # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = rated and len(panels) % 2
-    rows = (len(panels) + 1) // 2
+    wide = flags[0] is None and len(flags) % 2
+    rows = (len(flags) + 1) // 2
     figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 2)
     farthest = max(member.frames for member in members)
@@ -107,24 +104,24 @@ def draw(population: Population) -> Figure:
     known = [member.score for member in members if member.score is not None]
     norm = Normalize(min(known, default=0.0), max(known, default=100.0))
     best = ", the best" * (population.shown is population.best)
+    ancestry_of = f"ancestry of {population.shown.name}{best}"
+    halo = [withStroke(linewidth=3.2, foreground="white")]
     black: dict[str, Any] = {"color": "black", "zorder": 4}
-    ancestral = {
-        "lw": 1.8,
-        "path_effects": [withStroke(linewidth=3.2, foreground="white")],
-        "label": f"ancestry of {population.shown.name}{best}",
-    }
-    for i, (title, curves) in enumerate(panels.items()):
+    for i, flag in enumerate(flags):
         axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
-        axes.set_title(plain(title), fontsize=10)
-        steps = title in tuned
-        style: dict[str, Any] = {"drawstyle": "steps-post" if steps else "default"}
+        axes.set_title(
+            plain(flag or f"fitness at comparisons ({suite.unit or 'return'})"), fontsize=10
+        )
+        style: dict[str, Any] = {"drawstyle": "steps-post" if flag else "default"}
+        values: list[float] = []
         for member in members:
-            curve = curves[member.number]
+            curve = _curve(member, flag)
+            values += curve["value"].dropna().tolist()
             colour = _GREY if member.score is None else _SCORES(norm(member.score))
-            width = 0.35 if steps else 0.9  # What changes at once is paler than what stays.
+            width = 0.35 if flag else 0.9  # What changes at once is paler than what stays.
             line = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | style
             axes.plot(curve.index / unit, curve["value"], **line)
-            if steps:
+            if flag:
                 ends = curve.index[:-1] / unit, curve.index[1:] / unit
                 axes.hlines(curve["value"].iloc[:-1], *ends, color=colour, lw=1)
             copied = curve.loc[curve["copied"], "value"]
@@ -132,21 +129,16 @@ def draw(population: Population) -> Figure:
                 copied.index / unit, copied, "o", color=colour, ms=3.5,
                 mec="white", mew=0.4, label="resumes from a copy",
             )  # fmt: skip
-        ancestry = [
-            _cut_steps(curves[segment.member], segment, population.end(segment))
-            if steps
-            else _cut_fitness(curves[segment.member], segment, goes_on=n > 0)
-            for n, segment in enumerate(population.segments)
-        ]
+        ancestry = [_ancestry(population, segment, flag) for segment in population.segments]
         for part in ancestry:
-            axes.plot(part.index / unit, part, **ancestral, **black, **style)
+            line = {"lw": 1.8, "path_effects": halo, "label": ancestry_of, **black, **style}
+            axes.plot(part.index / unit, part, **line)
         for before, after in itertools.pairwise(ancestry):
             if len(before) and len(after):
                 link = pd.concat([before[-1:], after[:1]])
                 between = "from the copied to the copy"
                 axes.plot(link.index / unit, link, lw=1.2, ls=":", label=between, **black)
-        values = pd.concat([curve["value"] for curve in curves.values()]).dropna()
-        if steps and len(values) and (values > 0).all():
+        if flag and values and min(values) > 0:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(LogFormatter())
             minor = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
@@ -160,49 +152,39 @@ def draw(population: Population) -> Figure:
     return figure
 
 
-def _curve(points: Sequence[tuple[int, float | None, bool]]) -> pd.DataFrame:
-    """Makes a member's curve by frames: its values, and whether it resumes from a copy there."""
-    table = pd.DataFrame(points, columns=["frames", "value", "copied"]).set_index("frames")
-    return table.astype({"value": float, "copied": bool})
+def _curve(member: Member, flag: str | None) -> pd.DataFrame:
+    """Makes a member's curve by frames: its values, and whether it resumes from a copy there.
 
-
-def _fitness(member: Member) -> pd.DataFrame:
-    """Returns the fitness at each comparison, of the weights before it and of those copied."""
+    Values are those of a hyperparameter from each frame on, and until now. Without a flag they are
+    the fitness at comparisons, of the weights before a copy and of those copied.
+    """
     points: list[tuple[int, float | None, bool]] = []
     for event in member.lineage:  # There is no fitness where training had diverged.
+        if flag:
+            points.append((event.frames, event.hyperparameters.get(flag), event.copied))
+            continue
         if event.comparison:
             points.append((event.frames, event.fitness, False))
         if event.copied:
             points.append((event.frames, event.partner_fitness, True))
-    return _curve(points)
+    if flag and points:
+        points.append((member.frames, points[-1][1], False))
+    table = pd.DataFrame(points, columns=["frames", "value", "copied"]).set_index("frames")
+    return table.astype({"value": float, "copied": bool})
 
 
-def _cut_fitness(curve: pd.DataFrame, segment: Segment, goes_on: bool) -> pd.Series:
-    """Cuts a fitness to a segment, from the copy on with which it `goes_on`."""
-    frames, copied = curve.index.to_numpy(), curve["copied"].to_numpy()
-    inside = segment.holds(frames)
-    inside &= ~(copied & (frames == segment.last))  # What came of a comparison at the end.
-    if goes_on:
-        inside[np.flatnonzero(copied & (frames == segment.first))[-1:]] = True
-    return curve.loc[inside, "value"]
-
-
-def _steps(member: Member, flag: str) -> pd.DataFrame:
-    """Returns a hyperparameter's values from the start, and from each comparison, until now."""
-    points = [
-        (event.frames, event.hyperparameters.get(flag), event.copied) for event in member.lineage
-    ]
-    last = points[-1][1] if points else None
-    return _curve([*points, (member.frames, last, False)])
-
-
-def _cut_steps(curve: pd.DataFrame, segment: Segment, last: int) -> pd.Series:
-    """Cuts a hyperparameter's steps to a segment, which ends at `last`."""
-    at = curve.index.to_numpy()
-    frames = np.array([segment.first, *at[(at > segment.first) & (at < last)], last])
-    steps = np.searchsorted(at, frames[:-1], side="right") - 1
-    values = curve["value"].to_numpy()[np.maximum(steps, 0)]
-    return pd.Series([*values, values[-1]], frames)
+def _ancestry(population: Population, segment: Segment, flag: str | None) -> pd.Series:
+    """Returns the part of a curve, as of `_curve`, that an ancestry passes through."""
+    points: dict[int, float | None] = {}
+    end = population.end(segment)
+    for event in population.members[segment.member].lineage:
+        if flag and segment.first <= event.frames < end:
+            points[event.frames] = points[end] = event.hyperparameters.get(flag)
+        elif not flag and event.copied and event.frames == segment.first:
+            points[event.frames] = event.partner_fitness
+        elif not flag and event.comparison and segment.first < event.frames <= end:
+            points[event.frames] = event.fitness
+    return pd.Series(points, dtype=float).sort_index()
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
