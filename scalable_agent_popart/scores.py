@@ -171,9 +171,7 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
 
     mean = float(np.mean(first) - np.mean(second))
     # Scores that are all alike would leave differences of rounding.
-    variances = np.array(
-        [np.var(runs, ddof=1) if np.ptp(runs) else 0.0 for runs in (first, second)]
-    )
+    variances = np.array([np.var(runs, ddof=1) * (np.ptp(runs) > 0) for runs in (first, second)])
     counts = np.array([len(first), len(second)])
     squares = variances / counts
     pooled = np.sqrt(variances @ (counts - 1) / (counts.sum() - 2))

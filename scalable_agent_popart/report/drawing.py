@@ -114,10 +114,7 @@ def score_axis(suite: Suite, aggregate: str = "") -> str:
 
 
 def plain(text: str) -> str:
-    """Returns text for a figure to show as it is, not as a formula.
-
-    It does not begin with an underscore, by which a legend would leave it out.
-    """
+    """Returns text for a figure to show as it is, without formulas and with its underscore."""
     return " " * text.startswith("_") + one_line(text).replace("$", r"\$")
 
 
@@ -145,12 +142,10 @@ def legend(figure: Figure, *parts: Axes, **options: Any) -> None:
     shared = [word for word, count in counts.items() if count == len(words)]
     if len(words) == 1:  # A single curve keeps its name.
         shared = shared[1:]
-    labels = [
-        ", ".join(word for word in words[text] if word not in shared) or words[text][0]
-        if text in words
-        else text
-        for text in handles
-    ]
+    labels = []
+    for text in handles:
+        rest = [word for word in words.get(text, [text]) if word not in shared]
+        labels.append(", ".join(rest) or words[text][0])
     given = {"loc": "outside upper left", "fontsize": "small", **options}
     figure.legend(
         handles.values(), labels, ncols=legend_columns(figure.get_figwidth(), labels),

@@ -1,6 +1,5 @@
 """Computes what the report's templates are given, and writes it with its figures and tables."""
 
-import errno
 import os
 import re
 from collections import Counter
@@ -110,8 +109,6 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
         file = directory / "report.html"
         file.write_text(render_report(content), encoding="utf-8", errors="replace")
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
         raise UserError(
             f"--report_dir={report_dir} cannot be written to ({error}); give another one"
         ) from error
@@ -139,8 +136,7 @@ def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapte
 
 def _describe(label: str, run: Run) -> list[Any]:
     """Returns a run's row in the table of runs."""
-    times = run.logs["progress"]["time"]
-    times = times[times.between(0, 1e10)]  # What is later was no time.
+    times = run.logs["progress"]["time"].dropna()
     dates = "not recorded"
     if len(times):
         ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")

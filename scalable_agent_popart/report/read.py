@@ -124,8 +124,7 @@ class Run:
     def budgeted(self, frames: int) -> int:
         """Returns how far a run was in its budget when its weights had learned from `frames`.
 
-        Both are environment frames. They differ for members of a population, which copy weights
-        and not the count of frames.
+        Members of a population copy weights, and not the count of frames.
         """
         segments = self.population.segments if self.population else ()
         offsets = [s.offset for s in segments if s.first + s.offset < frames]

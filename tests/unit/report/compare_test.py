@@ -44,7 +44,7 @@ def test_runs_of_the_same_flags_are_one_agent_and_labels_name_the_others(tmp_pat
 def test_action_sets_and_settings_that_are_switched_on_have_words(tmp_path: Path) -> None:
     level = {"level_name": "rooms_watermaze", "reward_clipping": "oar"}
     sets = ({"action_set": "impala"}, {"action_set": "popart", "multi_head": True})
-    assert list(_labels(_runs(tmp_path / "sets", *({**level, **own} for own in sets)))) == [
+    assert list(_labels(_runs(tmp_path / "sets", *({**level, **flags} for flags in sets)))) == [
         "IMPALA, optimistic asymmetric rewards, original action set",
         "MultiHead-IMPALA, optimistic asymmetric rewards, larger action set",
     ]
@@ -65,8 +65,8 @@ def test_runs_are_compared_on_the_same_tasks_or_on_a_subset_asked_for(tmp_path: 
     levels = ("pong,boxing", "boxing,pong", "pong", "catch5")
     runs = _runs(tmp_path, *({"level_name": names} for names in levels))
     comparisons, _ = compare(runs, None)
-    found = {c.title: [run.path.name for _, run in c.runs] for c in comparisons}
-    assert found == {
+    names = {c.title: [run.path.name for _, run in c.runs] for c in comparisons}
+    assert names == {
         "Atari-57, a subset of 2 of 57 tasks: boxing, pong": ["0", "1"],
         "Atari-57, a subset of 1 of 57 tasks: pong": ["2"],
         "Catch-5": ["3"],
@@ -100,13 +100,13 @@ def test_agents_of_as_many_tasks_are_told_apart_by_their_names(tmp_path: Path) -
 
 
 def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_path: Path) -> None:
-    own = [
+    starts = [
         make_event(0, 0, hyperparameters={**HYPERPARAMETERS, "epsilon": float(np.float32(epsilon))})
         for epsilon in (0.1, 0.2)
     ]
     for name, flags in {"a": {"seed": 5}, "b": {"seed": 10}, "often": {"pbt_episodes": 9}}.items():
-        make_population(tmp_path / name, dict.fromkeys(range(4), own[:1]), **flags)
-    make_population(tmp_path / "sampled", {i: [event] for i, event in enumerate(own)})
+        make_population(tmp_path / name, dict.fromkeys(range(4), starts[:1]), **flags)
+    make_population(tmp_path / "sampled", {i: [event] for i, event in enumerate(starts)})
     population = "PopArt-IMPALA, raw rewards, population of 5"
     names = ("a", "b", "often", "sampled", "a/member-00", "a/member-01")
     assert _labels([read_run(str(tmp_path / name)) for name in names]) == {

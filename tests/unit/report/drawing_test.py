@@ -46,13 +46,12 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
     table = curves.tabulate_scores(compared)
     (axes,) = curves.draw_scores(table, compared.suite, {"IMPALA": 55.0}, _STYLES).axes
     lines = {line.get_label(): line for line in axes.lines}
-    impala = table[table["agent"] == _IMPALA]
+    impala, popart = (table[table["agent"] == agent] for agent in (_IMPALA, _POPART))
     np.testing.assert_allclose(lines[_IMPALA].get_ydata(), impala["median"])
-    popart = table[table["agent"] == _POPART]
     by_frames = popart.groupby("frames")["median"]
     np.testing.assert_allclose(lines[f"{_POPART}, 2 runs"].get_ydata(), by_frames.mean())
-    runs = [own["median"].tolist() for _, own in popart.groupby("run")]
-    assert all(run in [list(line.get_ydata()) for line in axes.lines] for run in runs)
+    drawn = [list(line.get_ydata()) for line in axes.lines]
+    assert all(run.tolist() in drawn for _, run in popart.groupby("run")["median"])
     (band,) = axes.collections
     corners = pd.DataFrame(band.get_paths()[0].vertices).groupby(0)[1]
     expected = scores.students_t(by_frames.mean(), by_frames.std(), 2)
@@ -62,8 +61,8 @@ def test_curves_are_drawn_as_their_table_says(compared: Comparison) -> None:
 def test_parts_of_gradients_are_drawn_as_their_table_says() -> None:
     parts = {_IMPALA: (0.7, 0.2, 0.1), _POPART: (0.2, 0.5, 0.3)}
     tasks = ("pong", "boxing", "crazy_climber")
-    records = [(a, t, v) for a, own in parts.items() for t, v in zip(tasks, own, strict=True)]
-    table = pd.DataFrame(records, columns=["agent", "task", "value"])
+    rows = [(agent, *row) for agent in parts for row in zip(tasks, parts[agent], strict=True)]
+    table = pd.DataFrame(rows, columns=["agent", "task", "value"])
     (axes,) = gradients.draw_parts(table, _STYLES).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["boxing", "crazy_climber", "pong"]
@@ -83,61 +82,53 @@ def test_returns_are_drawn_as_their_table_says(compared: Comparison) -> None:
     panels = curves.draw_returns(table, _STYLES).axes
     assert [axes.get_title() for axes in panels] == ["pong", "boxing"]
     for axes in panels:
-        own = table[table["task"] == axes.get_title()]
+        rows = table[table["task"] == axes.get_title()]
         drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
-        popart = own[own["agent"] == _POPART].groupby("frames")["return"].mean()
+        popart = rows[rows["agent"] == _POPART].groupby("frames")["return"].mean()
         np.testing.assert_allclose(drawn[f"{_POPART}, 2 runs"], popart)
-        np.testing.assert_allclose(drawn[_IMPALA], own[own["agent"] == _IMPALA]["return"])
+        np.testing.assert_allclose(drawn[_IMPALA], rows[rows["agent"] == _IMPALA]["return"])
 
 
 def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
     values = {"a": [-20.0, 5.0, 50.0], "b": [10.0, 20.0, 300.0]}
-    rows = [(_POPART, run, value) for run, own in values.items() for value in own]
+    rows = [(_POPART, run, value) for run in values for value in values[run]]
     table = pd.DataFrame(rows, columns=["agent", "run", "value"])
+    at = [-20, 5, 10, 20, 50, 300]
+    expected = [[100 * np.mean(np.array(run) > x) for x in at] for run in values.values()]
     for suite in (compared.suite, catch.SUITE):  # With a logarithmic axis and without.
         (axes,) = aggregates.draw_profiles(table, suite, _STYLES).axes
         mean, *runs = axes.lines
-        expected = [
-            [100 * np.mean(np.array(v) > x) for x in mean.get_xdata()] for v in values.values()
-        ]
+        np.testing.assert_allclose(mean.get_xdata(), at)
         np.testing.assert_allclose([line.get_ydata() for line in runs], expected)
         np.testing.assert_allclose(mean.get_ydata(), np.mean(expected, axis=0))
-        np.testing.assert_allclose(mean.get_xdata(), [-20, 5, 10, 20, 50, 300])
         assert mean.get_drawstyle() == "steps-post"
 
 
-def test_legends_leave_out_what_all_curves_share_and_variants_differ_by_their_lines() -> None:
-    labels = [f"PopArt-IMPALA, raw rewards, precision {own}" for own in ("bfloat16", "float32")]
-    styles = drawing.styles_of([("PopArt-IMPALA", "none", label) for label in labels])
-    rows = [{"agent": own, "run": own, "frames": at} for own in labels for at in (1, 2)]
-    table = pd.DataFrame(rows).assign(median=1.0)
-    for drawn, published, title, texts in (
-        (
-            table,
-            {"IMPALA": 1.0},
-            "PopArt-IMPALA, raw rewards",
-            ["precision bfloat16", "precision float32", "published IMPALA: 1.0%"],
-        ),
-        (table[:2], {}, "raw rewards, precision bfloat16", ["PopArt-IMPALA"]),
+def test_legends_leave_out_what_all_curves_share() -> None:
+    agent, words = "PopArt-IMPALA, raw rewards", ["precision bfloat16", "precision float32"]
+    both, random = [f"{agent}, {word}" for word in words], "random play, measured: 1.0%"
+    styles = drawing.styles_of([("PopArt-IMPALA", "none", label) for label in (*both, agent)])
+    for labels, published, title, texts in (
+        (both, {"IMPALA": 1.0}, agent, [*words, "published IMPALA: 1.0%", random]),
+        (both[:1], {}, f"raw rewards, {words[0]}", ["PopArt-IMPALA", random]),
+        # All words of the first label are in the second, too.
+        ([agent, both[1]], {}, agent, ["PopArt-IMPALA", words[1], random]),
     ):
-        figure = curves.draw_scores(drawn, resolve("pong"), published, styles, [1.03])
-        at = [list(line.get_ydata()) for line in figure.axes[0].lines]
-        assert [1.03, 1.03] in at
-        texts.append("random play, measured: 1.0%")
-        assert [own.get_text() for own in figure.legends[0].get_texts()] == texts
+        rows = [{"agent": label, "run": label, "frames": at} for label in labels for at in (1, 2)]
+        table = pd.DataFrame(rows).assign(median=1.0)
+        figure = curves.draw_scores(table, resolve("pong"), published, styles, [1.03])
+        assert [1.03, 1.03] in [list(line.get_ydata()) for line in figure.axes[0].lines]
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == texts
         assert figure.legends[0].get_title().get_text() == title
-    plain = "PopArt-IMPALA, raw rewards"  # All of its words are in the other label, too.
-    table["agent"] = table["agent"].replace(labels[0], plain)
-    styles |= {plain: styles[labels[0]]}
-    figure = curves.draw_scores(table, resolve("pong"), {}, styles, [])
-    texts = [own.get_text() for own in figure.legends[0].get_texts()]
-    assert texts == ["PopArt-IMPALA", "precision float32"]
-    first, second = (styles[label] for label in labels)
-    assert first.colour == second.colour
-    assert first.line != second.line
-    clipped = drawing.styles_of([("IMPALA", own, own) for own in ("abs_one", "none")])
-    assert clipped["abs_one"].line == clipped["none"].line
-    assert clipped["abs_one"].hatch != clipped["none"].hatch
+
+
+def test_variants_of_an_agent_differ_by_their_lines_or_hatches() -> None:
+    agents = [("IMPALA", clipping, clipping + name) for clipping in "ab" for name in "12"]
+    styles = drawing.styles_of(agents)
+    assert styles["a1"].colour == styles["a2"].colour
+    assert styles["a1"].line != styles["a2"].line
+    assert styles["a1"].line == styles["b1"].line
+    assert styles["a1"].hatch != styles["b1"].hatch
 
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
@@ -146,9 +137,9 @@ def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
     (axes,) = levels.draw(table, compared.suite, _STYLES).axes
     names = [text.get_text() for text in axes.get_yticklabels()]
     for bars in axes.containers:
-        own = table[table["agent"] == bars.get_label()].set_index("task")
+        rows = table[table["agent"] == bars.get_label()].set_index("task")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
-        assert drawn == pytest.approx(own["value"].to_dict())
+        assert drawn == pytest.approx(rows["value"].to_dict())
 
 
 _RETURNS = dataclasses.replace(
@@ -188,22 +179,31 @@ def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: st
 
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:
-    found = read_run(str(make_population(tmp_path / "pbt").path)).population
-    assert found is not None
-    (epsilon,) = [own for own in populations.draw(found).axes if own.get_title() == "epsilon"]
-    black = [line for line in epsilon.lines if line.get_color() == "black"]
-    solid = [line for line in black if line.get_linestyle() == "-"]
-    inside = [[0, 0.2], [0.3, 0.5, 0.65], [0.4, 0.55, 0.7], [0.9, 1, 1.2]]
-    assert [line.get_xdata().tolist() for line in solid] == inside
-    dotted = [line for line in black if line.get_linestyle() == ":"]
-    assert [line.get_xdata().tolist() for line in dotted] == [[0.2, 0.3], [0.65, 0.4], [0.7, 0.9]]
+    population = read_run(str(make_population(tmp_path / "pbt").path)).population
+    assert population is not None
+    fitness, epsilon = (
+        [line for line in axes.lines if line.get_color() == "black"]
+        for axes in populations.draw(population).axes
+        if axes.get_title() in ("fitness at comparisons (%)", "epsilon")
+    )
+    # A member's fitness is known at comparisons, and what it copied has one, too.
+    ways = {"-": [[0.2], [0.3, 0.5, 0.65], [0.4, 0.55, 0.7], [0.9, 1]]}
+    ways[":"] = [[0.2, 0.3], [0.65, 0.4], [0.7, 0.9]]
+    for lines, solid in (
+        (fitness, ways["-"]),
+        (epsilon, [[0, 0.2], *ways["-"][1:3], [0.9, 1, 1.2]]),
+    ):
+        drawn: dict[str, list] = {"-": [], ":": []}
+        for line in lines:
+            drawn[line.get_linestyle()].append(line.get_xdata().tolist())
+        assert drawn == {"-": solid, ":": ways[":"]}
 
 
 def test_a_population_that_tunes_nothing_has_a_panel_before_it_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = read_run(str(make_population(tmp_path / "pbt", {0: [START]}).path)).population
-    assert found is not None
+    population = read_run(str(make_population(tmp_path / "pbt", {0: [START]}).path)).population
+    assert population is not None
     monkeypatch.setattr(Config, "tuned", ())
-    panel, _ = populations.draw(found).axes
+    panel, _ = populations.draw(population).axes
     assert panel.get_title().startswith("fitness at comparisons")

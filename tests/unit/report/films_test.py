@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +24,18 @@ def test_films_show_the_first_seconds_of_each_level_and_agent(tmp_path: Path) ->
     (popart[0].videos / "pong.mp4").write_bytes(b"rubbish")
     make_film(pixel.videos / "pong.mp4", _grey(20, (480, 640)))
     (tmp_path / "figures").mkdir()
-    comparison = compare_runs(*(own.path for own in (*popart, pixel)))
+    comparison = compare_runs(*(run.path for run in (*popart, pixel)))
     problems: list[str] = []
-    found = films.write_films([comparison], tmp_path, problems)
+    written = films.write_films([comparison], tmp_path, problems)
     assert len(problems) == 1
-    assert list(found) == [agent.label for agent in comparison.agents]
-    for (own,), size, num in zip(found.values(), ((48, 64), (320, 240)), (40, 7), strict=True):
-        assert own["says"] == "pong"
-        with Image.open(io.BytesIO(base64.b64decode(own["data"]))) as film:
+    assert list(written) == [agent.label for agent in comparison.agents]
+    for (shown,), size, num in zip(written.values(), ((48, 64), (320, 240)), (40, 7), strict=True):
+        assert shown["says"] == "pong"
+        with Image.open(io.BytesIO(base64.b64decode(shown["data"]))) as film:
             assert (film.format, film.size) == ("WEBP", size)
-            shown = [np.mean(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
+            means = [np.mean(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
             assert film.info["duration"] == 200
-        np.testing.assert_allclose(shown, [111 * i % 200 for i in range(num)], atol=4)
+        np.testing.assert_allclose(means, [111 * i % 200 for i in range(num)], atol=4)
 
 
 def test_films_end_early_if_they_would_be_too_large_together(
@@ -44,27 +43,29 @@ def test_films_end_early_if_they_would_be_too_large_together(
 ) -> None:
     noise = np.random.default_rng(0).integers(256, size=(60, 64, 48, 3)).astype(np.uint8)
     run = make_run(tmp_path / "run", level_name="pong,boxing")
+    (tmp_path / "figures").mkdir()
+
+    def sizes() -> list[int]:
+        (shown,) = films.write_films([compare_runs(run.path)], tmp_path, []).values()
+        return [len(base64.b64decode(film["data"])) for film in shown]
+
     for level in ("pong", "boxing"):
         make_film(run.videos / f"{level}.mp4", noise)
-    whole = len(films._shorten(run.videos / "pong.mp4", 10**9))
+    whole, _ = sizes()
     monkeypatch.setattr(films, "_MAX_BYTES", whole)
-    (tmp_path / "figures").mkdir()
-    (shown,) = films.write_films([compare_runs(run.path)], tmp_path, []).values()
-    assert len(shown) == 2
-    for own in shown:
-        assert 0.7 * whole / 2 < len(base64.b64decode(own["data"])) <= whole / 2
+    first, second = sizes()
+    assert 0.7 * whole / 2 < first <= whole / 2
+    assert second == first
 
 
 def test_what_is_no_film_of_a_test_is_one_line(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", level_name="pong,boxing,alien,krull,qbert")
-    make_film(run.videos / "krull.mp4", _grey(20), codec="mpeg4")
-    make_film(run.videos / "qbert.mp4", _grey(1, (2048, 2064)))
-    whole = (run.videos / "krull.mp4").read_bytes()
+    run = make_run(tmp_path / "run", level_name="pong,boxing")
+    make_film(run.videos / "whole.mp4", _grey(20))
+    whole = (run.videos / "whole.mp4").read_bytes()
     (run.videos / "boxing.mp4").write_bytes(whole[: len(whole) // 2])
-    playlist = f"#EXTM3U\n#EXTINF:1,\nfile://{run.videos}/krull.mp4\n#EXT-X-ENDLIST\n"
+    playlist = f"#EXTM3U\n#EXTINF:1,\nfile://{run.videos}/whole.mp4\n#EXT-X-ENDLIST\n"
     (run.videos / "pong.mp4").write_text(playlist)
-    os.mkfifo(run.videos / "alien.mp4")
     problems: list[str] = []
     assert films.write_films([compare_runs(run.path)], tmp_path, problems) == {}
-    for line, level in zip(problems, ("alien", "boxing", "krull", "pong", "qbert"), strict=True):
+    for line, level in zip(problems, ("boxing", "pong"), strict=True):
         assert line.startswith(f"{run.videos / level}.mp4 skipped: no film of a test")

@@ -36,13 +36,12 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_no_log_of_the_run_is_named_and_left_out(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     population = make_population(tmp_path / "pbt")
-    foreign = {"task": "pong", "frames": 5, "episode_return": 1.0}
-    for lines in (["not json"], [json.dumps(foreign)]):
-        whole = directory.episodes.read_text().splitlines()[:9]
-        directory.episodes.write_text("\n".join([*whole, *lines, *whole]) + "\n")
+    whole = directory.episodes.read_text().splitlines()[:9]
+    for line in ("not json", json.dumps({"task": "pong", "frames": 5, "episode_return": 1.0})):
+        directory.episodes.write_text("\n".join([*whole, line, *whole]) + "\n")
         run = read_run(str(tmp_path / "run"))
         (problem,) = run.problems
-        assert problem.startswith(f"{directory.episodes} is no log of this run from a line on")
+        assert problem.startswith(f"{directory.episodes} skipped: from a line on it is no log")
         assert len(run.logs["episodes"]) == 9
     population.member(2).lineage.write_text("not json\n")
     (problem, *_) = read_run(str(population.path)).problems
@@ -84,7 +83,7 @@ def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: P
     with open(directory.episodes, "a") as file:
         file.write('{"frames": 2010')  # It is still being written.
     directory.metrics.unlink()
-    directory.evaluation.write_text('{"frames": 1, "starts": "noop", "tasks": {}}')
+    directory.evaluation.write_text('{"frames": 1, "starts": "noop"}')
     run = read_run(str(tmp_path / "run"))
     assert len(run.logs["episodes"]) == 200
     assert len(run.evaluations) == 1
@@ -124,12 +123,12 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
     population = make_population(tmp_path / "pbt")
     # 120 is before it copied, 660 of weights that went on from elsewhere; 550 a comparison without
     # a copy; 700 with one, of the weights before it or after.
-    tests = {1: (120, 310, 640, 660), 2: (540, 550, 700), 3: (500, 1000)}
-    for number, frames in [(n, own) for n, many in tests.items() for own in many]:
+    for number, tests in {1: (120, 310, 640, 660), 2: (540, 550, 700), 3: (500, 1000)}.items():
         directory = population.member(number)
         config = directory.read_config()
         assert config is not None
-        write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
+        for frames in tests:
+            write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
         directory.evaluation.unlink()  # The newest has a second copy.
     run = read_run(str(population.path))
     assert [test.frames for test in run.evaluations] == [210, 540, 690, 700, 950]
@@ -147,7 +146,7 @@ def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path)
     lines = [line for line in read_log(log) if line["task"] != "catch_1"]
     log.unlink()
     append(log, *({**line, "episode_return": 100.0} for line in lines))
-    found = _population(read_run(str(population.path)))
-    ranks = {number: member.rank for number, member in found.members.items()}
-    assert (found.best.number, min(ranks, key=ranks.__getitem__)) == (1, 0)
-    assert found.members[2].score == pytest.approx((100 + 4 * 37.5) / 5, abs=0.2)  # 0 is 37.5%.
+    whole = _population(read_run(str(population.path)))
+    ranks = {number: member.rank for number, member in whole.members.items()}
+    assert (whole.best.number, min(ranks, key=ranks.__getitem__)) == (1, 0)
+    assert whole.members[2].score == pytest.approx((100 + 4 * 37.5) / 5, abs=0.2)  # 0 is 37.5%.

@@ -26,25 +26,24 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
     table = curves.tabulate_scores(compare_runs(tmp_path / "run"))
     assert 50_000 < table["frames"].min() < 60_000
     for row in table.to_dict("records")[::20]:
-        done = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
-        means = {str(task): returns.tail(100).mean() for task, returns in done}
+        played = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
+        means = {str(task): returns.tail(100).mean() for task, returns in played}
         percent = [scores.normalise(mean, _CATCH[task]) for task, mean in means.items()]
         assert row["mean"] == pytest.approx(np.mean(percent))
         assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
     returns = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_10"])
     assert 50_000 < returns["frames"].min() < 60_000
     for row in returns.to_dict("records")[::20]:
-        own = late[(late["frames"] <= row["frames"]) & (late["task"] == "catch_10")]
-        assert row["return"] == pytest.approx(own["episode_return"].tail(100).mean())
+        done = late[(late["frames"] <= row["frames"]) & (late["task"] == "catch_10")]
+        assert row["return"] == pytest.approx(done["episode_return"].tail(100).mean())
 
 
 def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch_1", tests={}, episodes=0)
-    for i in range(300):
-        episode_return = 1e17 if i < 150 else 0.5
-        append(
-            directory.episodes, {"task": "catch_1", "episode_return": episode_return, "frames": i}
-        )
+    line = {"task": "catch_1"}
+    values = [1e17] * 150 + [0.5] * 150
+    lines = [{**line, "episode_return": value, "frames": i} for i, value in enumerate(values)]
+    append(directory.episodes, *lines)
     table = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_1"])
     assert set(table["return"][table["frames"] < 150]) == {1e17}
     assert set(table["return"][table["frames"] >= 250]) == {0.5}
@@ -54,8 +53,8 @@ def test_tasks_may_have_the_names_of_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("return", "frames", "task", "value")
-    own = dict.fromkeys(names, _CATCH["catch_1"])
-    suite = dataclasses.replace(catch.SUITE, name="own", tasks=names, reference_scores=own)
+    known = dict.fromkeys(names, _CATCH["catch_1"])
+    suite = dataclasses.replace(catch.SUITE, name="own", tasks=names, reference_scores=known)
     monkeypatch.setattr(suites, "resolve", lambda name: suite)
     make_run(tmp_path / "run", level_name="own", tests={})
     table = curves.tabulate_returns(compare_runs(tmp_path / "run"), names)
