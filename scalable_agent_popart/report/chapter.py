@@ -27,7 +27,7 @@ class Chapter:
     """One comparison's part of a report in a directory, with its files."""
 
     comparison: Comparison
-    finals: Sequence[FinalScores]  # For each way to test.
+    finals: Sequence[FinalScores]  # One for each way to test.
     recorded: Mapping[str, pd.DataFrame]  # See `summary.recorded`.
     summary: pd.DataFrame  # All numbers, see `summary.summarise`.
     name: str  # The chapter's files begin with it.

@@ -33,18 +33,11 @@ from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite
 
-# The sections of a chapter, in the order of the page, by the names of their templates.
-_SECTIONS = {
-    "aggregates": aggregates.content,
-    "differences": differences.content,
-    "curves": curves.content,
-    "progress": progress.content,
-    "statistics": statistics.content,
-    "gradients": gradients.content,
-    "levels": levels.content,
-    "populations": populations.content,
-    "hyperparameters": hyperparameters.content,
-}
+# The sections of a chapter in the order of the page; each has a template of the same name.
+_SECTIONS = (
+    aggregates, differences, curves, progress, statistics, gradients, levels, populations,
+    hyperparameters,
+)  # fmt: skip
 
 
 class Written(NamedTuple):
@@ -95,10 +88,7 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
             "runs": [_describe(agent.label, run) for agent, run in compared],
             "populations": any(run.population for _, run in compared),
             "skipped": skipped,
-            "chapters": [
-                (chapter, {name: make(chapter) for name, make in _SECTIONS.items()})
-                for chapter in chapters
-            ],
+            "chapters": [(chapter, _sections(chapter)) for chapter in chapters],
             "films": write_films(comparisons, directory, skipped),
             "summary": SUMMARY,
             "recent": RECENT_EPISODES,
@@ -132,6 +122,11 @@ def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapte
         logs = recorded(comparison)
         chapters.append(Chapter(comparison, finals, logs, summarise(finals, logs), name, directory))
     return chapters
+
+
+def _sections(chapter: Chapter) -> dict[str, Any]:
+    """Writes the figures and tables of each section; returns what its template is given."""
+    return {section.__name__.rpartition(".")[2]: section.content(chapter) for section in _SECTIONS}
 
 
 def _describe(label: str, run: Run) -> list[Any]:

@@ -18,14 +18,14 @@ from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
-from scalable_agent_popart.report.tables import RUN, RUN_COLUMNS, columns_of, long
+from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
 _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
 _GREY = "#B0B0B0"
 _MAX_SEGMENTS = 12  # Segments of an ancestry that the page names.
-# Measures of a population's members, and how each is made of their scores.
-OF_MEMBERS = {"best_member": "max", "median_member": "median", "worst_member": "min"}
+# Measures of a population's members in the summary.
+OF_MEMBERS = ("best_member", "median_member", "worst_member")
 
 
 def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
@@ -55,16 +55,22 @@ def events(comparison: Comparison) -> pd.DataFrame:
 
 
 def members(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row per member, see `read.Member`, of populations whose members all have a score."""
+    """Makes rows of `tables.COLUMNS`: the scores in training of each population's members.
+
+    They are those of the best, the median and the worst, where all members have one.
+    """
     rows = []
     for agent, run, population in find(comparison):
-        complete = [member for member in population.members.values() if member.complete]
-        if population.whole and len(complete) == run.config.population_size:
-            rows += [
-                (*columns_of(agent, run).values(), member.number, member.frames, member.score)
-                for member in complete
-            ]
-    return pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", "frames", "score"])
+        members = population.members.values()
+        known = [m.score for m in members if m.complete and m.score is not None]
+        if population.whole and len(known) == run.config.population_size:
+            frames = [member.frames for member in members]
+            about = {**columns_of(agent, run), "source": "training"}
+            about |= {"fewest_frames": min(frames), "most_frames": max(frames)}
+            values = max(known), float(np.median(known)), min(known)
+            measures = zip(OF_MEMBERS, values, strict=True)
+            rows += [{**about, "measure": name, "value": value} for name, value in measures]
+    return pd.DataFrame(sorted(rows, key=lambda row: OF_MEMBERS.index(row["measure"])))
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:
@@ -185,14 +191,6 @@ def _ancestry(population: Population, segment: Segment, flag: str | None) -> pd.
         elif not flag and event.comparison and segment.first < event.frames <= end:
             points[event.frames] = event.fitness
     return pd.Series(points, dtype=float).sort_index()
-
-
-def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the scores in training of each population's best, median and worst member."""
-    groups = table.groupby(RUN, sort=False)
-    frames = groups["frames"].agg(fewest_frames="min", most_frames="max")
-    rows = long(groups["score"].agg(**OF_MEMBERS), "measure").join(frames, on=RUN)
-    return rows.assign(source="training")
 
 
 def content(chapter: Chapter) -> list[dict[str, Any]]:

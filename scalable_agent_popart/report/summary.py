@@ -48,7 +48,7 @@ def summarise(finals: Sequence[FinalScores], tables: Mapping[str, pd.DataFrame])
         progress.summarise_batches(tables["batches"]),
         statistics.summarise(tables["statistics"]),
         gradients.summarise(tables["gradients"]),
-        populations.summarise(tables["members"]),
+        tables["members"],
     ]
     by_run = _table(parts)
     kinds = {
