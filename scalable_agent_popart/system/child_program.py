@@ -1,7 +1,6 @@
 """Work with TensorFlow in a child process: its owner's side, and its main function."""
 
 import functools
-import math
 import os
 import signal
 import sys
@@ -28,19 +27,19 @@ class Program:
     def __init__(self, work: Work, payload: Any, first_pause: float = 0.0, **environment: str):
         """Starts the process, with these variables added to this one's environment."""
         self._restarts = Restarts(_MAX_RESTARTS_IN_A_ROW, first_pause)
-        command, full = [sys.executable, "-P", "-c", _COMMAND], supervisor.python_environment()
-        full |= environment
-        self._start = functools.partial(Child, command, (work, payload), environment=full)
-        self._due = math.inf  # The time to start the process again.
+        command = [sys.executable, "-P", "-c", _COMMAND]
+        environment = supervisor.python_environment() | environment
+        self._start = functools.partial(Child, command, (work, payload), environment=environment)
+        self._due: float | None = None  # The time to start the process again.
         self.child = self._start()
 
     def attend(self) -> int | None:
         """Returns the process's exit code at its end; after `restart` it starts the next one."""
-        if self._due < math.inf:
-            if time.monotonic() >= self._due:
-                self._due, self.child = math.inf, self._start()
-            return None
-        return self.child.wait(0)
+        if self._due is None:
+            return self.child.wait(0)
+        if time.monotonic() >= self._due:
+            self._due, self.child = None, self._start()
+        return None
 
     def restart(self, what: str, setting: str, healthy: bool = True) -> None:
         """Starts a process again that has ended, or lets `attend` do so after a pause.
@@ -51,8 +50,8 @@ class Program:
         age = time.monotonic() - self.child.began
         pause = self._restarts.pause(healthy and age >= _HEALTHY_SECONDS)
         if pause is None:
-            what += f" {self._restarts.deaths} times in a row"
-            raise UserError(f"{what}: is there too little memory for {setting}?")
+            row = f"{self._restarts.deaths} times in a row"
+            raise UserError(f"{what} {row}: is there too little memory for {setting}?")
         self._due = time.monotonic() + pause
         self.attend()
 

@@ -39,12 +39,10 @@ def prepare_process(gpus: int = -1) -> None:
         logging.warning("trains without a GPU: %s", why)
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: abs(gpus)], "GPU")
-        if has_gpu():
-            share_gpus()
-            return
-        # Actors and the parts of a batch already keep every core busy.
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(cores.num_cores())
+        share_gpus()
+        if not has_gpu():  # Actors and the parts of a batch already keep every core busy.
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(cores.num_cores())
 
 
 def share_gpus() -> None:
@@ -69,18 +67,17 @@ def keep_freed_memory() -> None:
 
 def allow_open_files() -> int:
     """Raises the limit of open files, such as connections, and returns at most what it allows."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN_FILES)
-    if now != resource.RLIM_INFINITY and now < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    present, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # Linux has no infinite ones.
+    limit = min(most, _MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(present, limit), most))
     return limit
 
 
 def memory_mib() -> float:
     """Measures the memory that this process and its descendants, in shares, have resident."""
-    own = psutil.Process()
-    total = own.memory_info().rss
-    for process in own.children(recursive=True):
+    this_process = psutil.Process()
+    total = this_process.memory_info().rss
+    for process in this_process.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # The process has ended.
             total += process.memory_full_info().pss
     return total / 2**20

@@ -26,8 +26,8 @@ class Integer(flags.IntegerParser):
 
 def to_integer(text: str) -> int:
     """Reads an integer of 64 bits such as 1000, 1e6, 200M or 11.4B; raises ValueError."""
-    found = _INTEGER.fullmatch(text.strip().replace("_", ""))
-    value = Decimal(found[1]) * _FACTORS[found[2].lower()] if found else Decimal("0.5")
+    match = _INTEGER.fullmatch(text.strip().replace("_", ""))
+    value = Decimal(match[1]) * _FACTORS[match[2].lower()] if match else Decimal("0.5")
     if abs(value) >= 2**63:
         raise ValueError("not below 2**63")
     if value % 1:

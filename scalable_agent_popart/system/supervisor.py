@@ -74,39 +74,32 @@ class Child:
           output: a file for all that it prints; by default this process's own output.
           group: the process group that it joins instead of leading its own.
         """
-        owner = os.getpid()
-
-        def leave_if_orphaned() -> None:
-            # This process is in the group of the guard, which notices if the parent dies later.
-            if os.getppid() != owner:
-                os._exit(1)
-
         self._leads = group is None
-        self.connection, theirs = socket.socketpair()
-        with theirs:
+        self.connection, child_end = socket.socketpair()
+        with child_end:
             self._process = subprocess.Popen(
                 command,
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 env=environment,
                 pass_fds=files,
                 process_group=group or 0,
-                preexec_fn=None if self._leads else leave_if_orphaned,
             )
         self.pid = self._process.pid
-        try:
-            self.ends = _open_end(self.pid)
-        except RuntimeError:  # The limit of threads is reached, and nobody would own the process.
-            self._process.kill()
-            self._process.wait()
-            self.connection.close()
-            raise
         self.began = time.monotonic()
         # `wait` sets the following. Signals count from 128 on, as in shells.
         self.exit_code: int | None = None
         self.message = ""  # All that the child has written to the connection.
         self.max_memory_kib = 0
+        # Python has no `os.pidfd_open` where it was built for an older Linux, as conda's and uv's.
+        self.ends, open_until_end = os.pipe()
+
+        def watch() -> None:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            os.close(open_until_end)
+
+        threading.Thread(target=watch, daemon=True).start()
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.connection.sendall(pickle.dumps(payload))
@@ -114,48 +107,28 @@ class Child:
     def wait(self, seconds: float | None = None) -> int | None:
         """Waits for the end, at most so long; returns the exit code, or None if it still runs."""
         if self.exit_code is None and multiprocessing.connection.wait([self.ends], seconds):
-            self._handle_exit()
+            if self._leads:
+                os.killpg(self.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(self.pid, 0)
+            code = self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.exit_code = code if code >= 0 else 128 - code
+            self.max_memory_kib = usage.ru_maxrss
+            with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
+                message = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                self.message = message.decode()
+            self.connection.close()
+            os.close(self.ends)
         return self.exit_code
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to this process alone, unless it has ended."""
         if self.exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)  # The number is nobody else's before the wait.
+            os.kill(self.pid, number)  # No other process has the number before `wait`.
 
     def kill(self) -> None:
         """Ends it at once, with all of the group that it leads."""
         self.send_signal(signal.SIGKILL)
         self.wait()
-
-    def _handle_exit(self) -> None:
-        if self._leads:  # The group's number is nobody else's yet, either.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        _, status, usage = os.wait4(self.pid, 0)
-        code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        self.exit_code = code if code >= 0 else 128 - code
-        self.max_memory_kib = usage.ru_maxrss
-        with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
-            sent = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
-            self.message = sent.decode()
-        self.connection.close()
-        os.close(self.ends)
-
-
-def _open_end(pid: int) -> int:
-    """Returns a descriptor that can be read from once a child of this process has ended.
-
-    Python has no `os.pidfd_open` where it was built for an older Linux, such as conda's or uv's.
-    """
-    end, open_until_then = os.pipe()
-
-    def watch() -> None:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        os.close(open_until_then)
-
-    threading.Thread(target=watch, daemon=True).start()
-    return end
 
 
 def begin() -> tuple[socket.socket, Any]:
