@@ -58,10 +58,6 @@ def run_actor(
     fewer rollouts, perhaps after a slow reset, play meanwhile, come first and have capacity of
     their own. So the learner sees every environment equally often, as far as its speed allows.
 
-    Rollouts that are whole at once are handed over in a random order, by the seed. In that of the
-    tasks, environments in lockstep would fill the first batch after each pause with the same tasks,
-    and its logs would be of these alone.
-
     The environments are closed on return. The clock has the stages `environment`, `queue`,
     `refresh` and `policy`.
     """
@@ -80,6 +76,7 @@ def run_actor(
             buffer.write(ids, env_output, policy.last_output(ids), fresh)
             clock.finish("environment")
             full = buffer.full(ids)
+            # In the order of tasks, the first batch of a lockstep pool would always be of the same.
             waiting = np.concatenate([waiting, generator.permutation(ids[full])])
             if len(waiting):
                 waiting = _in_turn(waiting, num_taken, environments.task_ids)

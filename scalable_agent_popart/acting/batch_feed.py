@@ -27,15 +27,13 @@ class BatchFeed(Threads):
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
         # It is acquired before rollouts are taken, so that no second batch grows old meanwhile.
         self._may_take = threading.Semaphore(1)
-        self._closed = False
 
     def start(self) -> None:
         self.start_thread("batches", self._prepare)
 
     def stop(self) -> None:
-        self._closed = True
-        self._may_take.release()
         self._source.close()
+        self._may_take.release()
 
     def next_batch(self) -> rollouts.Rollout | None:
         """Returns the next batch `[T + 1, B, ...]`, or None if there is none yet."""
@@ -60,7 +58,7 @@ class BatchFeed(Threads):
         return {"learner_wait": waiting, "queue_fill": self._source.fill()}
 
     def _prepare(self) -> None:
-        while self._may_take.acquire() and not self._closed:
+        while self._may_take.acquire() and not self._source.closed:
             stacked = self._source.get(self._batch_size)
             if stacked is None:
                 return

@@ -38,13 +38,11 @@ class RolloutQueue:
         """See `RolloutSink`; returns 0 once the queue is closed."""
         with self._changed:
             self._waiting.append(turn)
-            try:
-                free = self._wait(
-                    lambda: self._free(turn) if turn == min(self._waiting) else 0, seconds
-                )
-            finally:
-                self._waiting.remove(turn)
-                self._changed.notify_all()  # Later turns have waited for this one.
+            free = self._wait(
+                lambda: self._free(turn) if turn == min(self._waiting) else 0, seconds
+            )
+            self._waiting.remove(turn)
+            self._changed.notify_all()  # Later turns have waited for this one.
             granted = min(count, free)
             self._reserved += granted
             if granted:

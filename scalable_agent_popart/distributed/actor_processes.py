@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 from absl import logging
@@ -61,9 +60,9 @@ class ActorProcesses:
         supervisor.end(children, _GRACE_SECONDS)
 
 
-def _play(config: Config) -> Iterator[int | None]:
+def _play(config: Config) -> int | None:
     from scalable_agent_popart.distributed import actor_side  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process()
-    yield actor_side.run_actor_job(config)
+    return actor_side.run_actor_job(config)

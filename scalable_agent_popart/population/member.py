@@ -12,7 +12,7 @@ import functools
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,8 @@ class Member(trainer.Tuner):
     def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
         """If it takes turns, the run ends where a comparison is due; see `take_turns`."""
         self._config, self._takes_turns = config, takes_turns
-        members = {number: population.member(number) for number in range(config.population_size)}
-        self._directory = members.pop(config.pbt_member)
-        self._others = members
+        self._others = {n: population.member(n) for n in range(config.population_size)}
+        self._directory = self._others.pop(config.pbt_member)
         self._lineage = JsonLines(self._directory.lineage)
         self._returns: dict[str, list[float]] = {task: [] for task in config.suite.tasks}
         self._num_comparisons = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -265,30 +264,33 @@ def train_member(
             logging.warning("%s; it copies another member or starts over", message)
 
 
-def take_turns(config: Config, start: Mapping[str, float]) -> Iterator[int | None]:
+def take_turns(config: Config, start: Mapping[str, float]) -> int | None:
     """Trains all members in this process, one after the other; other processes may do so, too.
 
     If there are more members than places, the one that is furthest behind has the next turn, which
     ends when a comparison is due. The member's next turn begins with that comparison, by which time
     the others have played as far.
 
-    Yields what `train_member` returns. It waits while others train all members that are left.
+    It waits while others train all members that are left. Returns None, or the number of the signal
+    that asked to stop.
     """
     takes_turns, parts = config.population_size > config.pbt_places, ReusedParts()
     while unfinished := _unfinished(config):
         for number in unfinished:
-            of_member = dataclasses.replace(config, pbt_member=number, pbt_places=1)
+            member_config = dataclasses.replace(config, pbt_member=number, pbt_places=1)
             try:
-                signal_number = train_member(of_member, start, parts, takes_turns)
+                signal_number = train_member(member_config, start, parts, takes_turns)
             except InUseError:
                 continue
             gc.collect()  # Python would keep cycles that hold variables for long.
-            yield signal_number
+            if signal_number is not None:
+                return signal_number
             break
         else:
             message = "others train all members that are not finished: waiting"
             logging.log_every_n_seconds(logging.WARNING, message, _REMINDER_SECONDS)
             time.sleep(_POLL_SECONDS)
+    return None
 
 
 def _unfinished(config: Config) -> list[int]:
@@ -307,8 +309,8 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
     if recorded is None or checkpoints.saved_frames(directory.checkpoints) is None:
         return {**rules.sample(config.suite.search_space, [config.seed, number]), **start}
     values = {name: getattr(recorded, name) for name in config.tuned}
-    if others := [f"--{name}" for name, value in start.items() if value != values[name]]:
-        _warn(f"member {number} has begun: {' and '.join(others)} counts only at its start")
+    if ignored := [f"--{name}" for name, value in start.items() if value != values[name]]:
+        _warn(f"member {number} has begun: {' and '.join(ignored)} counts only at its start")
     return values
 
 

@@ -54,8 +54,8 @@ def fitness(
     return aggregate.mean_capped if aggregate else None
 
 
-def exploits(fitness: float, of_partner: float) -> bool:
-    return of_partner - fitness > EXPLOIT_THRESHOLD
+def exploits(fitness: float, partner_fitness: float) -> bool:
+    return partner_fitness - fitness > EXPLOIT_THRESHOLD
 
 
 def explore(

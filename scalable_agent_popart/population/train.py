@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
@@ -86,13 +86,13 @@ class _Worker(child_program.Program):
         raise (UserError if code == FAILS_AGAIN else PassingError)(message)
 
 
-def _train_members(payload: tuple[Config, Mapping[str, float]]) -> Iterator[int | None]:
+def _train_members(payload: tuple[Config, Mapping[str, float]]) -> int | None:
     """Trains members in a worker until none is left or a signal comes."""
     from scalable_agent_popart.population import member  # noqa: PLC0415
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
 
     hardware.prepare_process(payload[0].gpus)
-    yield from member.take_turns(*payload)
+    return member.take_turns(*payload)
 
 
 class _Progress:

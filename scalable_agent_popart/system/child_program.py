@@ -6,16 +6,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from scalable_agent_popart.errors import UserError, exit_code, explain
 from scalable_agent_popart.system import supervisor, tensorflow_import, terminal
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
-# It takes the payload, and yields numbers of signals that asked it to stop, or None. Its module
-# must not import TensorFlow.
-Work = Callable[[Any], Iterable[int | None]]
+# It takes the payload and returns the number of the signal that asked it to stop, or None. Its
+# module must not import TensorFlow.
+Work = Callable[[Any], int | None]
 _COMMAND = "from scalable_agent_popart.system.child_program import run; run()"
 _MAX_RESTARTS_IN_A_ROW = 7
 _HEALTHY_SECONDS = 60.0  # The death of a process that lived longer may begin a new row.
@@ -68,11 +68,11 @@ def run() -> None:
     tensorflow_import.import_quietly()
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        for signal_number in work(payload):
-            if signal_number is not None:
-                sys.exit(128 + signal_number)
+        signal_number = work(payload)
     except Exception as error:
         if (line := explain(error)) is None:
             raise
         connection.sendall(line.encode())
         sys.exit(exit_code(error))
+    if signal_number is not None:
+        sys.exit(128 + signal_number)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Linux lists here which cgroups a process is in, and what they allow.
-_OWN_CGROUPS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_MEMBERSHIP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def processor() -> str:
@@ -26,7 +26,7 @@ def num_cores() -> int:
 
 def _cgroup_quotas() -> Iterator[float]:
     """Yields the processor time, in cores, that each of this process's cgroups allows it."""
-    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else []
+    lines = _MEMBERSHIP.read_text().splitlines() if _MEMBERSHIP.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -36,7 +36,7 @@ def _cgroup_quotas() -> Iterator[float]:
         root = _CGROUPS / controllers
         # Limits of the groups above hold as well. A container may see the host's path here, and
         # then its own group is the root.
-        for group in (own := root / path.lstrip("/"), *own.parents):
+        for group in (lowest := root / path.lstrip("/"), *lowest.parents):
             with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max".
                 quota, period = " ".join((group / name).read_text() for name in names).split()
                 if float(quota) >= 0:

@@ -57,8 +57,9 @@ def test_a_policy_takes_older_weights_of_a_learner_that_went_back() -> None:
         if restarts:
             policy.restart(store, seed=0)
         assert policy.refresh() == 0
-        for own, other in zip(acting.trainable_variables, learned.trainable_variables, strict=True):
-            np.testing.assert_array_equal(own, other)
+        pairs = zip(acting.trainable_variables, learned.trainable_variables, strict=True)
+        for variable, expected in pairs:
+            np.testing.assert_array_equal(variable, expected)
 
 
 def test_a_policy_that_can_choose_no_action_says_that_training_diverged() -> None:

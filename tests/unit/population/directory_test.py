@@ -45,8 +45,8 @@ def _member(config: Config, number: int, **start: float) -> Config:
 def test_members_of_a_population_are_one_experiment() -> None:
     config = _population(num_actors=10)
     assert _member(config, 1, epsilon=0.1, entropy_cost=1e-3).experiment == config.experiment
-    other = _population(seed=2, logdir="/other", checkpoint_seconds=7.0, pbt_places=2)
-    assert other.experiment == _member(other, 3).experiment == config.experiment
+    same = _population(seed=2, logdir="/other", checkpoint_seconds=7.0, pbt_places=2)
+    assert same.experiment == _member(same, 3).experiment == config.experiment
     assert _population(pbt_episodes=7).experiment != config.experiment
     tuned = _population("atari57", max_grad_norm=7.0)  # What is tuned is no part of it.
     assert tuned.experiment == _population("atari57").experiment
@@ -56,10 +56,11 @@ def test_a_member_has_a_seed_of_its_own_and_the_populations_flags(tmp_path: Path
     each = [_population(population_size=8, seed=seed) for seed in range(9)]
     assert len({_member(config, number).seed for config in each for number in range(8)}) == 72
     config = _population(logdir=str(tmp_path), pbt_places=3, use_popart=True)
-    own = _member(config, 2, entropy_cost=0.5)
-    assert (own.logdir, own.pbt_member, own.pbt_places) == (str(tmp_path / "member-02"), 2, 1)
+    member = _member(config, 2, entropy_cost=0.5)
+    assert member.logdir == str(tmp_path / "member-02")
+    assert (member.pbt_member, member.pbt_places) == (2, 1)
     same = {name: getattr(config, name) for name in ("logdir", "seed", "pbt_member", "pbt_places")}
-    assert dataclasses.replace(own, entropy_cost=config.entropy_cost, **same) == config
+    assert dataclasses.replace(member, entropy_cost=config.entropy_cost, **same) == config
 
 
 # Joining a population.
@@ -121,18 +122,18 @@ def _published(member: MemberDirectory) -> Published:
 
 def _content(checkpoint: str) -> str:
     """Returns what a checkpoint was saved with, if all of it is there and of one piece."""
-    found = {ending: Path(f"{checkpoint}.{ending}").read_text() for ending in _ENDINGS}
-    (content,) = {text.removeprefix(f"{ending} ") for ending, text in found.items()}
+    texts = {ending: Path(f"{checkpoint}.{ending}").read_text() for ending in _ENDINGS}
+    (content,) = {text.removeprefix(f"{ending} ") for ending, text in texts.items()}
     return content
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> list[MemberDirectory]:
     """The directories of two members that have begun."""
-    found = [PopulationDirectory(str(tmp_path)).member(number) for number in (2, 123)]
-    for member in found:
+    directories = [PopulationDirectory(str(tmp_path)).member(number) for number in (2, 123)]
+    for member in directories:
         member.path.mkdir()
-    return found
+    return directories
 
 
 def _end_at(last: int, patch: pytest.MonkeyPatch) -> None:

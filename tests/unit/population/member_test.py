@@ -42,8 +42,8 @@ class _Run:
         spec = factory.make_rollout_spec(self.config)
         self.learner = factory.make_learner(self.config, spec)
         self.member = Member(self.config, population, takes_turns)
-        own = self.member.attach(self.learner)
-        self.checkpoints = Checkpoints(self.directory.checkpoints, learner=self.learner, **own)
+        parts = self.member.attach(self.learner)
+        self.checkpoints = Checkpoints(self.directory.checkpoints, learner=self.learner, **parts)
         self.checkpoints.restore()
         if begin:
             self.member.begin(self.checkpoints.save)
@@ -94,8 +94,8 @@ class _Run:
         return published
 
 
-def _same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+def _same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
 
 
 def _publish(root: Path, number: int, percent: float, seed: int = 7) -> _Run:
@@ -153,12 +153,12 @@ def test_a_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path)
     source.learner.hyperparameters.assign({"learning_rate": 9.0})
     run = _Run(tmp_path, 0).learn(1500).play(54.9)
     assert run.tune()
-    for own in (run, _Run(tmp_path, 0)):  # Also once it is resumed.
-        assert _same(own.weights(), weights)
-        assert own.progress() == (1500, 151)  # Actors must fetch new weights.
-        assert _explored(own.tuned(), hyperparameters)
-        assert own.tuned() == run.tuned()
-        assert len(own.directory.read_lineage()) == 2
+    for copier in (run, _Run(tmp_path, 0)):  # Also once it is resumed.
+        assert _same(copier.weights(), weights)
+        assert copier.progress() == (1500, 151)  # Actors must fetch new weights.
+        assert _explored(copier.tuned(), hyperparameters)
+        assert copier.tuned() == run.tuned()
+        assert len(copier.directory.read_lineage()) == 2
     event = run.event()
     assert (event.partner, event.copied, event.source_frames) == (1, True, 2000)
     assert (event.fitness, event.partner_fitness) == (pytest.approx(54.9), pytest.approx(60.0))
@@ -241,7 +241,7 @@ def test_the_member_that_is_furthest_behind_has_the_next_turn(
 
     monkeypatch.setattr(member, "train_member", train)
     monkeypatch.setattr(member.checkpoints, "saved_frames", saved_frames)
-    assert set(member.take_turns(Config.from_flags({**_FLAGS, **given}), {})) == {None}
+    assert member.take_turns(Config.from_flags({**_FLAGS, **given}), {}) is None
     assert turns == [0, 2, 1, 0]
 
 

@@ -14,7 +14,7 @@ from scalable_agent_popart.system.signals import StopOnSignal
 def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(
     before: signal.Handlers, stopped_by: int | None
 ) -> None:
-    own = signal.signal(signal.SIGHUP, before)
+    handler = signal.signal(signal.SIGHUP, before)
     try:
         with StopOnSignal() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
@@ -23,4 +23,4 @@ def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(
         assert stop.signal_number == (stopped_by or signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) == before
     finally:
-        signal.signal(signal.SIGHUP, own)
+        signal.signal(signal.SIGHUP, handler)

@@ -39,8 +39,9 @@ def _line(child: Child) -> str:
 
 
 def test_child_is_told_what_to_do_and_answers() -> None:
-    code = f"{_BEGIN}connection, told = supervisor.begin()\n"
-    code += "connection.sendall(f'no {told}'.encode()); sys.exit(3 if os.read(0, 1) == b'' else 4)"
+    code = f"{_BEGIN}connection, payload = supervisor.begin()\n"
+    code += "connection.sendall(f'no {payload}'.encode())\n"
+    code += "sys.exit(3 if os.read(0, 1) == b'' else 4)"
     with _python(code, {"work": 1}) as child:
         assert child.wait() == 3, "programs that it starts read nothing"
         assert child.message == "no {'work': 1}"
@@ -88,15 +89,15 @@ def test_children_have_a_grace_period_of_which_all_know_the_end(
         assert [child.exit_code for child in children] == [5, 137, 137]
 
 
-@pytest.mark.parametrize("own_end", [signal.SIGKILL, signal.SIGTERM])
-def test_group_ends_with_its_owner_launchers_programs_included(own_end: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_group_ends_with_its_owner_launchers_programs_included(number: int) -> None:
     """Though a launcher has started them, and has died itself."""
     owner = f"{_BEGIN}with supervisor.Group() as group:\n"
     owner += f"    group.start([sys.executable, '-c', {_FAMILY!r}]).wait()\n    time.sleep(1000)"
     with _python(owner) as process:
         program = int(_line(process))
         assert is_alive(program)
-        os.kill(process.pid, own_end)
+        os.kill(process.pid, number)
         wait_until(lambda: not is_alive(program))
 
 
@@ -121,7 +122,7 @@ _STEPS = "".join(f"step {i} failed\n" for i in range(6))
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "words"),
     [
         ("a\nb\n\n  c \nd\ne\nf\n", "b c d e f"),
         ("KeyError: 1\nDuring handling\npkg.LuaError: two\n lines\n", "pkg.LuaError: two lines"),
@@ -137,5 +138,5 @@ _STEPS = "".join(f"step {i} failed\n" for i in range(6))
         pytest.param("\n" * 2**18 + "KeyError: 1", "KeyError: 1", id="fast"),
     ],
 )
-def test_last_words_tell_in_one_line_what_happened_and_why(output: str, told: str) -> None:
-    assert supervisor.last_words(output) == told
+def test_last_words_tell_in_one_line_what_happened_and_why(output: str, words: str) -> None:
+    assert supervisor.last_words(output) == words

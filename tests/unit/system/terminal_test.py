@@ -71,12 +71,6 @@ def _full() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
-def _without_reader() -> int:
-    reader, writer = os.pipe()
-    os.close(reader)
-    return writer
-
-
 def _closed_terminal() -> int:
     window, terminal = pty.openpty()
     os.close(window)
@@ -92,7 +86,7 @@ def test_a_terminal_without_a_width_gets_lines(tmp_path: Path) -> None:
     os.close(window)
 
 
-@pytest.mark.parametrize("broken", [_full, _without_reader, _closed_terminal, None])
+@pytest.mark.parametrize("broken", [_full, _closed_terminal, None])
 def test_what_cannot_be_printed_stops_nothing(
     tmp_path: Path, broken: Callable[[], int] | None
 ) -> None:

@@ -1,5 +1,6 @@
 """Threads with an owner, to which what they raise comes back."""
 
+import sys
 import threading
 from collections.abc import Callable
 from unittest import mock
@@ -21,6 +22,14 @@ class Worker(Threads):
 
     def stop(self) -> None:
         """Waits for nothing."""
+
+
+def test_a_thread_cannot_end_its_owner_as_if_all_were_done() -> None:
+    threads = Worker(sys.exit)
+    threads.start()
+    threads.close()
+    with pytest.raises(RuntimeError, match=r"worker-0 called sys\.exit"):
+        threads.raise_error()
 
 
 def test_those_that_hang_have_one_time_limit_and_one_is_named_in_one_line(
