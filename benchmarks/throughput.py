@@ -24,10 +24,10 @@ changed. It reports the ratio of their rates, and that of their updates alone, m
 `--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
 Environments cost nothing then, and the network is a linear layer behind the conversion of images.
 
-`--measure=accelerator` measures training on a machine with a GPU and many cores that only pretends:
-emulators, calls of the policy and updates sleep for as long as they take on the `--machine`, and
-only the program's own work takes a core. All calls share the GPU's one stream. The bound is the rate
-of the stream or of the emulators, whichever is slower. So this is a model's number.
+`--measure=accelerator` measures training on a machine with a GPU and many cores that only
+pretends. Emulators, calls of the policy and updates sleep for as long as they take on the
+`--machine`, and only the program's own work takes a core. All calls share the GPU's one stream. The
+bound is the rate of the stream or of the emulators, whichever is slower. It is a model's number.
 
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """

@@ -48,5 +48,9 @@ class Threads(abc.ABC):
         try:
             work()
         except BaseException as error:  # The owner must see any exception.
-            self._error = self._error or error
+            failure = error
+            if isinstance(error, SystemExit):  # It would end the owner as if all were done.
+                failure = RuntimeError(f"{threading.current_thread().name} called sys.exit")
+                failure.__cause__ = error
+            self._error = self._error or failure
             self.stop()
