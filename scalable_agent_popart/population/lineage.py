@@ -36,6 +36,7 @@ def trace(
     copied and has no lineage, frames are counted as the copy counts them.
     """
     newest_first: list[tuple[int, int, int | None]] = []  # member, first, last
+    followed: set[tuple[int, int]] = set()  # Copies: member and comparison.
     last, unknown = None, None
     while True:
         events = lineages.get(member, ())
@@ -48,6 +49,10 @@ def trace(
         newest_first.append((member, began[-1].frames, last))
         if not began[-1].copied:
             break
+        if (copy := (member, began[-1].comparison)) in followed:  # A member began again since.
+            unknown = f"what member {member} copied at comparison {copy[1]} is its own ancestor"
+            break
+        followed.add(copy)
         assert began[-1].partner is not None
         member, last = began[-1].partner, began[-1].source_frames
     newest_first = newest_first or [(member, 0, None)]

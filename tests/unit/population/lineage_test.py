@@ -43,3 +43,10 @@ def test_of_a_member_without_a_lineage_nothing_is_counted() -> None:
     assert segments == ((3, 900, None, 0),)
     assert "member 2" in (unknown or "")
     assert trace({}, 3)[0] == ((3, 0, None, 0),)
+
+
+def test_an_ancestry_ends_where_a_member_that_began_again_is_its_own_ancestor() -> None:
+    lineages = {0: [START, make_event(1, 50, (1, 90))], 1: [START, make_event(1, 60, (0, 80))]}
+    segments, unknown = trace(lineages, 0)
+    assert "member 0" in (unknown or "")
+    assert [segment.member for segment in segments] == [0, 1, 0]
