@@ -126,8 +126,8 @@ def main(argv: list[str]) -> None:
 
 def given_flags() -> dict[str, Any]:
     """Returns the values of the flags that were set, by name."""
-    own = {field.name: flags.FLAGS[field.name] for field in settings.FIELDS}
-    given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    defined = {field.name: flags.FLAGS[field.name] for field in settings.FIELDS}
+    given = {name: flag.value for name, flag in defined.items() if not flag.using_default_value}
     return {name: _at_home(value) for name, value in given.items()}
 
 

@@ -40,10 +40,10 @@ def _refuse_other_pythons() -> None:
 def _refuse_other_modules() -> None:
     """Raises ImportError if the user's own modules hide those next to the package."""
     for name in ("environments", "popart", "vtrace"):
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
             continue
-        other = os.path.abspath(found.origin)
+        other = os.path.abspath(spec.origin)
         folders = {os.path.dirname(other), os.path.dirname(os.path.realpath(other))}
         if not folders & {_FOLDER, os.path.realpath(_FOLDER)}:  # Build systems link to files.
             line = f"{other} is found in place of {os.path.join(_FOLDER, name)}.py, which "

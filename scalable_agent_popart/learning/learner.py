@@ -131,8 +131,8 @@ class Learner(snt.Module):
         task_ids = batch.task_id.numpy()  # [B]
         norms: dict[str, dict[str, float]] = defaultdict(dict)
         for i in np.unique(task_ids):
-            own = rollouts.select(batch, np.flatnonzero(task_ids == i))
-            for name, norm in self._compiled_norms(own).items():
+            of_task = rollouts.select(batch, np.flatnonzero(task_ids == i))
+            for name, norm in self._compiled_norms(of_task).items():
                 norms[name][tasks[i]] = float(norm)
         return norms
 
@@ -214,14 +214,16 @@ class Learner(snt.Module):
         results: list[_Computed] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
-                own = rollouts.select(batch, ids)
-            results.append(self._differentiate(own))
+                microbatch = rollouts.select(batch, ids)
+            results.append(self._differentiate(microbatch))
         parts, gradients, targets, *by_rollout = zip(*results, strict=True)
         parts, gradients = (
-            tf.nest.map_structure(lambda *each: tf.add_n(each), *own) for own in (parts, gradients)
+            tf.nest.map_structure(lambda *each: tf.add_n(each), *of_microbatches)
+            for of_microbatches in (parts, gradients)
         )
         began, diagnostics = (
-            tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *own) for own in by_rollout
+            tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *of_microbatches)
+            for of_microbatches in by_rollout
         )
         return _Computed(parts, gradients, tf.concat(targets, axis=1), began, diagnostics)
 

@@ -39,7 +39,7 @@ class RMSProp(snt.Module):
             for variable in variables
         ]
         self.accumulator = [
-            tf.Variable(tf.zeros_like(own), trainable=False, name="momentum") for own in variables
+            tf.Variable(tf.zeros_like(v), trainable=False, name="momentum") for v in variables
         ]
 
     def apply(

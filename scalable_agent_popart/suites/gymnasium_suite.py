@@ -87,16 +87,16 @@ def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium
     return gymnasium.wrappers.TransformObservation(environment, pad, padded)
 
 
-def map_actions(environment: gymnasium.Env, own: Sequence[Any]) -> gymnasium.Env:
-    """Maps action i of a suite to action `own[i]` of an environment, which may take other ones.
+def map_actions(environment: gymnasium.Env, actions: Sequence[Any]) -> gymnasium.Env:
+    """Maps action i of a suite to action `actions[i]` of an environment, which may take other ones.
 
     If the suite has the union of several environments' actions, the missing ones may be no-ops.
     """
-    if not all(environment.action_space.contains(action) for action in own):
-        raise ValueError(f"not all of {own} are actions of {environment.action_space}")
+    if not all(environment.action_space.contains(action) for action in actions):
+        raise ValueError(f"not all of {actions} are actions of {environment.action_space}")
     # Some environments clip or scale an action in place, so each step takes a copy.
     return gymnasium.wrappers.TransformAction(
-        environment, lambda action: copy.deepcopy(own[action]), spaces.Discrete(len(own))
+        environment, lambda action: copy.deepcopy(actions[action]), spaces.Discrete(len(actions))
     )
 
 

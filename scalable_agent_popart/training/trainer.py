@@ -116,7 +116,7 @@ def train(
                 logging.warning("%s", change)
             directory.record(config, int(learner.frames), device)
             if remarks := config.remarks():
-                logging.warning("%s", "; ".join(f"{own} has {remarks[own]}" for own in remarks))
+                logging.warning("%s", "; ".join(f"{flag} has {remarks[flag]}" for flag in remarks))
             if show_progress:
                 print(_describe_start(config, learner, describe_device(device)), file=sys.stderr)
         log.open(int(learner.frames), show_progress)

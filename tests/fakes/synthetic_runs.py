@@ -113,8 +113,8 @@ def make_event(
 ) -> Event:
     partner, source_frames = source or (None, None)
     fitness, theirs = 10.0 if number else None, 20.0 if source else None
-    own = (fitness, partner, theirs, source is not None, source_frames, HYPERPARAMETERS)
-    return Event(number, frames, *own)._replace(**given)
+    outcome = (fitness, partner, theirs, source is not None, source_frames, HYPERPARAMETERS)
+    return Event(number, frames, *outcome)._replace(**given)
 
 
 START = make_event(0, 0)
@@ -156,8 +156,8 @@ def make_population(
             task = tasks[frames // 10 % len(tasks)]
             value = 1.0 * (number == best) if frames > 600 else number / 1000
             scale = config.suite.reference_scores[task].human
-            own = {"task": task, "frames": frames, "episode_return": value * scale}
-            append(directory.episodes, own)
+            episode = {"task": task, "frames": frames, "episode_return": value * scale}
+            append(directory.episodes, episode)
             by_task = dict.fromkeys(tasks, float(number))
             append(directory.metrics, {"frames": frames, "shift": by_task, "scale": by_task})
     return population

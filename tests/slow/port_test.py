@@ -157,14 +157,14 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
     learner = run.start_learner()
     run.start("--job_name=actor", "--task=0")
     wait_until(lambda: run.frames() > 0)
-    fuzzer, own = Fuzzer(run, seed=0), run.actor_keys()
+    fuzzer, actor_keys = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
     num_dropped, memory = 0, []
-    channel = open_channel(run.address, own)
+    channel = open_channel(run.address, actor_keys)
     for message in range(_NUM_MESSAGES):
         if message % _MESSAGES_PER_CONNECTION == 0:
             channel.close()
-            channel = open_channel(run.address, own)
+            channel = open_channel(run.address, actor_keys)
         greet = learner_method(channel, "Handshake")
         method, before, request = fuzzer.message(greet(fuzzer.handshake, timeout=60).session)
         call = learner_method(channel, method)
@@ -194,10 +194,10 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
 class Light:
     """A client that sends a rollout every ten seconds and finds a learner that is back."""
 
-    def __init__(self, run: Run, own: keys.Keys):
+    def __init__(self, run: Run, own_keys: keys.Keys):
         self._run = run
         self._credentials = grpc.ssl_channel_credentials(
-            own.authority, own.private_key, own.certificate
+            own_keys.authority, own_keys.private_key, own_keys.certificate
         )
         self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
         self.sent: list[float] = []  # The times at which a rollout was taken.

@@ -43,11 +43,11 @@ def test_statistics_of_agarwal_et_al_are_those_of_loops() -> None:
     first, second = np.random.default_rng(4).normal(60.0, 40.0, (2, 5, 9)).round(-1)
     second = second[:3]
     for run in first:
-        found = scores.reported_aggregates(run)
+        aggregates = scores.reported_aggregates(run)
         inner = sorted(run)[2:7]  # A quarter of nine is two, rounded down.
-        assert found["interquartile_mean"] == pytest.approx(sum(inner) / 5)
+        assert aggregates["interquartile_mean"] == pytest.approx(sum(inner) / 5)
         gap = sum(100 - min(score, 100) for score in run) / 9
-        assert found["optimality_gap"] == pytest.approx(gap)
+        assert aggregates["optimality_gap"] == pytest.approx(gap)
         above = [100 * sum(score > at for score in run) / 9 for at in (-1e9, 60.0, 1e9)]
         profile = scores.performance_profile(run, np.array([-1e9, 60.0, 1e9]))
         assert profile.tolist() == pytest.approx(above)
@@ -86,33 +86,33 @@ def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
     returns = {"a": _episodes(30, 1, 0.2), "b": _episodes(60, 2, 0.9), "c": _episodes(20, 3, 1.0)}
     references = {"a": _UNIT, "b": _UNIT, "c": ReferenceScore(0.5, 1.0), "not played": _UNIT}
     random = np.random.default_rng(6)
-    means = [random.choice(own, size=(10_000, len(own))).mean(axis=1) for own in returns.values()]
+    means = [random.choice(r, size=(10_000, len(r))).mean(axis=1) for r in returns.values()]
     percent = 100 * np.stack([means[0], means[1], (means[2] - 0.5) / 0.5])
     expected = {
         "mean": percent.mean(axis=0),
         "median": np.median(percent, axis=0),
         "mean_capped": np.minimum(percent, 100).mean(axis=0),
     }
-    found = scores.intervals_of_aggregates({**returns, "unknown": [1e9, -1e9]}, references)
-    assert found is not None
-    assert set(found) == set(expected)
+    intervals = scores.intervals_of_aggregates({**returns, "unknown": [1e9, -1e9]}, references)
+    assert intervals is not None
+    assert set(intervals) == set(expected)
     for name, values in expected.items():
         low, high = np.quantile(values, [0.025, 0.975])
-        assert found[name] == pytest.approx((low, high), abs=0.05 * (high - low)), name
+        assert intervals[name] == pytest.approx((low, high), abs=0.05 * (high - low)), name
     assert scores.intervals_of_aggregates(returns, {}) is None
     assert scores.intervals_of_aggregates({"a": [1.0, 2.0], "b": [1.0]}, references) is None
 
 
 def test_digits_of_intervals_are_those_of_any_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     returns = {"a": _episodes(50, 1, 0.2), "b": 100 * _episodes(50, 2, 0.9)}
-    found = []
+    repeated = []
     for seed in range(20):
         monkeypatch.setattr(scores, "_SEED", seed)
         aggregates = scores.intervals_of_aggregates(returns, dict.fromkeys(returns, _UNIT))
         assert aggregates is not None
-        found.append([scores.interval_of_mean(returns["a"]), aggregates["mean"]])
-    errors = np.std(found, axis=0)
-    assert (errors < 0.01 * np.ptp(found[0], axis=1)[:, None]).all()
+        repeated.append([scores.interval_of_mean(returns["a"]), aggregates["mean"]])
+    errors = np.std(repeated, axis=0)
+    assert (errors < 0.01 * np.ptp(repeated[0], axis=1)[:, None]).all()
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_intervals_over_seeds_are_students_t() -> None:
 def _p_by_hand(first: list[float], second: list[float]) -> float:
     """Returns p over all ways to assign the runs: twice the rarer side, and at most 1."""
     runs = [*first, *second]
-    found = np.mean(first) - np.mean(second)
+    difference = np.mean(first) - np.mean(second)
     differences = []
     for chosen in itertools.combinations(range(len(runs)), len(first)):
         others = [runs[i] for i in range(len(runs)) if i not in chosen]
         differences.append(np.mean([runs[i] for i in chosen]) - np.mean(others))
-    above = np.mean([own >= found - 1e-7 for own in differences])
-    below = np.mean([own <= found + 1e-7 for own in differences])
+    above = np.mean([each >= difference - 1e-7 for each in differences])
+    below = np.mean([each <= difference + 1e-7 for each in differences])
     return min(1.0, 2 * min(above, below))
 
 
@@ -169,22 +169,24 @@ def _p_by_hand(first: list[float], second: list[float]) -> float:
 def test_differences_are_welchs_and_tested_over_all_assignments(
     first: list[float], second: list[float], least: float
 ) -> None:
-    found = scores.difference_over_seeds(first, second)
-    assert found.p == pytest.approx(_p_by_hand(first, second))
-    assert found.p >= least - 1e-9
-    assert found.mean == pytest.approx(np.mean(first) - np.mean(second))
+    result = scores.difference_over_seeds(first, second)
+    assert result.p == pytest.approx(_p_by_hand(first, second))
+    assert result.p >= least - 1e-9
+    assert result.mean == pytest.approx(np.mean(first) - np.mean(second))
     # The interval ends where Welch's test has p = 5%.
-    for end in (found.low, found.high):
+    for end in (result.low, result.high):
         moved = stats.ttest_ind(np.subtract(first, end), second, equal_var=False)
         assert moved.pvalue == pytest.approx(0.05)
     swapped = scores.difference_over_seeds(second, first)
-    assert swapped == pytest.approx((-found.mean, -found.high, -found.low, -found.effect, found.p))
+    assert swapped == pytest.approx(
+        (-result.mean, -result.high, -result.low, -result.effect, result.p)
+    )
 
 
 def test_effects_are_in_standard_deviations_of_runs() -> None:
     # Both deviations are 1, and of 3 + 3 runs Hedges' correction is 1 - 3/15.
-    found = scores.difference_over_seeds([11.0, 12.0, 13.0], [1.0, 2.0, 3.0])
-    assert (found.mean, found.effect) == pytest.approx((10.0, 8.0))
+    result = scores.difference_over_seeds([11.0, 12.0, 13.0], [1.0, 2.0, 3.0])
+    assert (result.mean, result.effect) == pytest.approx((10.0, 8.0))
     constant = scores.difference_over_seeds([0.1] * 3, [0.1] * 3)
     assert constant.mean == 0
     assert all(map(math.isnan, (constant.low, constant.high, constant.effect)))

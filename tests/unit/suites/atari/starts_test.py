@@ -73,8 +73,8 @@ def test_start_goes_on_in_any_emulator_as_the_game_it_is_of(tmp_path: Path) -> N
     for action in np.repeat(_random_actions(100, seed=1), 4).tolist():
         *expected, frame = original.step(action)
         for emulator in (fresh, used):
-            *found, seen = emulator.step(action)
-            assert found == expected
+            *outcome, seen = emulator.step(action)
+            assert outcome == expected
             np.testing.assert_array_equal(seen, frame)
         total += expected[0]
     assert total > 0
