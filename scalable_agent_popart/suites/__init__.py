@@ -123,6 +123,8 @@ def _load(load: Callable[[], Any], source: str, name: str = "") -> Suite:
         problem = f"have that name, not {suite.name}"
     elif set(suite.tasks) != set(suite.reference_scores):
         problem = "have reference scores of all its tasks, or of none"
+    elif suite.stacks_frames and suite.num_channels != 1:
+        problem = f"have images of one channel to stack them, not of {suite.num_channels}"
     else:
         return suite
     raise UserError(f"--level_name: {source} must {problem}")

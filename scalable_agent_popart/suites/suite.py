@@ -144,8 +144,6 @@ class Suite:
                 yield f"reference scores of two different finite numbers, not {numbers}"
         if not self.action_sets:
             yield "a set of actions"
-        if self.stacks_frames and self.num_channels != 1:
-            yield f"images of one channel to stack them, not of {self.num_channels}"
         if self.headline not in Aggregate._fields:
             yield f"a headline of {', '.join(Aggregate._fields)}, not {self.headline}"
 
