@@ -77,7 +77,7 @@ class Machine:
         return self._call_seconds + num_environments * self._further_seconds
 
     def compute(self, seconds: float) -> None:
-        """Waits until the stream has done what came before, and then this."""
+        """Waits for a call of so many seconds, which the stream begins after those before it."""
         with self._lock:
             start = max(time.perf_counter(), self._free_at)
             self._free_at = end = start + seconds
@@ -89,14 +89,14 @@ class Machine:
         return self._busy / (time.perf_counter() - self._since)
 
     def begin_emulation(self, num_environments: int, num_threads: int) -> float:
-        """Returns when a step will be done, by threads that share the cores with other pools'."""
+        """Begins a step; returns when its threads, which share cores with other pools, are done."""
         with self._lock:
             self._emulating += num_threads
             cores = num_threads * min(1.0, self.num_cores / self._emulating)
         return time.perf_counter() + num_environments * self.core_seconds / cores
 
     def end_emulation(self, end: float, num_threads: int) -> None:
-        """Waits until then."""
+        """Waits for the `end` of a step, which frees its threads."""
         time.sleep(max(0.0, end - time.perf_counter()))
         with self._lock:
             self._emulating -= num_threads

@@ -37,7 +37,10 @@ def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
 def measure_training(
     config: Config, seconds: float, on_start: Callable[[], object] = lambda: None
 ) -> dict[str, float]:
-    """Measures the learner's rate with actors at work, and what each thread's time is spent on."""
+    """Measures the learner's rate with actors at work, and what each thread's time is spent on.
+
+    After the warm-up `on_start` is called.
+    """
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     with LocalActors(config, spec, learner) as actors:

@@ -70,7 +70,7 @@ def is_tested(path: Path, num_episodes: int | None) -> bool:
     config = _config(path)
     least = num_episodes or config["flags"]["test_num_episodes"]
     for file in path.glob(f"evaluations/noop-{frames(path)}-*.json"):
-        if text := file.read_text():  # The file is empty until its test is over.
+        if text := file.read_text():  # A test of an older version left an empty file if killed.
             test = json.loads(text)
             played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
             if all(played[task]["episodes"] >= least for task in config["tasks"]):

@@ -31,11 +31,13 @@ class RemoteParts(Parts):
     def prepare(self, config: Config) -> None:
         """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
         directory = keys.directory_of(config)
-        try:
-            keys.make(directory)
-        except UserError:  # They may be there, and `Path.exists` may raise.
-            if not os.path.exists(directory / "authority.crt"):
-                raise
+        authority = directory / "authority.crt"
+        if not os.path.exists(authority):  # `Path.exists` may raise.
+            try:
+                keys.make(directory)
+            except UserError:  # Another learner may have made them meanwhile.
+                if not os.path.exists(authority):
+                    raise
         keys.load(directory, keys.LEARNER)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:

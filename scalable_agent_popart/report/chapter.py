@@ -44,7 +44,7 @@ class Chapter:
 
     @property
     def published(self) -> bool:
-        """Whether any of the scores was published."""
+        """Returns whether the summary has published scores next to the agents' own."""
         return bool((self.summary["kind"] == "published").any())
 
     @property

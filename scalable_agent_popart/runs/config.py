@@ -227,11 +227,16 @@ class Config(Settings):
         changes.pop("total_environment_frames", None)
         return describe_differences((f"--{name}", *values) for name, values in changes.items())
 
+    @property
+    def is_outside(self) -> bool:
+        """Returns whether the suite or a level is from outside of the package, see `for_test`."""
+        return suites.is_outside(self.suite)
+
     def for_test(self, given: Mapping[str, Any]) -> "Config":
         """Returns how to test this run, or raises UserError if its policy cannot play like that."""
         refuse_meaningless({"mode": "test", **given}, self)
         logdir = given.get("logdir", self.logdir)
-        if suites.is_outside(self.suite) and "level_name" not in given:
+        if self.is_outside and "level_name" not in given:
             raise UserError(
                 f"{logdir} was trained on {self.level_name}: give --level_name too, since modules "
                 "and levels from outside of the package are loaded only if a command names them"

@@ -122,7 +122,7 @@ class Suite:
             title=self.title or self.name,
             reference_scores=self.reference_scores or dict.fromkeys(tasks, UNNORMALISED),
         )
-        for problem in self._problems():
+        if problem := next(self._problems(), None):
             raise ValueError(f"the suite {self.name!r} must have {problem}")
 
     def _problems(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from scalable_agent_popart import factory, suites
+from scalable_agent_popart import factory
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
@@ -165,7 +165,7 @@ def _describe_new_rate(before: Record | None, config: Config, learner: Learner) 
 def _describe_end(config: Config, learner: Learner, score: str) -> str:
     """Describes the result of a finished run, and what can be done with it next."""
     test = f"--mode=test --logdir={shlex.quote(config.logdir)}"
-    if suites.is_outside(config.suite):
+    if config.is_outside:
         test += f" --level_name={config.level_name}"
     frames = f"{int(learner.frames):,} of {config.total_environment_frames:,} frames"
     trained = f"{frames}, {score} in training" if score else frames
