@@ -236,8 +236,12 @@ def _report(given: Mapping[str, Any]) -> None:
 def _train(config: Config, given: Mapping[str, Any]) -> int | None:
     run.check(config)  # Before TensorFlow takes its time to load.
     _load_tensorflow(config, f"{config.agent_name} on {config.level_name}; logs in {config.logdir}")
+    from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import trainer  # noqa: PLC0415
 
+    if "num_actors" not in given and not config.uses_port:
+        num_actors = config.suite.num_actors(hardware.has_gpu())
+        config = dataclasses.replace(config, num_actors=num_actors)
     return trainer.train(config, parts=_parts(config))
 
 

@@ -140,8 +140,9 @@ def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float
         config: Config, suite: Any, task_ids: np.ndarray, seed: Any, training: bool, pools: int = 1
     ) -> environments.Lockstep:
         spec = suite.observation_spec(config.environment_options(training))
-        threads = max(1, machine.num_cores // pools)
-        return environments.Lockstep(SleepingEnvironments(machine, task_ids, spec, threads))
+        return environments.Lockstep(
+            SleepingEnvironments(machine, task_ids, spec, machine.num_cores)
+        )
 
     def act(policy: Policy, ids: np.ndarray, env_output: Any) -> Any:
         output = host_act(policy, ids, env_output)

@@ -56,6 +56,7 @@ tensorflow_import.import_quietly()
 import accelerator
 import costless
 import rates
+import tensorflow as tf
 import wire
 from accelerator import Machine
 
@@ -89,6 +90,9 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     """Measures everything once."""
     figures = rates.measure_training(config, seconds)
     figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if hardware.has_gpu():
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        figures["peak_gpu_memory_gib"] = peak / 2**30
     bare = {
         "forward": rates.measure_forward(config, seconds),
         "train_step": rates.rate(rates.make_train_step(config), seconds),
@@ -156,8 +160,9 @@ def main(argv: list[str]) -> None:
             results.append(_MEASURES[FLAGS.measure](config, FLAGS.seconds))
         print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
-    if "peak_memory_gib" in medians:  # Later peaks include what the bare rates took.
-        medians["peak_memory_gib"] = results[0]["peak_memory_gib"]
+    for name in ("peak_memory_gib", "peak_gpu_memory_gib"):
+        if name in medians:  # Later peaks include what the bare rates took.
+            medians[name] = results[0][name]
     what = f"{config.agent_name}, {config.network} network, {config.level_name}, {config.precision}"
     print(f"\n{FLAGS.measure}: {what}, {config.num_actors} actors; medians")
     for name, value in medians.items():

@@ -31,8 +31,8 @@ _MAX_MICROBATCH_PIXELS = 6_000_000
 # Fewer environments per thread would waste time, since each call of the policy has a fixed cost.
 _MIN_ACTORS_PER_THREAD = 8
 # On a GPU their calls delay the learner's update: on an H200 of sixteen cores it took 29 ms next
-# to two threads, and 181 ms next to sixteen.
-_MAX_THREADS_WITH_GPU = 2
+# to two threads, and 181 ms next to sixteen. While one thread waits for an update, others emulate.
+_MAX_THREADS_WITH_GPU = 4
 
 
 def make_films(
@@ -180,12 +180,13 @@ def make_environments(
     training: bool,
     num_pools: int = 1,
 ) -> EnvironmentPool:
-    """Makes environments that play these tasks, in one of `num_pools` pools on all cores.
+    """Makes environments that play these tasks, in one of `num_pools` pools.
 
+    Pools share the cores. With a GPU each may use all of them, since others wait for updates.
     Training with several pools depends on which thread is first, so no seed reproduces it.
     """
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
-    num_threads = max(1, cores.num_cores() // num_pools)
+    num_threads = max(1, cores.num_cores() // (1 if hardware.has_gpu() else num_pools))
     options = replace(
         config.environment_options(training),
         num_threads=num_threads,

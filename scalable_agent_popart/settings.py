@@ -160,12 +160,13 @@ class Settings:
     num_actors: int = PLAY.setting(
         ...,
         "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
-        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels.",
+        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels. A "
+        "learner with a GPU plays at least 256 of Atari.",
         SIZE,
     )
     actor_threads: int = PROCESS.setting(
         0,
-        "Threads that step actors. 0 stands for one per core, with a GPU for two, or for fewer if "
+        "Threads that step actors. 0 stands for one per core, with a GPU for four, or for fewer if "
         "each would have less than eight actors.",
         SIZE_OR_NONE,
     )

@@ -1,7 +1,6 @@
 """The configuration of a run: all its settings, checked, and the suite that they name."""
 
 import itertools
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +64,7 @@ class Config(Settings):
         frames, num_tasks = suite.total_frames, len(suite.tasks)
         defaults = {
             "total_environment_frames": frames * num_tasks // len(suite.reference_scores),
-            "num_actors": num_tasks * math.ceil(suite.usual_num_actors / num_tasks),
+            "num_actors": suite.num_actors(),
             **suite.defaults,
         }
         if flags.get("mode") == "pbt":  # Tuning takes annealing's place.
@@ -333,7 +332,10 @@ def _problems(config: Config) -> Iterator[str]:
     if config.job_name == "actor" and port and not int(port[2]):
         yield "--learner_address with port 0 is for the learner; actor jobs find it in --logdir"
     if config.gpus > 1:
-        yield f"--gpus={config.gpus} is too many: a learner uses one; give 1, or leave it out"
+        yield (
+            f"--gpus={config.gpus} is too many: a learner uses one; give each run, or each "
+            "--pbt_member of a population, one of them by CUDA_VISIBLE_DEVICES"
+        )
     if config.actor_jobs and config.job_name != "learner":
         yield f"--actor_jobs={config.actor_jobs} is for --job_name=learner; leave it out"
     if config.keys_dir and not config.uses_port:

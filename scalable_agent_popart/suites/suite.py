@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,7 @@ class Suite:
     full_score: str = HUMAN  # whose return counts as 100%, in words
     total_frames: int  # default length of a run on all tasks; on some, shorter in proportion
     usual_num_actors: int = 32  # default of `--num_actors`, rounded up to a multiple of the tasks
+    usual_num_actors_with_gpu: int = 0  # the same next to a GPU, if that takes more
     defaults: Mapping[str, Any]  # `height`, `width` and others than `_DEFAULTS`, by flag
     own_flags: tuple[str, ...] = ()  # without meaning in other suites
     # Every task of the benchmark has scores; if left out, scores are raw returns.
@@ -124,6 +126,11 @@ class Suite:
         )
         if problem := next(self._problems(), None):
             raise ValueError(f"the suite {self.name!r} must have {problem}")
+
+    def num_actors(self, with_gpu: bool = False) -> int:
+        """Returns the default of `--num_actors`: a multiple of the tasks, so that all are equal."""
+        usual = max(self.usual_num_actors, self.usual_num_actors_with_gpu * with_gpu)
+        return len(self.tasks) * math.ceil(usual / len(self.tasks))
 
     def _problems(self) -> Iterator[str]:
         """Yields what a suite must have that this one lacks."""

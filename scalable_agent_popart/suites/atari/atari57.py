@@ -148,6 +148,7 @@ SUITE = Suite(
     scalable=True,
     headline="median",
     total_frames=57 * 200_000_000,
+    usual_num_actors_with_gpu=256,  # An H100 trained 1.5 times as fast as with 64.
     reference_scores=_SCORES,
     human_starts_scores=read_scores("atari57_human_starts_scores.csv"),
     own_flags=("human_starts_dir",),

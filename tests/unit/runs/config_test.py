@@ -98,6 +98,8 @@ def test_actors_are_the_fewest_equal_shares_and_frames_the_tasks_part_of_the_sui
         config = _config(level_name)
         assert (config.num_actors, config.total_environment_frames) == (num_actors, frames)
         assert config.test_num_episodes == episodes
+    for level_name, num_actors in (("pong", 256), ("atari57", 285), ("catch5", 35)):
+        assert _config(level_name).suite.num_actors(with_gpu=True) == num_actors
 
 
 def test_given_flag_wins_over_the_suites_default_and_moves_no_other() -> None:

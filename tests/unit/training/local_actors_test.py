@@ -146,7 +146,7 @@ def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
     for cores, gpu, num_actors, asked, threads in (
         (2, False, 32, 0, 2),
         (64, False, 32, 0, 4),
-        (64, True, 32, 0, 2),
+        (64, True, 32, 0, 4),
         (8, False, 1, 0, 1),
         (8, True, 32, 3, 3),
     ):
