@@ -9,7 +9,8 @@ processes, and the experiment's `--num_actors` counts the environments that each
 `--mode=pbt --population_size=8` makes a population of eight such runs.
 
 Flags that the experiment would refuse are refused here, before anything is written, and without
-loading TensorFlow. A back end is an entry of `_BACK_ENDS` and a template of the same name.
+loading TensorFlow. A back end is an entry of `_BACK_ENDS`, a template of the same name, and a file
+among the `outs` in `bazel/jobs/jobs.bzl`.
 """
 
 if __name__ == "__main__":

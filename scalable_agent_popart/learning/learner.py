@@ -24,7 +24,7 @@ from scalable_agent_popart.settings import Settings
 # lets checkpoints decide, adds these variables to them itself.
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Settings that may change while a run learns, as float32 scalar variables."""
+    """Settings that populations tune, as float32 scalar variables; the others never change."""
 
     learning_rate: tf.Variable
     entropy_cost: tf.Variable
