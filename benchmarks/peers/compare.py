@@ -116,17 +116,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="each measurement lasts")
     parser.add_argument("--measure", choices=["training", "overhead"], default="training")
+    parser.add_argument("--tuned", action="store_true", help="leave out peers that are not tuned")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.environments = options.environments.expanduser().absolute()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    contenders = CONTENDERS
+    contenders = {
+        name: contender
+        for name, contender in CONTENDERS.items()
+        if not options.tuned or name == "ours" or name.endswith(", tuned")
+    }
     if options.measure == "overhead":
         contenders = {
             name: contender._replace(command=[*contender.command, *contender.overhead])
-            for name, contender in CONTENDERS.items()
+            for name, contender in contenders.items()
             if contender.overhead
         }
     for contender in contenders.values():
