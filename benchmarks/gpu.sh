@@ -49,7 +49,7 @@ life() {
   timeout -s TERM 40 "${train[@]}"
   "${test[@]}" && cp "$run/evaluation.json" "$results/$1-gpu.json" || return
   timeout -s TERM 60 "${train[@]}" --gpus=0
-  "${test[@]}" --gpus=0 && cp "$run/evaluation.json" "$results/$1-processor.json" || return
+  CUDA_VISIBLE_DEVICES=-1 "${test[@]}" && cp "$run/evaluation.json" "$results/$1-processor.json" || return
   timeout -s TERM 40 "${train[@]}"
   cp "$run/config.json" "$results/$1.json"
 }
