@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its libraries' messages, not all of which a setting suppresses."""
+"""Imports TensorFlow with its faster kernels, and without its libraries' messages."""
 
 import logging
 import os
@@ -10,11 +10,14 @@ _ERRORS, _FATAL = "2", "3"
 
 
 def import_quietly() -> None:
-    """Imports TensorFlow, and hides its messages unless the import raises.
+    """Imports TensorFlow with oneDNN, and hides its messages unless the import raises.
 
     Later it writes only fatal messages, and with an NVIDIA driver also errors, because exceptions
     from GPUs often name no cause. Users who set TF_CPP_MIN_LOG_LEVEL to show more see everything.
     """
+    # TensorFlow itself leaves out oneDNN on processors without AVX-512. On an EPYC with AVX2 the
+    # update took 0.4 (deep) and 0.5 (shallow) times as long with it.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     if os.environ.get(_LEVEL, _FATAL) not in (_ERRORS, _FATAL):  # A parent may have set these two.
         return
     os.environ[_LEVEL] = _ERRORS if NVIDIA_DRIVER.exists() else _FATAL
