@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.programs import ROOT, Programs
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As `tensorflow_import` has it.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # Programs have it, too.
 # A shell's background jobs ignore SIGINT, and programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -142,11 +142,18 @@ def main() -> None:
         for name, contender in contenders.items():
             repeats[-1][name] = result = run(contender, options)
             print(f"{number}: {name}: {result[_RATE]:,.1f} agent steps/s", flush=True)
+        table = summarise(repeats, options)
+    print("\nmedian agent steps/s, and how many times as fast ours is:")
+    print(table.to_string(header=False, formatters=["{:,.1f}".format, "{:.2f}".format]))
+
+
+def summarise(
+    repeats: list[dict[str, dict[str, Any]]], options: argparse.Namespace
+) -> pd.DataFrame:
+    """Returns medians over the repeats so far, and writes everything to the JSON file."""
     rates = pd.DataFrame([{name: r[_RATE] for name, r in results.items()} for results in repeats])
     ratios = rates.rdiv(rates["ours"], axis=0)
     table = pd.DataFrame({"median_rate": rates.median(), "median_ratio": ratios.median()})
-    print("\nmedian agent steps/s, and how many times as fast ours is:")
-    print(table.to_string(header=False, formatters=["{:,.1f}".format, "{:.2f}".format]))
     if options.json:
         rows = [
             {"name": name, "rates": rates[name].tolist(), "ratios": ratios[name].tolist()}
@@ -156,6 +163,7 @@ def main() -> None:
         record = {"game": "pong", "seconds": options.seconds, "contenders": rows}
         text = json.dumps({**record, "repeats": repeats}, indent=2)
         options.json.expanduser().write_text(text + "\n")
+    return table
 
 
 if __name__ == "__main__":
