@@ -2,8 +2,8 @@
 
   python tools/draw_front_page.py
 
-Reads `results/catch5/summary.csv` and writes `docs/figures/catch5.png`. Its letters can be read on a
-telephone.
+Reads `results/catch5/summary.csv` and writes `docs/figures/catch5.png`. Telephones show its letters
+large enough.
 """
 
 from pathlib import Path
