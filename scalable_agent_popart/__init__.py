@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from scalable_agent_popart.evaluation.trained import TrainedAgent
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

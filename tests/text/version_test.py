@@ -1,0 +1,37 @@
+"""The package, the files that name its version, and a tag have one version."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import scalable_agent_popart
+
+_ROOT = Path(__file__).resolve().parents[2]
+_VERSION = scalable_agent_popart.__version__
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("CHANGELOG.md", r"^## (\S+) - \d{4}-\d\d-\d\d$"),
+        ("CITATION.cff", r"^version: (\S+)$"),
+        ("MODULE.bazel", r'^    version = "(\S+)",$'),
+    ],
+)
+def test_files_name_the_version_of_the_package(name: str, pattern: str) -> None:
+    match = re.search(pattern, (_ROOT / name).read_text(), re.MULTILINE)
+    assert match and match[1] == _VERSION
+
+
+def test_wheel_takes_the_version_from_the_package() -> None:
+    assert (
+        '{ attr = "scalable_agent_popart.__version__" }' in (_ROOT / "pyproject.toml").read_text()
+    )
+
+
+def test_tag_is_the_version() -> None:
+    command = ["git", "tag", "--list", "v*", "--points-at=HEAD"]
+    tags = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True).stdout.split()
+    assert tags in ([], [f"v{_VERSION}"])
