@@ -1,13 +1,16 @@
-"""Hooks of MkDocs: take the pages of `results/` into the site and fix links for it.
+"""Hooks of MkDocs: pages of `results/`, links and formulas.
 
 Pages are written for the repository, where links to other folders are paths of files. On the site
 `results/` stands next to the other pages, and a link to any other file becomes plain text.
 """
 
+import html
 import os
 import re
 from pathlib import Path
+from typing import Any
 
+import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -15,6 +18,7 @@ from mkdocs.structure.pages import Page
 _ROOT = Path(__file__).resolve().parents[1]
 _KINDS = (".md", ".png", ".csv", ".json")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_FORMULA = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]]', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -48,3 +52,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{image}[{text}]({os.path.relpath(target_uri, here)}{anchor or ''})"
 
     return _LINK.sub(link, markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Turns formulas into MathML, which browsers draw without a script.
+
+    Searches leave them out, because their letters would be words there.
+    """
+
+    def formula(found: re.Match[str]) -> str:
+        start, tag, latex = found.groups()
+        display = "block" if tag == "div" else "inline"
+        mathml = latex2mathml.converter.convert(html.unescape(latex).strip(), display=display)
+        return start + mathml.replace("<math", '<math data-search-exclude="true"', 1)
+
+    return _FORMULA.sub(formula, content)

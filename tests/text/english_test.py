@@ -46,8 +46,8 @@ def test_comments_and_docstrings_open_as_sentences_do(module: Path) -> None:
 
 def _sentences(page: str) -> list[str]:
     """Returns the sentences; headings, items of lists and cells of tables are texts, too."""
-    page = re.sub(r"```.*?```|<[^>]+>", "", page, flags=re.DOTALL)
-    page = re.sub(r"`[^`]*`", "CODE", page)
+    page = re.sub(r"```.*?```|\$\$.*?\$\$|<[^>]+>", "", page, flags=re.DOTALL)
+    page = re.sub(r"`[^`]*`|\$[^$]*\$", "CODE", page)
     # Links keep their texts.
     page = re.sub(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", page)
     texts = re.split(r"\n\s*\n|\n\s*(?:[-*#]+|\d+\.) |(?<!\\)\|", page)
