@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages of `results/`, links and formulas.
+"""Hooks of MkDocs: pages of `results/`, links, formulas and the order of search results.
 
 Pages are written for the repository, where links to other folders are paths of files. On the site
 `results/` stands next to the other pages, and a link to any other file becomes plain text.
@@ -19,6 +19,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 _KINDS = (".md", ".png", ".csv", ".json")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _FORMULA = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]]', re.DOTALL)
+# A search shows the reference first, and records of what was tried last.
+_SEARCH_BOOSTS = {
+    "configuration.md": 8.0,
+    "formats.md": 2.0,
+    "details.md": 0.5,
+    "verification.md": 0.25,
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,6 +42,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     Drops the comment above the title of a rendered page, below which MkDocs would not look for it.
     """
+    name = Path(page.file.src_uri).name
+    page.meta["search"] = {"boost": _SEARCH_BOOSTS.get(name, 1.0)}
     markdown = re.sub(r"\A<!--.*?-->\s*", "", markdown)
     of_results = page.file.src_uri.startswith("results/")
     folder = (_ROOT if of_results else _ROOT / "docs") / Path(page.file.src_uri).parent
