@@ -4,10 +4,12 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from scalable_agent_popart.evaluation.trained import TrainedAgent
+    from scalable_agent_popart.report.run_tables import RunTables
 
 __version__ = "0.2.0"
 
@@ -75,3 +77,15 @@ def load(
         os.path.expanduser(logdir), frames, level_name, dataset_path, level_cache_dir
     )
     return agent
+
+
+def read_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> "RunTables":
+    """Reads what runs recorded into pandas tables, without TensorFlow.
+
+    A path is a run's directory, a folder of runs, or a pattern such as `runs/catch5-*`. Runs may
+    still be training, and a population is one run, as in reports. Warns of what cannot be read.
+    Raises `errors.UserError` if a path does not exist, or if no run can be read.
+    """
+    reader = importlib.import_module(f"{__name__}.report.run_tables")
+    tables: RunTables = reader.read(paths)
+    return tables

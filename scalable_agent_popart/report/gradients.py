@@ -12,11 +12,14 @@ from scalable_agent_popart.report import drawing
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import Styles
+from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.report.render import with_ends
-from scalable_agent_popart.report.tables import RUN, RUN_COLUMNS, logged, long, written
+from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 _ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
+# The name that a record has for the norms of a loss's gradients.
+_LOSSES = {"policy_gradient_norm": "policy", "total_gradient_norm": "total"}
 
 
 def tabulate(comparison: Comparison) -> pd.DataFrame:
@@ -24,7 +27,14 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
 
     `norm` is of `Learner.gradient_norms`, and `part` that over the sum of all tasks' norms.
     """
-    table = logged(comparison, "gradients")[[*RUN_COLUMNS, "loss", "task", "frames", "norm"]]
+
+    def read(run: Run) -> pd.DataFrame:
+        table = run.logs["task_metrics"].reindex(columns=["task", "frames", *_LOSSES])
+        table = table.rename(columns=_LOSSES).melt(["task", "frames"], None, "loss", "norm")
+        # A task without a rollout in the batch has no norm, and a program's last record has none.
+        return table[table.groupby(["frames", "loss"])["norm"].transform("count") > 0]
+
+    table = of_runs(comparison.even_runs, ["loss", "task", "frames", "norm"], read)
     table = table[table["task"].isin(comparison.suite.tasks)]
     sums = table.groupby(["run", "frames", "loss"])["norm"].transform("sum")
     return table.assign(part=(table["norm"] / sums.where(sums > 0)).fillna(0.0))

@@ -1,6 +1,5 @@
 """Computes what the report's templates are given, and writes it with its figures and tables."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from scalable_agent_popart.report.chapter import MAX_DRAWN, NUMBER, SUMMARY, Cha
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
-from scalable_agent_popart.report.read import Population, Run, read_run
+from scalable_agent_popart.report.read import Population, Run, read_runs
 from scalable_agent_popart.report.render import interval, render_report, short
 from scalable_agent_popart.report.summary import recorded, summarise
 from scalable_agent_popart.report.tables import agents_numbers
@@ -55,13 +54,7 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
 
     Raises UserError if no run can be read, or nothing written.
     """
-    runs, skipped = [], []
-    for path in {os.path.realpath(path): path for path in paths}.values():
-        try:
-            runs.append(read_run(path))
-            skipped += runs[-1].problems
-        except UserError as error:
-            skipped.append(f"{path} skipped: {error}")
+    runs, skipped = read_runs(paths)
     comparisons, left_out = compare(runs, suite)
     skipped += left_out
     for agent in (agent for comparison in comparisons for agent in comparison.agents):
@@ -131,7 +124,7 @@ def _sections(chapter: Chapter) -> dict[str, Any]:
 
 def _describe(label: str, run: Run) -> list[Any]:
     """Returns a run's row in the table of runs."""
-    times = run.logs["progress"]["time"].dropna()
+    times = run.numbers("metrics", ["time"])["time"]
     dates = "not recorded"
     if len(times):
         ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")

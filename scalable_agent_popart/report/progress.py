@@ -2,16 +2,46 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.report.render import number
-from scalable_agent_popart.report.tables import RUN, long, written
+from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 # The heads and the styles of a run's measures.
 _HEADS = ["Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)"]
 _STYLES = {"frames_per_second": ",.0f", "memory_mib": ",.0f", "entropy": ".3g"}
+
+
+def tabulate(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per run and record: time (seconds since 1970), speed, memory, entropy (nats)."""
+    names = ["time", "frames_per_second", "memory_mib"]
+
+    def read(run: Run) -> pd.DataFrame:
+        table = run.numbers("metrics", [*names, "entropy_loss", "entropy_cost"])
+        # The loss is a sum over a batch's steps.
+        sizes = [
+            [run.record.flag(name, frames) for name in ("unroll_length", "batch_size")]
+            for frames in table["frames"]
+        ]
+        steps = np.array(sizes, float).reshape(-1, 2).prod(axis=1)
+        cost = table["entropy_cost"].replace(0.0, np.nan)
+        return table.assign(entropy=-table["entropy_loss"] / cost / steps)
+
+    return of_runs(comparison.even_runs, ["frames", *names, "entropy"], read)
+
+
+def tabulate_batches(comparison: Comparison) -> pd.DataFrame:
+    """Makes a row per run, task and record: the task's share of the rollouts."""
+
+    def read(run: Run) -> pd.DataFrame:
+        return run.numbers("task_metrics", ["batch_share"]).rename(columns={"batch_share": "share"})
+
+    return of_runs(comparison.even_runs, ["frames", "task", "share"], read)
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:

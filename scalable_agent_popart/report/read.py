@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,15 +23,6 @@ from scalable_agent_popart.runs.run import Run as OpenedRun
 
 _MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
-# The columns, in addition to `frames`, of the tables of a run's metrics.
-METRICS = {
-    "statistics": ("task", "shift", "scale", "largest_target"),
-    "gradients": ("loss", "task", "norm"),
-    "batches": ("task", "share"),
-    "progress": ("time", "frames_per_second", "memory_mib", "entropy"),
-}
-# The loss that gradients are of, and the name that a record has for their norms.
-LOSSES = {"policy": "policy_gradient_norm", "total": "total_gradient_norm"}
 MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
 _TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 _NO_LOG = "from a line on it is no log of this run"
@@ -92,7 +83,7 @@ class Run:
     path: Path
     directory: RunDirectory  # A population's is that of the member that stands for it.
     config: Config
-    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of METRICS.
+    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `_read_metrics`.
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
     problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
@@ -130,11 +121,37 @@ class Run:
         offsets = [s.offset for s in segments if s.first + s.offset < frames]
         return frames - offsets[-1] if offsets else frames
 
+    def numbers(self, log: str, names: Sequence[str]) -> pd.DataFrame:
+        """Returns the rows of a log of metrics that have any of these numbers; others are NaN."""
+        table = self.logs[log]
+        keys = [key for key in ("frames", "task") if key in table]
+        values = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
+        return table[keys].join(values).dropna(subset=names, how="all")
 
-def read_run(path: str) -> Run:
+
+def read_runs(paths: Iterable[str], every_record: bool = False) -> tuple[list[Run], list[str]]:
+    """Reads the runs in some directories, each once, as `read_run`.
+
+    Also returns a line for each run or file that cannot be read. Raises UserError of no run.
+    """
+    runs, problems = [], []
+    for path in {os.path.realpath(path): path for path in paths}.values():
+        try:
+            runs.append(read_run(path, every_record))
+            problems += runs[-1].problems
+        except UserError as error:
+            problems.append(f"{path} skipped: {error}")
+    if not runs:
+        raise UserError(f"there is no run to report on: {'; '.join(problems)}")
+    return runs, problems
+
+
+def read_run(path: str, every_record: bool = False) -> Run:
     """Reads the directory of a run, of a population or of one of its members.
 
-    A population is one run: the ancestry of its best member's weights; a member that of its own.
+    A population is one run: the ancestry of its best member's weights; a member that of its own. Of
+    metrics there are at most `MAX_METRICS` records, or every one.
+
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
     problems: list[str] = []
@@ -149,8 +166,9 @@ def read_run(path: str) -> Run:
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
         source = population.directory.member(number) if population else directory
-        episodes = _read_episodes(source.episodes, config.suite.tasks, problems)
-        logs[number] = {"episodes": episodes, **_read_metrics(source.metrics, record, problems)}
+        tasks, at_most = config.suite.tasks, None if every_record else MAX_METRICS
+        logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
+        logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
         tests[number] = _read_evaluations(source, record, problems)
         if population:
             tests[number] = _of_known_weights(population, number, tests[number], problems)
@@ -160,8 +178,8 @@ def read_run(path: str) -> Run:
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     )
-    tables = {name: _join(name, logs, segments) for name in ("episodes", *METRICS)}
-    if not len(tables["episodes"]) and not len(tables["statistics"]) and not evaluations:
+    tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
+    if not any(map(len, tables.values())) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
     return Run(Path(path), directory, config, tables, evaluations, problems, population, record)
 
@@ -280,40 +298,35 @@ def _read_episodes(
     return table.sort_values("frames", kind="stable", ignore_index=True)
 
 
-def _read_metrics(path: Path, made: Record, problems: list[str]) -> dict[str, pd.DataFrame]:
-    """Reads a learner's log into tables with the columns METRICS and `frames`, sorted by these.
+def _read_metrics(
+    path: Path, tasks: Sequence[str], problems: list[str], at_most: int | None
+) -> dict[str, pd.DataFrame]:
+    """Reads a learner's log: `metrics` by record, and `task_metrics` by record and task.
 
-    Norms are NaN of a task without a rollout in the batch, and shares are of the rollouts since the
-    line before. Time (seconds since 1970), memory and entropy (mean, in nats) are NaN where they
-    were not recorded, as is whatever was not a finite number.
+    Both are sorted by frames. Numbers that were not recorded, or were not finite, are NaN.
     """
-    tasks = made.config.suite.tasks
-    rows: dict[str, list[tuple]] = {name: [] for name in METRICS}
+    records: list[dict[str, Any]] = []
+    by_task: list[dict[str, np.ndarray]] = []
     with _skipping(path, problems, _NO_LOG):
-        for line in read_lines(path, at_most=MAX_METRICS):
-            frames = int(line["frames"])
-            if shares := line.get("batch_share"):
-                rows["batches"] += [(frames, task, _known(shares[task])) for task in tasks]
-            if made.config.use_popart:
-                largest = line.get("largest_target", {})  # Older records have none.
-                for task in tasks:
-                    values = line["shift"][task], line["scale"][task], largest.get(task)
-                    rows["statistics"].append((frames, task, *map(_known, values)))
-            for loss, name in LOSSES.items():
-                if norms := line.get(name):  # The last line of a program has none.
-                    rows["gradients"] += [(frames, loss, t, _known(norms.get(t))) for t in tasks]
-            if "frames_per_second" in line:
-                entropy = np.nan
-                if cost := line.get("entropy_cost"):  # The loss is a sum over a batch's steps.
-                    steps = made.flag("unroll_length", frames) * made.flag("batch_size", frames)
-                    entropy = -_known(line["entropy_loss"]) / cost / (steps or np.nan)
-                names = ("time", "frames_per_second", "memory_mib")
-                rows["progress"].append((frames, *(_known(line.get(n)) for n in names), entropy))
+        for line in read_lines(path, at_most=at_most):
+            named = {name: values for name, values in line.items() if isinstance(values, dict)}
+            numbers = {
+                name: np.array([values.get(task) for task in tasks], float)
+                for name, values in named.items()
+            }
+            record = {name: value for name, value in line.items() if name not in named}
+            records.append({**record, "frames": int(line["frames"])})
+            by_task.append(numbers)
+    metrics = pd.DataFrame(records, columns=None if records else ["frames"])
+    columns: dict[str, Any] = {"frames": np.repeat(metrics["frames"].to_numpy(), len(tasks))}
+    columns["task"] = list(tasks) * len(records)
+    unknown = np.full(len(tasks), np.nan)
+    for name in dict.fromkeys(name for numbers in by_task for name in numbers):
+        columns[name] = np.concatenate([numbers.get(name, unknown) for numbers in by_task])
+    tables = {"metrics": metrics, "task_metrics": pd.DataFrame(columns)}
     return {
-        name: pd.DataFrame(rows[name], columns=["frames", *columns]).sort_values(
-            "frames", kind="stable", ignore_index=True
-        )
-        for name, columns in METRICS.items()
+        name: table.sort_values("frames", kind="stable", ignore_index=True)
+        for name, table in tables.items()
     }
 
 
@@ -350,8 +363,3 @@ def _skipping(path: Path, problems: list[str], why: str) -> Iterator[None]:
         problems.append(f"{path} skipped: {error.strerror or error}")
     except DAMAGE as error:
         problems.append(f"{path} skipped: {why} ({type(error).__name__}: {error})")
-
-
-def _known(value: Any) -> float:
-    """Returns a measurement, or NaN for null: it was no finite number when it was written."""
-    return np.nan if value is None else float(value)

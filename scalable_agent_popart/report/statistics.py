@@ -12,7 +12,7 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
-from scalable_agent_popart.report.read import METRICS, Run
+from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.report.render import interval
 from scalable_agent_popart.report.tables import RUN, long, of_runs, recent_means
 
@@ -23,16 +23,17 @@ _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 
 def tabulate(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per run, task and record: PopArt's statistics and the returns next to them."""
+    numbers = ["shift", "scale", "largest_target"]
 
     def read(run: Run) -> pd.DataFrame:
         parts = [
             rows.assign(episode_return=recent_means(run, str(task), rows["frames"].to_numpy()))
-            for task, rows in run.logs["statistics"].groupby("task", sort=False)
+            for task, rows in run.numbers("task_metrics", numbers).groupby("task", sort=False)
             if task in comparison.suite.tasks
         ]
         return pd.concat(parts) if parts else pd.DataFrame()
 
-    names = ["frames", *METRICS["statistics"], "episode_return"]
+    names = ["frames", "task", *numbers, "episode_return"]
     return of_runs(comparison.even_runs, names, read)
 
 

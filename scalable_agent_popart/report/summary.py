@@ -15,7 +15,7 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.tables import COLUMNS, logged
+from scalable_agent_popart.report.tables import COLUMNS
 
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
@@ -28,8 +28,8 @@ def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """
     return {
         "learning_curves": curves.tabulate_scores(comparison),
-        "progress": logged(comparison, "progress"),
-        "batches": logged(comparison, "batches"),
+        "progress": progress.tabulate(comparison),
+        "batches": progress.tabulate_batches(comparison),
         "statistics": statistics.tabulate(comparison),
         "gradients": gradients.tabulate(comparison),
         "members": populations.members(comparison),

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.compare import Agent, Comparison
-from scalable_agent_popart.report.read import METRICS, Run
+from scalable_agent_popart.report.compare import Agent
+from scalable_agent_popart.report.read import Run
 
 # The columns of the table of all numbers. `docs/formats.md` says what they mean.
 COLUMNS = (
@@ -35,12 +35,6 @@ def of_runs(
     parts = [read(run).assign(**columns_of(agent, run)) for agent, run in runs]
     whole, columns = [part for part in parts if len(part)], [*RUN_COLUMNS, *columns]
     return pd.concat(whole, ignore_index=True)[columns] if whole else pd.DataFrame(columns=columns)
-
-
-def logged(comparison: Comparison, name: str) -> pd.DataFrame:
-    """Makes one table of a kind of metrics, as `read.Run.logs` has them of each run."""
-    names = ["frames", *METRICS[name]]
-    return of_runs(comparison.even_runs, names, lambda run: run.logs[name])
 
 
 def recent_means(run: Run, task: str, frames: np.ndarray) -> np.ndarray:

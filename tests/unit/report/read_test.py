@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.report import progress
 from scalable_agent_popart.report.read import Population, Run, read_run
 from tests.fakes.programs import read_log
-from tests.fakes.synthetic_runs import append, make_population, make_run, write_test
+from tests.fakes.synthetic_runs import (
+    append,
+    compare_runs,
+    make_population,
+    make_run,
+    write_test,
+)
 
 
 def _population(run: Run) -> Population:
@@ -25,7 +32,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     for column in ("task", "frames", "episode_return"):
         assert list(run.logs["episodes"][column]) == [line[column] for line in written]
     metrics = read_log(directory.metrics)
-    for line, (_, rows) in zip(metrics, run.logs["statistics"].groupby("frames"), strict=True):
+    for line, (_, rows) in zip(metrics, run.logs["task_metrics"].groupby("frames"), strict=True):
         for name in ("shift", "scale"):
             assert dict(zip(rows["task"], rows[name], strict=True)) == line[name]
     newest = run.evaluations[-1]  # It is there twice, as evaluation.json as well.
@@ -57,10 +64,10 @@ def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> 
     run = read_run(str(tmp_path / "run"))
     assert run.problems == []
     assert run.logs["episodes"]["episode_return"].iloc[-1] == -1e300
-    last = run.logs["statistics"].query("frames == 1_000_000").set_index("task")
+    last = run.logs["task_metrics"].query("frames == 1_000_000").set_index("task")
     assert last["shift"].isna().sum() == 1
     assert np.isnan(last["shift"]["catch_1"])
-    assert np.isnan(run.logs["progress"]["frames_per_second"].iloc[-1])
+    assert np.isnan(run.logs["metrics"]["frames_per_second"].iloc[-1])
 
 
 def test_what_a_run_recorded_counts_with_the_flags_of_then(tmp_path: Path) -> None:
@@ -71,7 +78,8 @@ def test_what_a_run_recorded_counts_with_the_flags_of_then(tmp_path: Path) -> No
     test = changed.for_test({"mode": "test", "precision": "float32"})
     write_test(directory, test, 20_000, 50.0, 5)
     run = read_run(str(tmp_path / "run"))
-    entropies = run.logs["progress"].set_index("frames")["entropy"]
+    table = progress.tabulate(compare_runs(tmp_path / "run"))
+    entropies = table.set_index("frames")["entropy"]
     assert entropies.loc[:20_000].tolist() == pytest.approx([0.5] * 25)
     assert entropies.loc[20_001:].tolist() == pytest.approx([0.25] * 25)
     (problem,) = run.problems
@@ -115,7 +123,7 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     expected = [(f + offset, n) for n, a, b, offset in ends for f in range(a, b + 1, 10)]
     assert run.logs["episodes"]["frames"].tolist() == [frames for frames, _ in expected]
     assert run.frames == 1150
-    one = run.logs["statistics"][run.logs["statistics"]["task"] == "catch_1"]
+    one = run.logs["task_metrics"][run.logs["task_metrics"]["task"] == "catch_1"]
     assert list(zip(one["frames"], one["shift"].astype(int), strict=True)) == expected
 
 
