@@ -226,7 +226,8 @@ def _report(given: Mapping[str, Any]) -> None:
     from scalable_agent_popart.report import page  # noqa: PLC0415
 
     suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
-    written = page.write_report(list(find_runs(given["runs"])), given["report_dir"], suite)
+    paths, files = list(find_runs(given["runs"])), given.get("scores", ())
+    written = page.write_report(paths, given["report_dir"], suite, files)
     for line in written.left_out:
         print(f"note: {line}", file=sys.stderr)
     print("\n".join(written.outcome))

@@ -326,6 +326,11 @@ class ReportSettings:
         "such as runs/*.",
     )
     report_dir: str = REPORT.setting("", "Where to write the report.")
+    scores: tuple = REPORT.setting(
+        (),
+        "CSV files of other programs' agents to compare with the runs, with the columns "
+        "agent,seed,task,frames,return.",
+    )
 
 
 # All settings, in the order of their declaration, and those of a run by name.

@@ -41,6 +41,8 @@ def draw_profiles(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
 def describe_runs(row: Mapping[str, Any], total: int = 0) -> str:
     """Describes how many runs a score is of, and whether of their tests or their training."""
     runs, source = row["runs"], "tested" if row["source"] == "test" else "in training"
+    if pd.isna(row["episodes"]):
+        source = "from a file"
     return f"{runs}{f' of {total}' * (total > runs)} run{'s' * (runs > 1)}, {source}"
 
 
@@ -48,12 +50,14 @@ def content(chapter: Chapter) -> dict[str, Any]:
     """Returns each agent's aggregates over tasks, for each way to test, and their profiles."""
     suite = chapter.suite
     tests = [test for final in chapter.finals if (test := _of_test(chapter, final))]
-    runs = chapter.summary.query("kind == 'agent' and measure == 'return'")["runs"]
+    returns = chapter.summary.query("kind == 'agent' and measure == 'return'")
+    runs = returns["runs"]
     return {
         "tests": tests,
         "held_out": [task for task in suite.tasks if task in suite.test_versions],
-        "one_run": (runs == 1).any(),
+        "one_run": ((runs == 1) & returns["episodes"].notna()).any(),
         "several_runs": (runs > 1).any(),
+        "given": returns["episodes"].isna().any(),
         "scored": sum(task in suite.reference_scores for task in suite.tasks),
     }
 
@@ -76,8 +80,9 @@ def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
         origin = "" if entry["kind"] == "published" else f"{entry['episodes']} episodes per task"
         if entry["kind"] == "agent":
             frames = dict.fromkeys(map(short, (entry["fewest_frames"], entry["most_frames"])))
-            origin = f"{describe_runs(entry, runs[agent])}, episodes per task: {entry['episodes']}"
-            origin += f", {' to '.join(frames)} frames"
+            known = pd.notna(entry["episodes"])
+            episodes = f", episodes per task: {entry['episodes']}" if known else ""
+            origin = f"{describe_runs(entry, runs[agent])}{episodes}, {' to '.join(frames)} frames"
         rows[agent] = [agent, *cells[agent,], origin]
     figures = []
     of_runs = of_column[(of_column["kind"] == "run") & (of_column["measure"] == "normalised")]

@@ -49,7 +49,7 @@ class Chapter:
 
     @property
     def clippings(self) -> dict[str, str]:
-        """Each agent's reward clipping, by label."""
+        """Each agent's reward clipping, by label; that of a file of scores is empty."""
         agents = self.comparison.agents
         return {agent.label: agent.runs[0].config.reward_clipping for agent in agents}
 
@@ -68,9 +68,10 @@ class Chapter:
     def figures(
         self, name: str, table: pd.DataFrame, draw: Draw, says: str
     ) -> list[dict[str, str]]:
-        """Writes a figure for each reward clipping, as in the paper."""
-        drawn = []
-        for clipping, rows in table.groupby(table["agent"].map(self.clippings), sort=False):
+        """Writes a figure for each reward clipping, as in the paper; files' agents are in all."""
+        drawn, clippings = [], table["agent"].map(self.clippings)
+        for clipping in filter(None, clippings.unique()):
+            rows = table[clippings.isin([clipping, ""])]
             agents = in_words("reward_clipping", clipping)
             caption = f"{self.comparison.title}, {agents}: {says}"
             drawn.append(self.figure(draw(rows), f"{name}-{clipping}", caption))

@@ -52,8 +52,12 @@ def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
 
 def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
     """Makes a row per point of a run's learning curves, by frames: each task's recent returns."""
-    longest = max(other.frames for _, other in comparison.runs)
-    grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
+    runs = [other for _, other in comparison.runs if other.given == run.given]
+    if run.given:
+        grid = np.unique(np.concatenate([other.logs["episodes"]["frames"] for other in runs]))
+    else:
+        longest = max(other.frames for other in runs)
+        grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
     frames = grid[grid <= run.frames]
     returns = {task: recent_means(run, task, frames) for task in tasks}
     return pd.DataFrame(returns, index=pd.Index(frames, name="frames"))
@@ -139,12 +143,12 @@ def _scores(chapter: Chapter) -> dict[str, Any] | None:
     where = {"task": chapter.suite.headline, "protocol": final.column.name}
     random = agents_numbers(chapter.summary, "aggregate", kind="measured", **where)["value"]
     table = chapter.recorded["learning_curves"]
-    targets = {
-        clipping: final.targets(clipping, names) for clipping in table["reward_clipping"].unique()
-    }
+    clippings = filter(None, table["reward_clipping"].unique())
+    targets = {clipping: final.targets(clipping, names) for clipping in clippings}
 
     def draw(rows: pd.DataFrame) -> Figure:
-        published = targets[rows["reward_clipping"].iloc[0]]
+        (clipping,) = filter(None, rows["reward_clipping"].unique())
+        published = targets[clipping]
         return draw_scores(rows, chapter.suite, published, chapter.styles, random)
 
     part = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")

@@ -1,5 +1,6 @@
 """Draws what all figures of a report share: agents' looks, runs and their means, axes, legends."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -27,6 +28,7 @@ COLOURS = {
     RANDOM: "#C7C7C7",
 }
 BLACK = "#000000"
+_OTHERS = (BLACK, "#56B4E9", "#A6761D", "#7570B3")  # The colours of agents with other names.
 # Variants of one agent share its colour. Dotted lines are published scores.
 _LINES = ("-", "--", "-.", (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2, 2, 2, 2, 2)))
 _HATCHES = ("", "////", "....", "xxxx", "----", "oo")
@@ -52,10 +54,12 @@ def styles_of(agents: Sequence[tuple[str, str, str]]) -> Styles:
     Only bars show agents of several reward clippings together, so each has lines of its own.
     """
     styles = {name: Style(COLOURS[name], _LINES[0], _HATCHES[0]) for name in (IMPALA, RANDOM)}
+    others = dict.fromkeys(name for name, *_ in agents if name not in COLOURS)
+    colours = COLOURS | dict(zip(others, itertools.cycle(_OTHERS)))
     seen = Counter[Any]()
     for name, clipping, label in agents:
         line, hatch = seen[name, clipping] % len(_LINES), seen[name] % len(_HATCHES)
-        styles[label] = Style(COLOURS.get(name, BLACK), _LINES[line], _HATCHES[hatch])
+        styles[label] = Style(colours[name], _LINES[line], _HATCHES[hatch])
         seen.update([name, (name, clipping)])
     return styles
 
@@ -77,6 +81,7 @@ def draw_runs(
         every = of_agent.pivot_table(index="frames", columns="run", values=column)
         whole = every.notna().all(axis=1)
         runs = every[whole] if whole.any() else every
+        drawn["marker"] = "o" if len(runs) == 1 else ""  # No line can be drawn through one point.
         count, means = len(every.columns), runs.mean(axis=1)
         text = plain(f"{agent}, {count} runs" if count > 1 else str(agent))
         axes.plot(runs.index / unit, means, lw=2, label=text, **drawn)

@@ -98,7 +98,12 @@ class FinalScores:
         self.papers = papers_table_1(suite.name, column.name) if complete else {}
         self._impala = impala_by_level(suite.name, column.name)
         self.left_out: list[str] = []
-        self._finals = [final for agent in comparison.agents for final in self._choose(agent)]
+        finals = [final for agent in comparison.agents for final in self._choose(agent)]
+        # A file of scores does not say what they are of, so they count as those of runs do.
+        tested = any(final.tested for final in finals if not final.run.given)
+        self._finals = [
+            final._replace(tested=tested) if final.run.given else final for final in finals
+        ]
 
     def by_run(self) -> pd.DataFrame:
         """Makes the rows of `tables.COLUMNS` of each run's scores, with intervals over episodes.
@@ -107,12 +112,12 @@ class FinalScores:
         """
         parts = []
         for final in self._finals:
-            returns = pd.Series(final.returns)
+            returns, given = pd.Series(final.returns), final.run.given
             ends = [scores.interval_of_mean(values) or (np.nan, np.nan) for values in returns]
             raw = pd.DataFrame(ends, returns.index, ["low", "high"]).assign(
                 value=returns.map(np.mean),
-                episodes=returns.map(len),
-                remark=pd.Series(final.run.config.remarks(), dtype=object),
+                episodes=np.nan if given else returns.map(len),
+                remark=pd.Series({} if given else final.run.config.remarks(), dtype=object),
             )
             intervals = scores.intervals_of_aggregates(
                 final.returns, self._references, scores.reported_aggregates

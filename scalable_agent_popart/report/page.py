@@ -27,6 +27,7 @@ from scalable_agent_popart.report.films import write_films
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
 from scalable_agent_popart.report.read import Population, Run, read_runs
 from scalable_agent_popart.report.render import interval, render_report, short
+from scalable_agent_popart.report.scores_files import add_agents
 from scalable_agent_popart.report.summary import recorded, summarise
 from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.scores import RECENT_EPISODES
@@ -46,13 +47,18 @@ class Written(NamedTuple):
     outcome: list[str]  # The lines of a table of agents' scores for each comparison.
 
 
-def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = None) -> Written:
+def write_report(
+    paths: Sequence[str],
+    report_dir: str,
+    suite: Suite | None = None,
+    scores_files: Sequence[str] = (),
+) -> Written:
     """Writes a report on the runs in some directories.
 
     What is in the directories may be anybody's. Its text is never markup in the page, and no file
     of them gets into the page but the pixels of films.
 
-    Raises UserError if no run can be read, or nothing written.
+    Raises UserError if no run or not every file of scores can be read, or nothing written.
     """
     runs, skipped = read_runs(paths)
     comparisons, left_out = compare(runs, suite)
@@ -64,6 +70,9 @@ def write_report(paths: Sequence[str], report_dir: str, suite: Suite | None = No
                 skipped.append(f"{agent.label}: {message}; give each run once")
     if not comparisons:
         raise UserError(f"there is no run to report on: {'; '.join(skipped)}")
+    for path in scores_files:
+        comparisons, left_out = add_agents(comparisons, path)
+        skipped += left_out
     directory = Path(report_dir)
     try:
         for folder in ("figures", "tables"):
@@ -124,16 +133,19 @@ def _sections(chapter: Chapter) -> dict[str, Any]:
 
 def _describe(label: str, run: Run) -> list[Any]:
     """Returns a run's row in the table of runs."""
+    where = one_line(str(run.path)), _describe_population(run.population)
+    place = Markup("<code>{}</code>{}").format(*where)
+    if run.given:
+        return [label, place, run.seed, short(run.frames), *[""] * 5]
     times = run.numbers("metrics", ["time"])["time"]
     dates = "not recorded"
     if len(times):
         ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
         first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
         dates = f"{first} to {last.removeprefix(first[:11])}"
-    where = one_line(str(run.path)), _describe_population(run.population)
     return [
         label,
-        Markup("<code>{}</code>{}").format(*where),
+        place,
         run.seed,
         f"{short(run.frames)} of {short(run.config.total_environment_frames)}",
         f"{len(run.logs['episodes']):,}",

@@ -1,0 +1,101 @@
+"""Reads returns of other programs' agents, `--scores`, as runs that reports show next to others."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.read import Evaluation, Run
+from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.directory import Record, RunDirectory
+
+_COLUMNS = ("agent", "seed", "task", "frames", "return")
+_NUMBERS = ("seed", "frames", "return")
+
+
+def add_agents(comparisons: Sequence[Comparison], path: str) -> tuple[list[Comparison], list[str]]:
+    """Adds the agents of a CSV file to each comparison whose tasks they have.
+
+    A row of the file is the mean raw return of a task after some frames of a run. Also returns a
+    line for each run that lacks tasks. Raises UserError if the file cannot be read, or has a task
+    that is in none of the benchmarks.
+    """
+    table = _read(path)
+    suites = [comparison.suite for comparison in comparisons]
+    tasks = {task for suite in suites for task in (*suite.tasks, *suite.references("noop"))}
+    if unknown := [task for task in table["task"].unique() if task not in tasks]:
+        titles = " or ".join(dict.fromkeys(suite.title for suite in suites))
+        raise UserError(f"--scores={path}: there is no task {unknown[0]!r} in {titles}; correct it")
+    added, left_out = [], []
+    for comparison in comparisons:
+        agents, config = list(comparison.agents), comparison.runs[0][1].config
+        config = replace(config, suite=comparison.suite, population_size=0, reward_clipping="")
+        levels = {task: {task, config.suite.test_version(task)} for task in config.suite.tasks}
+        of_suite = table[table["task"].isin(set().union(*levels.values()))]
+        for name, of_agent in of_suite.groupby("agent", sort=False):
+            runs = []
+            for seed, rows in of_agent.groupby("seed"):
+                run = _run(f"{path}: {name}, seed {seed}", replace(config, seed=seed), rows)
+                missing = [task for task in levels if not levels[task] & {*rows["task"]}]
+                if missing:
+                    left_out.append(f"{run.path} skipped: it has no return of {missing[0]}")
+                else:
+                    runs.append(run)
+            if runs:
+                taken = name in [agent.label for agent in comparison.agents]
+                label = f"{name} ({path})" if taken else str(name)
+                agents.append(Agent(f"{path}: {name}", label, tuple(runs)))
+        added.append(replace(comparison, agents=tuple(agents)))
+    return added, left_out
+
+
+def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
+    """Makes a run whose training has the returns of all rows, and its test those of the last."""
+    rows = rows.sort_values("frames", kind="stable", ignore_index=True)
+    frames = int(rows["frames"].iloc[-1])
+    returns = rows.set_index("task")["return"]
+    last = {str(task): np.array([value]) for task, value in returns.items()}  # Later rows win.
+    nothing = pd.DataFrame(columns=["frames", "task"])
+    logs = {"metrics": nothing, "task_metrics": nothing}
+    logs["episodes"] = rows.rename(columns={"return": "episode_return"})
+    config = replace(config, total_environment_frames=frames)
+    return Run(
+        path=Path(place),
+        directory=RunDirectory(place),
+        config=config,
+        logs=logs,
+        evaluations=(Evaluation("noop", frames, last),),
+        problems=[],
+        population=None,
+        record=Record(config),
+        given=True,
+    )
+
+
+def _read(path: str) -> pd.DataFrame:
+    """Reads a file's rows; raises UserError with the first thing that is wrong with it."""
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--scores={path} cannot be read ({error}); give a CSV file") from error
+    if missing := [name for name in _COLUMNS if name not in table]:
+        columns = f"has no column {missing[0]!r}; its first line must be {','.join(_COLUMNS)}"
+        raise UserError(f"--scores={path} {columns}")
+    for name in _NUMBERS:
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        if (wrong := ~np.isfinite(numbers)).any():
+            row = int(wrong.argmax())
+            value = f"{name} is {table[name].iloc[row]!r}, which is no number"
+            raise UserError(f"--scores={path}, line {row + 2}: {value}; correct it")
+        table[name] = numbers
+    table = table.astype({"seed": int, "frames": int})
+    twice = table[table.duplicated(["agent", "seed", "task", "frames"])]
+    for row in twice.to_dict("records"):
+        what = f"{row['agent']}, seed {row['seed']}, has several returns of {row['task']}"
+        advice = "give each run another seed"
+        raise UserError(f"--scores={path}: {what} at {row['frames']:,} frames; {advice}")
+    return table
