@@ -133,6 +133,19 @@ def intervals_of_aggregates(
     return {name: (float(low[i]), float(high[i])) for i, name in enumerate(compute([0.0]))}
 
 
+def score_style(unit: str, score: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Returns the style of a score's numbers: one decimal of percent, or three digits of returns.
+
+    The digits of a return are those of its interval's width, or without one of the return itself.
+    """
+    if unit:
+        return ".1f"
+    size = high - low if high > low else abs(score)
+    if not size > 0 or math.isinf(size):
+        return ".0f"
+    return f".{min(max(2 - math.floor(math.log10(size)), 0), 9)}f"
+
+
 def write_interval(low: float, high: float, style: str) -> str:
     """Writes an interval by bootstrap, without the digits that depend on the resamples drawn.
 

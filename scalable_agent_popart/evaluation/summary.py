@@ -78,14 +78,16 @@ def show(summary: Mapping[str, Any], suite: Suite) -> None:
             continue
         texts = []
         for which, column in columns.items():
-            interval = _interval(column["aggregate_interval"][name], ".1f")
-            texts.append(f"{_score(column['aggregate'][name], unit)} {interval}".rstrip() + which)
+            score, ends = column["aggregate"][name], column["aggregate_interval"][name]
+            style = scores.score_style(unit, score or 0.0, *(ends or ()))
+            text = f"{_score(score, unit, style)} {_interval(ends, style)}".rstrip()
+            texts.append(text + which)
         title = f"{name.replace('_', ' ')} {suite.score_name}"
         print(f"{title:<40}{', '.join(texts)}")
 
 
-def _score(score: float | None, unit: str) -> str:
-    return "unknown" if score is None else f"{score:.1f}{unit}"
+def _score(score: float | None, unit: str, style: str = ".1f") -> str:
+    return "unknown" if score is None else f"{score:{style}}{unit}"
 
 
 def _interval(interval: scores.Interval | None, style: str) -> str:

@@ -54,12 +54,6 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
             yield by_agent[first], by_agent[second], about
 
 
-def _write(row: Any) -> str:
-    """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
-    effect, p = number(row["effect"], ".1f", ""), number(row["p"], ".2g", "")
-    return interval(row) + (effect and f", g = {effect}") + (p and f", p = {p}")
-
-
 def content(chapter: Chapter) -> dict[str, Any] | None:
     """Returns how far apart every two agents are that have several runs each."""
     table = chapter.summary[chapter.summary["kind"] == "difference"]
@@ -78,7 +72,15 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
     heads = {key: head for key, head in heads.items() if key in known}
     if not heads:
         return None
-    rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], _write)
+
+    def write(row: Any) -> str:
+        """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
+        percent = suite.normalised or row["task"] == "probability_of_improvement"
+        style = ".1f" if percent and row["measure"] != "return" else ""
+        effect, p = number(row["effect"], ".1f", ""), number(row["p"], ".2g", "")
+        return interval(row, style) + (effect and f", g = {effect}") + (p and f", p = {p}")
+
+    rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], write)
     titles = {final.column.name: final.column.title for final in chapter.finals}
     several = table["protocol"].nunique() > 1
     return {

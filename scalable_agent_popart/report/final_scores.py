@@ -17,6 +17,7 @@ _DATA = resources.files(__package__) / "data"
 IMPALA = "IMPALA (Espeholt et al., 2018)"
 _PAPER = "(Hessel et al., 2019)"
 RANDOM = "random play, measured"
+PUBLISHED_FRAMES = {"atari57": 11.4e9, "dmlab30": 10e9}  # Those of one member of a population.
 PAPERS_MEAN = "mean_by_papers_scores"
 # With these, the scores of IMPALA's Table C.1 have the means over 57 games of its Table 4.
 _PAPERS_SCORES = {

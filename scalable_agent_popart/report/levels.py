@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
 from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter
 from scalable_agent_popart.report.drawing import Styles
@@ -16,10 +17,11 @@ from scalable_agent_popart.report.tables import unscored, written
 from scalable_agent_popart.suites import Suite
 
 _MAX_LEVELS_A_PANEL = 32
+_MANY = 20  # So many levels are sorted by score; fewer keep the suite's order.
 
 
 def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
-    """Draws Figures 8 and 9: a bar per level and agent; the last of our agents' best levels first.
+    """Draws Figures 8 and 9: a bar per level and agent; many are sorted by our last agent's scores.
 
     The axis is logarithmic where the suite's headline is a median.
     """
@@ -27,7 +29,9 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)
     ours = [agent for agent in agents if agent not in (IMPALA, RANDOM)]
-    levels = by_level.sort_values(ours[-1], ascending=False)[agents]
+    if len(by_level) >= _MANY:
+        by_level = by_level.sort_values(ours[-1], ascending=False)
+    levels = by_level[agents]
     panels = np.array_split(np.array(levels.index), -(-len(levels) // _MAX_LEVELS_A_PANEL))
     height = max(3, 1.6 + max(map(len, panels)) * (0.11 * len(agents) + 0.12))
     figure = Figure(figsize=(6.5 * len(panels) + 1, height), layout="constrained")
@@ -76,7 +80,7 @@ def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
         unit = "" if entry["measure"] == "return" else chapter.suite.unit
         if entry["kind"] == "agent" and entry["runs"] > 1:
             return interval(entry, unit=unit)
-        return number(entry["value"], ".1f") + unit
+        return number(entry["value"], scores.score_style(unit, entry["value"])) + unit
 
     normalised = table[table["measure"] == "normalised"]
     remarks = dict.fromkeys(table.loc[table["measure"] == "return", "task"], "return")
@@ -96,6 +100,7 @@ def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
             for (task,), cells in rows.items()
         ],
         "agent": ours.iloc[-1] if len(ours) else None,
+        "sorted": normalised["task"].nunique() >= _MANY,
         "several_runs": (table["runs"] > 1).any(),
         "figures": figures,
         "tasks": normalised["task"].nunique(),

@@ -17,7 +17,9 @@ from scalable_agent_popart.report import (
     gradients,
     hyperparameters,
     levels,
+    overview,
     populations,
+    profiles,
     progress,
     statistics,
 )
@@ -35,8 +37,8 @@ from scalable_agent_popart.suites import Suite
 
 # The sections of a chapter in the order of the page; each has a template of the same name.
 _SECTIONS = (
-    aggregates, differences, curves, progress, statistics, gradients, levels, populations,
-    hyperparameters,
+    overview, curves, statistics, aggregates, differences, levels, gradients, populations, progress,
+    hyperparameters, profiles,
 )  # fmt: skip
 
 

@@ -33,10 +33,14 @@ def number(value: float, style: str, missing: str | None = None) -> str:
     return missing
 
 
-def interval(row: Mapping[str, Any], style: str = ".1f", unit: str = "") -> str:
-    """Writes a row's value, with its 95% interval where that is known."""
-    text = f"{number(row['value'], style)}{unit}"
+def interval(row: Mapping[str, Any], style: str = "", unit: str = "") -> str:
+    """Writes a row's value, with its 95% interval where that is known.
+
+    By default the digits are those of `scores.score_style`.
+    """
     low, high = row["low"], row["high"]
+    style = style or scores.score_style(unit, row["value"], low, high)
+    text = f"{number(row['value'], style)}{unit}"
     if math.isnan(low):
         return text
     if row.get("kind") == "agent" and row["runs"] == 1:  # It is a bootstrap over episodes.

@@ -133,6 +133,21 @@ def test_intervals_are_written_with_digits_that_resamples_have(
     assert scores.write_interval(low, high, style) == text
 
 
+@pytest.mark.parametrize(
+    ("unit", "numbers", "style"),
+    [
+        ("%", (0.1, -0.4, 0.5), ".1f"),
+        ("", (0.1, -0.4, 0.5), ".3f"),
+        ("", (5.0, -120.0, 130.0), ".0f"),
+        ("", (0.0123,), ".4f"),
+        ("", (0.0, 0.0, 0.0), ".0f"),
+        ("", (21.5, math.nan, math.nan), ".1f"),
+    ],
+)
+def test_returns_have_digits_by_their_size(unit: str, numbers: tuple, style: str) -> None:
+    assert scores.score_style(unit, *numbers) == style
+
+
 def test_intervals_over_seeds_are_students_t() -> None:
     # 95% of Student's t with four degrees of freedom lies within 2.776 (any table has it), with
     # one within 12.706.

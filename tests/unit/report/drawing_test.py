@@ -9,13 +9,13 @@ import pytest
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import (
-    aggregates,
     curves,
     drawing,
     final_scores,
     gradients,
     levels,
     populations,
+    profiles,
     statistics,
 )
 from scalable_agent_popart.report.compare import Comparison
@@ -96,7 +96,7 @@ def test_profiles_are_drawn_as_their_table_says(compared: Comparison) -> None:
     at = [-20, 5, 10, 20, 50, 300]
     expected = [[100 * np.mean(np.array(run) > x) for x in at] for run in values.values()]
     for suite in (compared.suite, catch.SUITE):  # With a logarithmic axis and without.
-        (axes,) = aggregates.draw_profiles(table, suite, _STYLES).axes
+        (axes,) = profiles.draw(table, suite, _STYLES).axes
         mean, *runs = axes.lines
         np.testing.assert_allclose(mean.get_xdata(), at)
         np.testing.assert_allclose([line.get_ydata() for line in runs], expected)
@@ -140,6 +140,19 @@ def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
         rows = table[table["agent"] == bars.get_label()].set_index("task")
         drawn = {names[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in bars}
         assert drawn == pytest.approx(rows["value"].to_dict())
+
+
+@pytest.mark.parametrize("count", [19, 20])
+def test_few_levels_keep_their_order_and_many_are_sorted_by_score(count: int) -> None:
+    names = [f"level_{i}" for i in range(count)]
+    values = dict(zip(names, np.roll(range(count), 5).astype(float), strict=True))
+    table = pd.DataFrame(values.items(), columns=["task", "value"])
+    columns = ["low", "high", "lowest", "highest"]
+    table = table.assign(agent=_IMPALA, runs=1, **dict.fromkeys(columns, 1.0))
+    (axes,) = levels.draw(table, resolve("atari57"), _STYLES).axes
+    by_score = sorted(names, key=values.__getitem__, reverse=True)
+    drawn = [text.get_text() for text in axes.get_yticklabels()]
+    assert drawn == (names if count == 19 else by_score)
 
 
 _RETURNS = dataclasses.replace(

@@ -312,6 +312,20 @@ def test_figures_with_too_many_parts_are_left_out_and_named(
     assert drawn == {"learning-curves-abs_one", "profiles-noop-abs_one", "scales-abs_one"}
     left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in `(.+)`', text)
     assert [file for _, file in left_out] == [
-        f"tables/{name}-statistics.csv", f"tables/{name}-gradients.csv", "summary.csv"
+        f"tables/{name}-statistics.csv", "summary.csv", f"tables/{name}-gradients.csv"
     ]  # fmt: skip
     assert all((tmp_path / file).exists() for _, file in left_out)
+
+
+def test_a_comparison_begins_with_what_it_is_of_and_its_curves(written: Path) -> None:
+    *_, of_catch, of_atari, _ = read_report(written).split("\n## ")
+    _, sentences, *lines = of_atari.split("\n")
+    assert "; PopArt-IMPALA, clipped (2 runs, 120k frames); " in sentences
+    assert "on 3 tasks. 0% is the return of random play in the papers, and" in sentences
+    assert sentences.endswith(
+        "100% is a human's; the published scores were reached after 11.4B frames over all 57 tasks."
+    )
+    assert "100% is that of catching every ball." in of_catch
+    heads = [line for line in lines if line.startswith("### ")]
+    assert heads[:2] == ["### Learning curves", "### Normalisation statistics"]
+    assert heads[-1] == "### Score profiles"

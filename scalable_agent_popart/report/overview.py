@@ -1,0 +1,22 @@
+"""What a comparison is of, and what its scores mean, in two sentences."""
+
+from typing import Any
+
+from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.final_scores import PUBLISHED_FRAMES
+from scalable_agent_popart.report.render import short
+
+
+def content(chapter: Chapter) -> dict[str, Any]:
+    """Returns the agents with their runs and frames, and the frames of published scores."""
+    agents = []
+    for agent in chapter.comparison.agents:
+        frames = [run.budgeted(run.frames) for run in agent.runs]
+        ends = dict.fromkeys(map(short, (min(frames), max(frames))))
+        count = f"{len(agent.runs)} run{'s' * (len(agent.runs) > 1)}"
+        agents.append(f"{agent.label} ({count}, {' to '.join(ends)} frames)")
+    frames_of_papers = PUBLISHED_FRAMES.get(chapter.suite.name) if chapter.published else None
+    return {
+        "agents": agents,
+        "published_frames": frames_of_papers and short(frames_of_papers),
+    }

@@ -1,0 +1,51 @@
+"""Score profiles: in what part of the tasks an agent exceeds each score."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scalable_agent_popart import scores
+from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
+from scalable_agent_popart.suites import Suite
+
+
+def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
+    """Draws the share of tasks in which an agent exceeds each score, as curves are drawn."""
+    thresholds = np.unique(table["value"])
+    shares = [
+        pd.DataFrame({"frames": thresholds, "agent": agent, "run": run}).assign(
+            share=scores.performance_profile(of_run["value"].to_numpy(), thresholds)
+        )
+        for (agent, run), of_run in table.groupby(["agent", "run"], sort=False)
+    ]
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    draw_runs(axes, pd.concat(shares), "share", 1, styles, step="post")
+    if suite.headline == "median":
+        axes.set_xscale("symlog", linthresh=LINEAR)
+    axes.set_xlabel(f"{score_axis(suite)}, τ")
+    axes.set_ylabel("Tasks with a score above τ (%)")
+    axes.grid(alpha=0.3)
+    legend(figure, axes)
+    return figure
+
+
+def content(chapter: Chapter) -> dict[str, Any] | None:
+    """Draws the profiles of each way to test, if there are several tasks with scores."""
+    suite, summary = chapter.suite, chapter.summary
+    of_runs = summary[(summary["kind"] == "run") & (summary["measure"] == "normalised")]
+    if not suite.normalised or len(suite.tasks) == 1 or not len(of_runs):
+        return None
+    figures = []
+    for final in chapter.finals:
+        name, title = final.column.name, final.column.title
+        if len(table := of_runs[of_runs["protocol"] == name]):
+            drawn = functools.partial(draw, suite=suite, styles=chapter.styles)
+            says = f"share of tasks above each score, {title}"
+            figures += chapter.figures(f"profiles-{name}", table, drawn, says)
+    several_runs = of_runs.groupby("agent")["run"].nunique().max() > 1
+    return {"figures": figures, "several_runs": several_runs}
