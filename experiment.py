@@ -227,7 +227,8 @@ def _report(given: Mapping[str, Any]) -> None:
 
     suite = suites.resolve(given["level_name"]) if given.get("level_name") else None
     paths, files = list(find_runs(given["runs"])), given.get("scores", ())
-    written = page.write_report(paths, given["report_dir"], suite, files)
+    measured_zero = given.get("zero") == "measured"
+    written = page.write_report(paths, given["report_dir"], suite, files, measured_zero)
     for line in written.left_out:
         print(f"note: {line}", file=sys.stderr)
     print("\n".join(written.outcome))

@@ -331,6 +331,12 @@ class ReportSettings:
         "CSV files of other programs' agents to compare with the runs, with the columns "
         "agent,seed,task,frames,return.",
     )
+    zero: str = REPORT.setting(
+        "published",
+        "The random play whose score is 0%: as published, or in Atari as measured with this "
+        "agent's actions.",
+        ("published", "measured"),
+    )
 
 
 # All settings, in the order of their declaration, and those of a run by name.

@@ -39,6 +39,7 @@ class Comparison:
 
     suite: Suite  # With the tasks to compare in play.
     agents: tuple[Agent, ...]
+    measured_zero: bool = False  # Whether 0% is measured random play, not the published one.
 
     @property
     def runs(self) -> list[tuple[Agent, Run]]:

@@ -1,6 +1,7 @@
 """Chooses the returns that count in the end, and scores them next to the published ones."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scalable_agent_popart import scores
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES, Agent, Comparison, in_words
 from scalable_agent_popart.report.read import Run, recent_returns
 from scalable_agent_popart.scores import ReferenceScore
@@ -42,6 +44,36 @@ def impala_by_level(suite: str, column: str) -> dict[str, float]:
     """Returns IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
     file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
     return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
+
+
+def random_play(suite: str) -> pd.DataFrame:
+    """Returns the returns of measured random play by level; empty if they were not measured."""
+    file = f"{suite}_random.csv"
+    if not (_DATA / file).is_file():
+        return pd.DataFrame(columns=["mean"])
+    return _published(file).set_index("game")
+
+
+def with_measured_zero(comparison: Comparison) -> Comparison:
+    """Puts measured random play in place of the published random scores, as 0%.
+
+    Random play from human starts was not measured, so that their scores are left out. Raises
+    UserError if random play was not measured in a task.
+    """
+    suite = comparison.suite
+    means = random_play(suite.name)["mean"].to_dict()
+    if unmeasured := [task for task in suite.tasks if task not in means]:
+        message = f"--zero=measured: random play was not measured in {unmeasured[0]}"
+        raise UserError(f"{message} of {suite.title}; leave it out")
+    known = suite.reference_scores
+    measured = {task: known[task]._replace(random=means[task]) for task in known.keys() & means}
+    suite = replace(
+        suite,
+        title=f"{suite.title}, 0% at measured random play",
+        reference_scores={**known, **measured},
+        human_starts_scores={},
+    )
+    return replace(comparison, suite=suite, measured_zero=True)
 
 
 def _published(file: str) -> pd.DataFrame:
@@ -87,7 +119,7 @@ class FinalScores:
 
     A test of some tasks in play does not count; where a run of an agent was tested, untested ones
     do not, nor do runs that lag far behind: `left_out` names them. `papers` has the paper's scores
-    if all tasks are compared.
+    if all tasks are compared, with zero at the published random scores.
     """
 
     def __init__(self, comparison: Comparison, column: Column):
@@ -95,7 +127,8 @@ class FinalScores:
         self._suite = suite = comparison.suite
         self._levels = list(dict.fromkeys(column.levels.values()))  # Tasks may share one.
         self._references = suite.references(column.starts)
-        complete = set(suite.tasks) >= suite.reference_scores.keys()
+        self._measured_zero = comparison.measured_zero
+        complete = set(suite.tasks) >= suite.reference_scores.keys() and not self._measured_zero
         self.papers = papers_table_1(suite.name, column.name) if complete else {}
         self._impala = impala_by_level(suite.name, column.name)
         self.left_out: list[str] = []
@@ -147,11 +180,8 @@ class FinalScores:
 
     def measured(self) -> pd.DataFrame:
         """Makes the rows of random play, if it was measured in all levels, as those of a run."""
-        file = f"{self._suite.name}_random.csv"
-        if self.column.starts != "noop" or not (_DATA / file).is_file():
-            return pd.DataFrame()
-        raw = _published(file).set_index("game").rename(columns={"mean": "value"})
-        if not set(self._levels) <= set(raw.index):
+        raw = random_play(self._suite.name).rename(columns={"mean": "value"})
+        if self.column.starts != "noop" or not set(self._levels) <= set(raw.index):
             return pd.DataFrame()
         deviations = raw["standard_error"] * raw["episodes"] ** 0.5
         low, high = scores.students_t(raw["value"], deviations, raw["episodes"])
@@ -228,6 +258,7 @@ class FinalScores:
             if not self._suite.normalised:
                 del aggregates["optimality_gap"]
             whole = self.column.starts == "noop" and len(scored) == len(self._references)
+            whole &= not self._measured_zero  # The papers' means have the published one.
             if whole and _PAPERS_SCORES.keys() <= self._references.keys():
                 papers_percent = _percent(raw["value"], {**self._references, **_PAPERS_SCORES})
                 aggregates[PAPERS_MEAN] = np.mean(papers_percent)

@@ -26,7 +26,12 @@ from scalable_agent_popart.report import (
 from scalable_agent_popart.report.chapter import MAX_DRAWN, NUMBER, SUMMARY, Chapter
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.films import write_films
-from scalable_agent_popart.report.final_scores import IMPALA, FinalScores, columns
+from scalable_agent_popart.report.final_scores import (
+    IMPALA,
+    FinalScores,
+    columns,
+    with_measured_zero,
+)
 from scalable_agent_popart.report.read import Population, Run, read_runs
 from scalable_agent_popart.report.render import interval, render_report, short
 from scalable_agent_popart.report.scores_files import add_agents
@@ -54,13 +59,15 @@ def write_report(
     report_dir: str,
     suite: Suite | None = None,
     scores_files: Sequence[str] = (),
+    measured_zero: bool = False,
 ) -> Written:
     """Writes a report on the runs in some directories.
 
     What is in the directories may be anybody's. Its text is never markup in the page, and no file
     of them gets into the page but the pixels of films.
 
-    Raises UserError if no run or not every file of scores can be read, or nothing written.
+    Raises UserError if no run or not every file of scores can be read, if random play was not
+    measured and is to be zero, or if nothing can be written.
     """
     runs, skipped = read_runs(paths)
     comparisons, left_out = compare(runs, suite)
@@ -75,6 +82,8 @@ def write_report(
     for path in scores_files:
         comparisons, left_out = add_agents(comparisons, path)
         skipped += left_out
+    if measured_zero:
+        comparisons = [with_measured_zero(comparison) for comparison in comparisons]
     directory = Path(report_dir)
     try:
         for folder in ("figures", "tables"):
@@ -120,6 +129,7 @@ def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapte
             several = len(suite.tasks) > 1
             task = re.sub(r"[^\w.-]", "-", suite.tasks[0])
             name += f"-{len(suite.tasks)}-tasks" if several else f"-{task}"
+        name += "-measured-zero" * comparison.measured_zero
         names[name] += 1
         name += f"-{names[name]}" if names[name] > 1 else ""
         finals = [FinalScores(comparison, column) for column in columns(suite)]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import scores, suites
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import final_scores
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import IMPALA, FinalScores
@@ -170,3 +171,23 @@ def test_runs_whose_returns_do_not_count_are_named(tmp_path: Path) -> None:
     reasons = {"untested": "at 80,000 of", "behind": "at 40,000", "part": "tested on 1 of 2"}
     for name, reason in reasons.items():
         assert f"{tmp_path / name}: {reason}" in str(final.left_out)
+
+
+def test_zero_may_be_measured_random_play(tmp_path: Path) -> None:
+    """Assault's random play scores 352.8 with these actions, and 222.4 in the papers."""
+    run = make_run(tmp_path / "run", tests={"noop": 3, "human": 3}, level_name="assault,pong")
+    _write(run, {"assault": [352.8], "pong": [14.6]}, 10**9)
+    write_report([str(run.path)], str(tmp_path / "out"), measured_zero=True)
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv").query("measure == 'normalised'")
+    assert set(summary["comparison"]) == {"atari57-2-tasks-measured-zero"}
+    assert set(summary["protocol"]) == {"noop"}
+    ours = summary.query("kind == 'run'").set_index("task")["value"]
+    assert ours.to_dict() == pytest.approx({"assault": 0.0, "pong": 100.0}, abs=1e-9)
+    assert summary.query("kind == 'measured'")["value"].tolist() == pytest.approx([0.0] * 2)
+    text = read_report(tmp_path / "out")
+    assert "## Atari-57, 0% at measured random play, a subset of 2 of 57 tasks" in text
+    assert "0% is the return of random play as measured with the agent's own actions, and" in text
+    whole = final_scores.with_measured_zero(Comparison(suites.resolve("atari57"), ()))
+    assert _scores(whole)["noop"].papers == {}
+    with pytest.raises(UserError, match="was not measured in catch_0"):
+        final_scores.with_measured_zero(Comparison(suites.resolve("catch5"), ()))
