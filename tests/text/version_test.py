@@ -21,8 +21,8 @@ _VERSION = scalable_agent_popart.__version__
     ],
 )
 def test_files_name_the_version_of_the_package(name: str, pattern: str) -> None:
-    match = re.search(pattern, (_ROOT / name).read_text(), re.MULTILINE)
-    assert match and match[1] == _VERSION
+    versions = re.findall(pattern, (_ROOT / name).read_text(), re.MULTILINE)
+    assert versions[:1] == [_VERSION]
 
 
 def test_wheel_takes_the_version_from_the_package() -> None:
