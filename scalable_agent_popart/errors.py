@@ -10,6 +10,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 # A cluster's jobs say what sets the run directory there.
 ANOTHER_LOGDIR = os.environ.get("ANOTHER_LOGDIR", "another --logdir")
+_MAX_CHARACTERS = 1000  # The part of an exception's text in a message.
 FAILS_AGAIN = 2  # The exit code of what would fail the same way if it were started again.
 
 
@@ -49,6 +50,11 @@ def explain(error: BaseException) -> str | None:
         sizes = "--num_actors, --batch_size, --unroll_length or --test_num_episodes"
         return f"there is not enough memory ({one_line(str(error))}); lower {sizes}"
     return None
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception's class and text in one line, without the end of a very long one."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
 
 
 def one_line(text: str) -> str:

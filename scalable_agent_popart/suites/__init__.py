@@ -6,22 +6,20 @@ of the package are described in `docs/own_suite.md`.
 """
 
 import difflib
-import importlib
 import importlib.metadata
 import os
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scalable_agent_popart import outside
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.suites import catch, checked, cluttered_catch
+from scalable_agent_popart.suites import catch, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import MINIMAL, EnvironmentOptions, Suite
 
-_OWN_MODULES = ("environments", "experiment", "popart", "vtrace")
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 
 
@@ -37,20 +35,17 @@ def resolve(level_name: str) -> Suite:
     names = [name.strip() for name in listed.split(",")]
     suites: tuple[Suite, ...] = ALL
     broken: list[str] = []  # Reasons why other packages' suites, which may be meant, are missing.
-    if module in _OWN_MODULES:
-        raise UserError(f"--level_name: {module} is a module of this program; rename yours")
     if module:
-        if os.getcwd() not in sys.path:  # Child processes get `sys.path`, too.
-            sys.path.append(os.getcwd())
-        suite = _load(lambda: importlib.import_module(module).SUITE, f"the SUITE of {module}")
-        suites = (replace(suite, module=module),)
+        loaded = outside.load("level_name", module, "SUITE")
+        suites = (replace(_check(loaded, f"the SUITE of {module}"), module=module),)
     elif not all(any(name == s.name or _task(s, name) for s in ALL) for name in names):
         entries = importlib.metadata.entry_points(group="scalable_agent_popart.suites")
         # If no suite has a given name, any of them may have the tasks.
         for entry in [entry for entry in entries if entry.name in names] or entries:
             source = f"the suite {entry.name}, registered as {entry.value},"
             try:
-                suites += (_load(entry.load, source, entry.name),)
+                loaded = outside.call(entry.load, f"--level_name: {source} cannot be loaded")
+                suites += (_check(loaded, source, entry.name),)
             except UserError as error:
                 if entry.name in names:
                     raise
@@ -108,13 +103,8 @@ def _explain(name: str, suites: Sequence[Suite]) -> str:
     return f"there is no level {name!r}; {hint}"
 
 
-def _load(load: Callable[[], Any], source: str, name: str = "") -> Suite:
-    """Loads a suite from outside of the package; `source` names the suite in messages."""
-    try:
-        suite = load()
-    except (Exception, SystemExit) as error:
-        why = checked.describe(error)
-        raise UserError(f"--level_name: {source} cannot be loaded ({why})") from error
+def _check(suite: Any, source: str, name: str = "") -> Suite:
+    """Returns a suite from outside of the package; `source` names the suite in messages."""
     if not isinstance(suite, Suite):
         problem = f"be a scalable_agent_popart.suites.Suite, not {type(suite).__name__}"
     elif suite.name in (each.name for each in ALL):

@@ -20,8 +20,9 @@ from environments import (
     close_all,
     report,
 )
+from scalable_agent_popart.errors import describe
 
-_MAX_NAMED, _MAX_CHARACTERS = 5, 1000  # Tasks, and of an exception's text, in a message.
+_MAX_NAMED = 5  # Tasks in a message.
 _MAX_REWARD = float(np.finfo(np.float32).max)
 # The compiled policy takes no other types, and its error would name no environment.
 _STEP_TYPES = {
@@ -159,11 +160,6 @@ class CheckedPool:
                 ids = not_finite if len(not_finite) else ids
             raise InvalidStepError(f"{name_some([self._names[i] for i in ids])}: {fault}")
         return ready
-
-
-def describe(error: BaseException) -> str:
-    """Returns an exception's class and text in one line, without the end of a very long one."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 import environments
-from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.errors import UserError, describe
 from scalable_agent_popart.suites import checked, environment_process
 from scalable_agent_popart.suites.process_pool import ProcessPool, run_child
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
@@ -65,7 +65,7 @@ def check_environment(
             fault = check.fault(reward, image)
         played.close()
     except (Exception, SystemExit) as error:
-        why = checked.describe(error)
+        why = describe(error)
         raise UserError(f"the environment failed at step {step} ({why})") from error
     if fault:
         raise UserError(f"at step {step} {fault}")
@@ -110,7 +110,7 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
         images, actions = environment.observation_space, environment.action_space
         environment.close()
     except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be made ({checked.describe(error)})") from error
+        raise UserError(f"{name} cannot be made ({describe(error)})") from error
     for space in (images, actions):
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name} is not Gymnasium's: it has {type(space)} as a space")
@@ -146,7 +146,7 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
         try:
             pickled[task] = pickle.dumps(make)
         except Exception as error:
-            why = checked.describe(error)
+            why = describe(error)
             raise UserError(f"the environment of {task} cannot be made ({why})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
     code, output = run_child(command, payload=(pickled, expected))
