@@ -151,7 +151,7 @@ def main(argv: list[str]) -> None:
         each.check_playable()
     hardware.prepare_process()
     for each in (config, other or config):
-        factory.check_precision(each)
+        factory.check_network(each)
     results: list[dict[str, float]] = []
     for i in range(FLAGS.repeats):
         if other:

@@ -62,19 +62,21 @@ def load(
     level_name: str | None = None,
     dataset_path: str | os.PathLike[str] | None = None,
     level_cache_dir: str | os.PathLike[str] | None = None,
+    network: str | None = None,
 ) -> "TrainedAgent":
     """Loads the agent of a run, quietly: its newest checkpoint, or the one at so many `frames`.
 
     A member of a population is a run, `POPULATION/member-00`. `level_name` is needed to play tasks
-    of a module of one's own. The other two are for DmLab where the run's own folders are missing;
-    "" stands for none. Raises `errors.UserError` if there is no run, if it has no such checkpoint
-    that can be read, or if its tasks are not those of the suite of `level_name`.
+    of a module of one's own, and `network` to load such a network. The other two are for DmLab
+    where the run's own folders are missing; "" stands for none. Raises `errors.UserError` if there
+    is no run, if it has no such checkpoint that can be read, or if its tasks are not those of the
+    suite of `level_name`. It also raises it if its network is not `network`.
     """
     # Processes that do without TensorFlow import this package as well.
     if "tensorflow" not in sys.modules:
         importlib.import_module(f"{__name__}.system.tensorflow_import").import_quietly()
     agent: TrainedAgent = importlib.import_module(f"{__name__}.evaluation.trained").TrainedAgent(
-        os.path.expanduser(logdir), frames, level_name, dataset_path, level_cache_dir
+        os.path.expanduser(logdir), frames, level_name, dataset_path, level_cache_dir, network
     )
     return agent
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import sonnet as snt
 import tensorflow as tf
 
 import popart
 from environments import BatchedEnvironment, EnvironmentPool
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.agent import networks
+from scalable_agent_popart.agent import networks, own_torso
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.pixel_control import QHead
@@ -50,8 +51,14 @@ def make_films(
     return {i: make(task, int(seeds[i]), options) for i, task in tasks.items()}
 
 
-def check_precision(config: Config) -> None:
-    """Raises UserError if this machine cannot compute convolutions in the configured type."""
+def check_network(config: Config) -> None:
+    """Raises UserError if a torso from outside of the package does not fit the agent.
+
+    It also raises it if this machine cannot compute convolutions in the configured type.
+    """
+    if config.has_own_network:
+        num_channels = 4 if config.suite.stacks_frames else config.suite.num_channels
+        own_torso.check(config.network, (config.height, config.width, num_channels))
     if config.precision == "float32":
         return
     torso = networks.TORSOS[config.network](tf.as_dtype(config.precision), "SAME")
@@ -93,8 +100,10 @@ def _bare_agent(config: Config) -> Agent:
     )
 
 
-def _make_torso(config: Config) -> networks.Torso:
-    """Makes the convolutions; without a GPU, images pass them in a multiple of the cores' parts."""
+def _make_torso(config: Config) -> snt.Module:
+    """Makes the torso; without a GPU, images pass it in a multiple of the cores' parts."""
+    if config.has_own_network:
+        return own_torso.make(config.network)
     images = config.unroll_length * config.batch_size // _num_microbatches(config)
     n = cores.num_cores()
     num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
@@ -140,7 +149,7 @@ def make_saved_parts(config: Config) -> tf.train.Checkpoint:
 
 def _num_microbatches(config: Config) -> int:
     """Returns into how many parts a batch is split, so that activations of only one are held."""
-    if config.network == "shallow" or hardware.has_gpu():
+    if config.network != "deep" or hardware.has_gpu():
         return 1
     pixels = config.unroll_length * config.height * config.width  # Per rollout.
     return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))

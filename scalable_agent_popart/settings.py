@@ -191,7 +191,9 @@ class Settings:
         POSITIVE,
     )
     network: str = CHECKPOINT.setting(
-        ..., "Network of IMPALA's paper.", ("deep", "shallow"), shared=True
+        ...,
+        "Torso: deep or shallow, of IMPALA's paper, or MODULE:NAME, one of a Python module.",
+        shared=True,
     )
     padding: str = CHECKPOINT.setting(
         ...,

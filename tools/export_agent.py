@@ -21,13 +21,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("output", None, "Directory to write, which must not exist.", required=True)
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "run"], "What to write.")
+flags.DEFINE_string("network", None, "The run's --network, if that is MODULE:NAME.")
 flags.DEFINE(program.Integer(), "frames", None, "Frames of the checkpoint. Default: the newest.")
 
 
 def main(argv: list[str]) -> None:
     """Exports."""
     logging.set_verbosity(logging.WARNING)  # TensorFlow says what it renames.
-    agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames)
+    agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, network=FLAGS.network)
     (agent.export if FLAGS.format == "saved_model" else agent.save)(FLAGS.output)
     print(f"exported at {agent.frames:,} frames: {FLAGS.output}")
 

@@ -138,7 +138,7 @@ def _train(
             _process(run, train, cores_of_run, group, stop)
             if not tests or stop.signal_number or run_records.is_tested(run.path, num_episodes):
                 return ""
-            named = _level_name(run.flag_file, more_flags)
+            named = _named(run.flag_file, more_flags, "level_name", "network")
             _process(run, [*test, *named], cores_of_run, group, stop)
             return ""
         except (UserError, OSError) as error:
@@ -164,7 +164,7 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
     level_names, settings = {}, {}
     runs: dict[Path, dict[int, PlannedRun]] = {}  # Those that remain, by number of their setting.
     for agent in agents:
-        if not (named := _level_name(agent, more_flags)):
+        if not (named := _named(agent, more_flags, "level_name")):
             raise UserError(f"{agent} names no --level_name")
         level_names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
@@ -200,10 +200,10 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
     return failures
 
 
-def _level_name(flag_file: Path, more_flags: Sequence[str]) -> list[str]:
-    """Lists the flags that name a run's tasks, which its test needs if a module has them."""
+def _named(flag_file: Path, more_flags: Sequence[str], *names: str) -> list[str]:
+    """Lists a run's flags of these names, which its test needs if they name modules."""
     words = FLAGS.read_flags_from_files([f"--flagfile={flag_file}", *more_flags])
-    return [word for word in words if word.lstrip("-").startswith("level_name=")]
+    return [word for word in words if word.lstrip("-").partition("=")[0] in names]
 
 
 def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:

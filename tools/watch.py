@@ -84,7 +84,8 @@ def main(argv: list[str]) -> None:
     if "MPLBACKEND" not in os.environ and matplotlib.get_backend().lower() == "agg":
         plt.switch_backend("webagg")  # There is no display.
     places = FLAGS.dataset_path, FLAGS.level_cache_dir
-    agent = scalable_agent_popart.load(FLAGS.logdir, FLAGS.frames, FLAGS.level_name, *places)
+    which = FLAGS.logdir, FLAGS.frames, FLAGS.level_name
+    agent = scalable_agent_popart.load(*which, *places, FLAGS.network)
     # The record of a suite of one's own has no names of actions.
     suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
     made = agent.make_environment(suite.tasks[0], FLAGS.seed, "rgb_array")
@@ -97,6 +98,7 @@ if __name__ == "__main__":
     integer = program.Integer()
     flags.DEFINE_string("logdir", None, "Directory of the run.", required=True)
     flags.DEFINE_string("level_name", None, "The task to play. Default: the first of the run.")
+    flags.DEFINE_string("network", None, "The run's --network, if that is MODULE:NAME.")
     flags.DEFINE(integer, "frames", None, "Frames of the checkpoint. Default: the newest.")
     flags.DEFINE(integer, "seed", 0, "Seed of the environment and of the sampled actions.")
     flags.DEFINE_bool("greedy", False, "Whether to take the most probable action.")

@@ -32,7 +32,7 @@ class Agent(snt.Module):
     def __init__(
         self,
         num_actions: int,
-        torso: networks.Torso,
+        torso: snt.Module,
         use_lstm: bool,
         stacked_frame: ArraySpec | None = None,
         reads_instructions: bool = False,
@@ -40,7 +40,8 @@ class Agent(snt.Module):
         """Puts the modules together: a torso, an LSTM after it if there is one, and the policy.
 
         Args:
-          torso: maps images `[T, B, H, W, C]` to features `[T, B, 256]`.
+          torso: maps images `[T, B, H, W, C]`, and whether the last step only has its value
+            bootstrapped from, to features `[T, B, F]`.
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
           reads_instructions: whether observations are `environments.Observation`s.
         """
@@ -97,7 +98,7 @@ class Agent(snt.Module):
             images, stack = frame_stack.unroll(images, env_outputs.info.episode_end, state[-1])
             new_state = (stack,)
 
-        hidden = self._torso(images, bootstrap)  # [T, B, 256]
+        hidden = self._torso(images, bootstrap)  # [T, B, F]
         reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
         action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
         inputs = [hidden, reward, action]

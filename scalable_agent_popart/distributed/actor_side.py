@@ -37,7 +37,7 @@ def run_actor_job(config: Config, show_progress: bool = False) -> int | None:
     learner at its address for `learner_timeout_hours` takes the run for finished. Raises UserError
     if the learner has another configuration.
     """
-    factory.check_precision(config)
+    factory.check_network(config)
     spec = factory.make_rollout_spec(config)
     agent = factory.make_agent(config, spec)
     settings, name = handshake(config, agent, spec), f"actor job {config.task}"

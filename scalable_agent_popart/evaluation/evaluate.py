@@ -80,7 +80,7 @@ class Tester:
     """Plays episodes of all tasks and their held-out versions with a run's newest checkpoint."""
 
     def __init__(self, run: Run, config: Config):
-        factory.check_precision(config)
+        factory.check_network(config)
         self._config, self._directory = config, run.directory
         suite = config.suite
         trained = [task for task in suite.tasks if task in suite.test_versions]

@@ -81,27 +81,31 @@ class TrainedAgent:
         level_name: str | None = None,
         dataset_path: str | os.PathLike[str] | None = None,
         level_cache_dir: str | os.PathLike[str] | None = None,
+        network: str | None = None,
     ):
         """Restores a run's newest checkpoint, or the one at so many `frames`.
 
         A suite from outside of the package is imported only if `level_name` names it, as in the
-        run's flags. Without it such an agent acts, but makes no environments. The other two take
-        the place of the run's flags in environments, since another machine may have other folders.
+        run's flags. Without it such an agent acts, but makes no environments. A network from
+        outside must be named likewise, by `network`. The other two take the place of the run's
+        flags in environments, since another machine may have other folders.
 
         Raises UserError if the directory holds no run, or no such checkpoint that can be read, or
-        if the run's tasks are not of the suite of `level_name`.
+        if the run's tasks are not of the suite of `level_name`, or if its network is another.
         """
         refuse_pattern(logdir)
         run = Run.open(logdir)
         config = run.config
         self._record = json.loads((run.directory.path / "config.json").read_text())
         hardware.share_gpus()
-        factory.check_precision(config)
+        config.refuse_network(network or "", logdir)
+        factory.check_network(config)
         given: dict[str, Any] = {"level_name": level_name or None}
         given |= {"dataset_path": dataset_path, "level_cache_dir": level_cache_dir}
         given = {name: os.path.expanduser(v) for name, v in given.items() if v is not None}
         # Another suite is refused before the checkpoint is read.
-        self._played = config.for_test(given) if given else None
+        self._network = {"network": config.network}
+        self._played = config.for_test({**given, **self._network}) if given else None
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)
@@ -205,7 +209,7 @@ class TrainedAgent:
         that plays it is missing or was not named.
         """
         self._task_id(task)
-        config = self._played or self.config.for_test({})
+        config = self._played or self.config.for_test(self._network)
         version = config.suite.test_version(task)
         # DmLab's check loads only the first level, and cannot load one that is held out.
         played = config.suite.select(dict.fromkeys([task, version]))

@@ -245,7 +245,7 @@ def train_member(
     run_config = population.member_config(config, number, _starting_values(config, start))
     parts = parts or ReusedParts()
     run.check(run_config)
-    factory.check_precision(config)
+    factory.check_network(config)
     population.join(config)
     while True:
         try:

@@ -227,6 +227,22 @@ class Config(Settings):
         return describe_differences((f"--{name}", *values) for name, values in changes.items())
 
     @property
+    def has_own_network(self) -> bool:
+        """Returns whether the network is from outside of the package, MODULE:NAME."""
+        return ":" in self.network
+
+    def refuse_network(self, network: str, logdir: str) -> None:
+        """Raises UserError if a command names another network than that of this run.
+
+        An empty name stands for none, which is refused for networks from outside of the package.
+        """
+        if network == self.network or not (network or self.has_own_network):
+            return
+        why = "since modules are loaded only if a command names them"
+        advice = f", not {network}; give the same" if network else f": give --network too, {why}"
+        raise UserError(f"{logdir} was trained with --network={self.network}{advice}")
+
+    @property
     def is_outside(self) -> bool:
         """Returns whether the suite or a level is from outside of the package, see `for_test`."""
         return suites.is_outside(self.suite)
@@ -240,6 +256,7 @@ class Config(Settings):
                 f"{logdir} was trained on {self.level_name}: give --level_name too, since modules "
                 "and levels from outside of the package are loaded only if a command names them"
             )
+        self.refuse_network(given.get("network", ""), logdir)
         suite = suites.resolve(given.get("level_name", self.level_name))
         if suite.name != self.suite.name:
             message = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
@@ -310,6 +327,10 @@ def _problems(config: Config) -> Iterator[str]:
     if config.pixel_control and min(config.height, config.width) < _MIN_PIXELS:
         got = f"{config.height}x{config.width} in {suite.name}"
         yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
+    if config.network not in ("deep", "shallow") and not config.has_own_network:
+        yield f"--network must be deep, shallow or MODULE:NAME, got {config.network}"
+    if config.has_own_network and (config.image_scale, config.precision) != (1.0, "float32"):
+        yield f"--image_scale and --precision are not for {config.network}; leave them out"
     if config.padding == "valid" and (
         config.network != "shallow" or min(config.height, config.width) < _MIN_UNPADDED
     ):

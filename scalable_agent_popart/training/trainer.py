@@ -91,7 +91,7 @@ def train(
     stop = StopOnSignal()
     with begin(config) as directory, contextlib.ExitStack() as stack:
         parts.prepare(config)
-        factory.check_precision(config)
+        factory.check_network(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)
@@ -167,6 +167,8 @@ def _describe_end(config: Config, learner: Learner, score: str) -> str:
     test = f"--mode=test --logdir={shlex.quote(config.logdir)}"
     if config.is_outside:
         test += f" --level_name={config.level_name}"
+    if config.has_own_network:
+        test += f" --network={config.network}"
     frames = f"{int(learner.frames):,} of {config.total_environment_frames:,} frames"
     trained = f"{frames}, {score} in training" if score else frames
     more = "train longer with more --total_environment_frames"

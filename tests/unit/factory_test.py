@@ -112,15 +112,15 @@ def test_a_batch_is_split_into_microbatches_where_the_deep_network_sees_many_pix
 
 def test_a_type_that_cannot_be_computed_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for network in ("shallow", "deep"):
-        factory.check_precision(make_config(network=network, precision="bfloat16"))
+        factory.check_network(make_config(network=network, precision="bfloat16"))
 
     def fail(*_: object) -> None:
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
     monkeypatch.setattr(networks.Torso, "_convolved", fail)
-    factory.check_precision(make_config())
+    factory.check_network(make_config())
     with pytest.raises(UserError, match=r"cannot compute .* bfloat16: give --precision=float32"):
-        factory.check_precision(make_config(precision="bfloat16"))
+        factory.check_network(make_config(precision="bfloat16"))
 
 
 def test_actors_need_not_know_of_pixel_control() -> None:

@@ -378,7 +378,7 @@ def test_run_is_tested_on_levels_of_its_suite_and_with_its_network_alone() -> No
         assert (config.suite.tasks, config.mode) == (_config(level_name).suite.tasks, "test")
     with pytest.raises(UserError, match=r"trained on atari57; .* catch5"):
         trained.for_test({"level_name": "catch5"})
-    with pytest.raises(UserError, match="run: --network was deep and is shallow; leave"):
+    with pytest.raises(UserError, match="with --network=deep, not shallow; give the same"):
         trained.for_test({"level_name": "pong", "network": "shallow"})
 
 

@@ -92,11 +92,12 @@ def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: P
     assert run_records.describe(tmp_path)["seconds"] == 5
 
 
-def test_settings_of_free_text_are_replaced_but_for_names_of_levels_and_actions() -> None:
+def test_settings_of_free_text_are_replaced_but_for_what_the_program_names() -> None:
     text = {field.name for field in dataclasses.fields(Config) if field.type is str}
     kept = run_records.portable(dict.fromkeys(text, "given"))
     chosen = {name for name in text if SETTINGS[name].choices}
-    assert {name for name in kept if kept[name] == "given"} == chosen | {"level_name", "action_set"}
+    chosen |= {"level_name", "action_set", "network"}
+    assert {name for name in kept if kept[name] == "given"} == chosen
     runs = [run_records.portable({"init_from": f"given/{i}"}) for i in (1, 2, 1)]
     assert runs[0] == runs[2] != runs[1], "agents from other runs stay other agents"
     flags = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
