@@ -1,4 +1,4 @@
-"""Exports the agent of a run as a SavedModel, which acts where only TensorFlow is installed.
+"""Exports the agent of a run as a SavedModel, which acts and values where only TensorFlow is.
 
   python tools/export_agent.py --logdir=runs/popart --output=exported
   python tools/export_agent.py --logdir=runs/popart --output=agents/mine --format=run

@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -190,11 +190,9 @@ class TrainedAgent:
         It is a float, or float32 `[N]` for a batch. The other arguments are those of `act`. Nothing
         is remembered. Raises ValueError if the agent was not trained on the task.
         """
-        task_id = self._task_id(task)
-        head_id = task_id if self._head.num_tasks > 1 else 0
+        self._task_id(task)
         single, _, inputs = self._inputs(observation, reward, done, state)
-        features = self._look(*inputs).features[0]  # [N, D]
-        values = self._head(features, tf.fill(features.shape[:1], head_id)).unnormalised.numpy()
+        values = self._values(self._look(*inputs).features[0], task).numpy()
         return float(values[0]) if single else values
 
     def make_environment(
@@ -235,8 +233,10 @@ class TrainedAgent:
         the agent has no state, and `batch_size` again, which `act` does not take. The signature
         `act` takes `seed` int32 `[2]`, and of each of N environments `observation` (and
         `instruction`), `reward`, `done`, `last_action` and the states. It returns `action`,
-        `probabilities` and the next states. `agent.json` has the shapes, the names of tasks, and
-        those of actions if they have any. `output` must not exist. Raises UserError as `save`.
+        `probabilities` and the next states. The signature `values` takes the same without `seed`.
+        It returns `values` float32 `[N, number of tasks]`, as `value` does for each of the tasks.
+        `agent.json` has the shapes, the names of tasks, and those of actions if they have any.
+        `output` must not exist. Raises UserError as `save`.
         """
         specs = tree.flatten(self.observation_spec)
         leaves = ["observation", "instruction"][: len(specs)]
@@ -246,17 +246,24 @@ class TrainedAgent:
         each += [(n, spec.shape, spec.dtype) for n, spec in zip(leaves, specs, strict=True)]
         each += [(n, part.shape[1:], part.dtype) for n, part in zip(states, memory, strict=True)]
         inputs = {name: tf.TensorSpec((None, *shape), dtype, name) for name, shape, dtype in each}
-        inputs["seed"] = tf.TensorSpec((2,), tf.int32, "seed")
+        with_seed = {**inputs, "seed": tf.TensorSpec((2,), tf.int32, "seed")}
 
-        def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+        def seen(given: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, StepOutput, AgentState]:
             observation = tree.unflatten_as(self.observation_spec, [given[n] for n in leaves])
             actions = given["last_action"]
             step = _step_output(actions, given["reward"], given["done"], observation)
-            state = tuple(given[name] for name in states)
-            output, state = self._agent.step(actions, step, state, given["seed"])
+            return actions, step, tuple(given[name] for name in states)
+
+        def act(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+            output, state = self._agent.step(*seen(given), given["seed"])
             probabilities = tf.nn.softmax(output.policy_logits)
             named = {"action": output.action, "probabilities": probabilities}
             return {**named, **dict(zip(states, state, strict=True))}
+
+        def values(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+            features = self._agent.unroll_step(*seen(given)).features[0]  # [N, D]
+            of_each = [self._values(features, task) for task in self.tasks]
+            return {"values": tf.stack(of_each, axis=1)}
 
         def initial_state(batch_size: tf.Tensor) -> dict[str, tf.Tensor]:
             parts = self._agent.initial_state(batch_size)
@@ -264,21 +271,28 @@ class TrainedAgent:
             return {"batch_size": batch_size, **dict(zip(states, parts, strict=True))}
 
         module = tf.Module()
-        module.agent = self._agent
+        module.agent, module.head = self._agent, self._head
         module.act = tf.function(act, autograph=False)
+        module.values = tf.function(values, autograph=False)
         module.initial_state = tf.function(initial_state, autograph=False)
         size = tf.TensorSpec((), tf.int32, "batch_size")
         signatures = {
-            "act": module.act.get_concrete_function(**inputs),
+            "act": module.act.get_concrete_function(**with_seed),
+            "values": module.values.get_concrete_function(**inputs),
             "initial_state": module.initial_state.get_concrete_function(size),
         }
         facts = {"tasks": list(self.tasks), "frames": self.frames, "num_actions": self.num_actions}
         facts["actions"] = list(self.config.suite.names_of_actions(self.config.action_set))
-        shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in inputs.items()}
+        shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in with_seed.items()}
         shapes = {name: shape.replace("None", "N") for name, shape in shapes.items()}
         with _new_directory(output) as partial:
             tf.saved_model.save(module, str(partial), signatures)
             (partial / "agent.json").write_text(json.dumps({**facts, "inputs": shapes}, indent=2))
+
+    def _values(self, features: tf.Tensor, task: str) -> tf.Tensor:
+        """Computes the values `[N]` of states in a task from features `[N, D]`."""
+        head_id = self._task_id(task) if self._head.num_tasks > 1 else 0
+        return self._head(features, tf.fill(tf.shape(features)[:1], head_id)).unnormalised
 
     def _task_id(self, task: str) -> int:
         if task not in self.tasks:

@@ -142,12 +142,15 @@ import numpy as np
 import tensorflow as tf
 
 steps, model = np.load("steps.npz"), tf.saved_model.load("exported")
-begin, act = model.signatures["initial_state"], model.signatures["act"]
+begin, act, value = (model.signatures[name] for name in ("initial_state", "act", "values"))
 states = begin(batch_size=tf.constant(1))
 states = {name: state for name, state in states.items() if name != "batch_size"}
 action = tf.zeros([1], tf.int32)
 for i in range(len(steps["action"])):
     leaves = {name: tf.constant(steps[name][i]) for name in ("observation", "reward", "done")}
+    values = value(**leaves, **states, last_action=action)["values"]
+    error = abs(values[0] - steps["values"][i]) / abs(steps["values"]).max(axis=0)
+    assert error.numpy().max() < 1e-3  # Adding a task's shift may cancel most of its value.
     seed = tf.constant([steps["seed"], i + 1], tf.int32)
     output = act(**leaves, **states, last_action=action, seed=seed)
     np.testing.assert_allclose(output.pop("probabilities"), steps["policy"][i], rtol=1e-5)
@@ -167,11 +170,12 @@ def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
     reward, done = 0.0, False
     while len(steps) < 30 or not done:  # An episode of Atari, or some of Catch.
         batch = observation[np.newaxis]
-        policy = agent.policy(batch, reward, done, state)
-        action = agent.act(batch, reward, done, state)
-        steps.append((batch, np.float32([reward]), np.array([done]), policy, action))
+        seen = reward, done, state
+        values = [agent.value(batch, task, *seen)[0] for task in agent.tasks]
+        policy, action = agent.policy(batch, *seen), agent.act(batch, *seen)
+        steps.append((batch, np.float32([reward]), np.array([done]), values, policy, action))
         observation, reward, done, *_ = environment.step(action[0])
-    names = ("observation", "reward", "done", "policy", "action")
+    names = ("observation", "reward", "done", "values", "policy", "action")
     arrays = dict(zip(names, map(np.stack, zip(*steps, strict=True)), strict=True))
     np.savez(tmp_path / "steps.npz", **arrays, seed=state.seed[0])
     ended = run_python("-c", _ALONE, cwd=tmp_path)
