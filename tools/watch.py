@@ -86,7 +86,6 @@ def main(argv: list[str]) -> None:
     places = FLAGS.dataset_path, FLAGS.level_cache_dir
     which = FLAGS.logdir, FLAGS.frames, FLAGS.level_name
     agent = scalable_agent_popart.load(*which, *places, FLAGS.network)
-    # The record of a suite of one's own has no names of actions.
     suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
     made = agent.make_environment(suite.tasks[0], FLAGS.seed, "rgb_array")
     with contextlib.closing(made) as environment:

@@ -180,6 +180,7 @@ def make_suite(
     total_frames: int,
     processes: bool = False,
     defaults: Mapping[str, Any] | None = None,
+    action_names: Sequence[str] = (),
     **fields: Any,
 ) -> Suite:
     """Returns a suite of Gymnasium environments.
@@ -193,10 +194,13 @@ def make_suite(
       num_actions: their number in every task.
       processes: gives each environment a process of its own, which pays if steps are slow and
         protects the run from crashes; functions in `tasks` must then pickle.
+      action_names: what films and exported agents call the actions, in their order.
       **fields: further ones of `Suite`, such as `reference_scores`.
     """
     if len(image_shape) != 3:
         raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
+    if len(action_names) not in (0, num_actions):
+        raise ValueError(f"action_names has {len(action_names)} of {num_actions} actions' names")
     height, width, num_channels = image_shape
     image = environments.ArraySpec((height, width, num_channels), np.uint8)
     versions = fields.get("test_versions", {})
@@ -226,6 +230,7 @@ def make_suite(
         name=name,
         tasks=tuple(task for task in tasks if task not in held_out),
         action_sets={"discrete": num_actions},
+        action_names=lambda: action_names,
         num_channels=num_channels,
         total_frames=total_frames,
         defaults={"pbt_burn_in_frames": burn_in, **(defaults or {}), **size},

@@ -30,6 +30,7 @@ def describe(suite: Suite, options: EnvironmentOptions) -> dict[str, Any]:
         "every_task": list(suite.reference_scores),
         "reference_scores": suite.reference_scores if suite.normalised else {},
         "search_space": list(suite.search_space),
+        "action_names": list(suite.action_names()),
         "remarks": suite.remarks(options),
     }
 
@@ -54,6 +55,8 @@ def _described(described: Mapping[str, Any]) -> Suite:
         **values,
         tasks=described["every_task"],
         search_space=dict.fromkeys(described["search_space"], OneOf(())),
+        # Older records have none.
+        action_names=lambda: described.get("action_names", ()),
         remarks=lambda _: described["remarks"],
         environment_factory=_refuse_to_play,
     )

@@ -177,6 +177,7 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = make(reference_scores=both((1, 1)))", "different finite .* not 1 and 1 for"),
         ("SUITE = make(reference_scores=both((0, float('nan'))))", "not 0 and nan for left"),
         ("SUITE = make(reference_scores=dict.fromkeys(('left', 'right'), 1))", "ReferenceScore of"),
+        ("SUITE = make(action_names=('a',))", "action_names has 1 of 2 actions' names"),
         ("SUITE = make(num_actions=3)", "has images .* 2 actions, but .* and 3 actions"),
         ("SUITE = make(num_actions=3, processes=True)", "left has .* 2 actions, but .* 3 actions"),
         ("Counter = lambda: 0\nSUITE = make(processes=True)", "left cannot be made .*pickle"),
@@ -316,7 +317,7 @@ def test_gymnasium_environments_restart_in_the_step_that_ends_an_episode(
     ("given", "name", "unit"),
     [
         ("", "return", ""),
-        ("reference_scores=both((0, 100))", "human-normalised score", "%"),
+        ("reference_scores=both((0, 100)), action_names=('a', 'b')", "human-normalised score", "%"),
         ("reference_scores=both((0, 1)), full_score='the best'", "normalised score", "%"),
     ],
 )
@@ -332,6 +333,8 @@ def test_a_record_is_read_without_the_module_that_it_names(
     assert (read, read.tuned, read.remarks()) == (config, config.tuned, {})
     assert (read.suite.tasks, read.suite.whole) == (("right",), False)
     assert read.suite.reference_scores == config.suite.reference_scores
+    names = read.suite.names_of_actions(config.action_set)
+    assert [*names] == ["a", "b"] * ("action_names" in given)
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
     with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
         read.for_test({})
