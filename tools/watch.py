@@ -22,6 +22,7 @@ import numpy as np
 from absl import flags, logging
 from matplotlib import animation
 from matplotlib import pyplot as plt
+from matplotlib.backends import backend_webagg_core
 from PIL import Image
 
 import scalable_agent_popart
@@ -61,10 +62,10 @@ def play(
             environment.reset()
 
 
-def show(steps: Iterator[Image.Image]) -> None:
+def show(steps: Iterator[Image.Image], title: str) -> None:
     """Shows the steps at the speed of people's play, until the window or the page is closed."""
     first = next(steps)
-    figure = plt.figure(figsize=np.divide(first.size, _DOTS_PER_INCH), dpi=_DOTS_PER_INCH)
+    figure = plt.figure(title, np.divide(first.size, _DOTS_PER_INCH), _DOTS_PER_INCH)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     image = axes.imshow(first)
@@ -83,6 +84,7 @@ def main(argv: list[str]) -> None:
     matplotlib.rc("webagg", address="127.0.0.1", port=FLAGS.port, open_in_browser=False)
     if "MPLBACKEND" not in os.environ and matplotlib.get_backend().lower() == "agg":
         plt.switch_backend("webagg")  # There is no display.
+        backend_webagg_core.NavigationToolbar2WebAgg.toolitems = []  # Zoom means nothing here.
     places = FLAGS.dataset_path, FLAGS.level_cache_dir
     which = FLAGS.logdir, FLAGS.frames, FLAGS.level_name
     agent = scalable_agent_popart.load(*which, *places, FLAGS.network)
@@ -90,7 +92,7 @@ def main(argv: list[str]) -> None:
     made = agent.make_environment(suite.tasks[0], FLAGS.seed, "rgb_array")
     with contextlib.closing(made) as environment:
         steps = play(agent, environment, suite, FLAGS.seed, FLAGS.greedy)
-        show(itertools.islice(steps, FLAGS.steps))
+        show(itertools.islice(steps, FLAGS.steps), f"{suite.tasks[0]}, to be ended by Ctrl-C")
 
 
 if __name__ == "__main__":
