@@ -48,7 +48,7 @@ class Machine:
         self._further_seconds = self.update_seconds / 3
         self._call_seconds = _MEASURED_CALL_SIZE * (1 / forward - self._further_seconds)
         self._lock = threading.Lock()
-        self._free_at, self._emulating = 0.0, 0  # When the stream is free; threads at work.
+        self._free_at = self._cores_free_at = 0.0  # When the stream is free, and when the cores.
         self.restart()
 
     @classmethod
@@ -88,18 +88,13 @@ class Machine:
         """Returns the share of the time in which the stream was busy."""
         return self._busy / (time.perf_counter() - self._since)
 
-    def begin_emulation(self, num_environments: int, num_threads: int) -> float:
-        """Begins a step; returns when its threads, which share cores with other pools, are done."""
+    def begin_emulation(self, num_environments: int) -> float:
+        """Begins a step on all cores, after the steps before it; returns when it is done."""
         with self._lock:
-            self._emulating += num_threads
-            cores = num_threads * min(1.0, self.num_cores / self._emulating)
-        return time.perf_counter() + num_environments * self.core_seconds / cores
-
-    def end_emulation(self, end: float, num_threads: int) -> None:
-        """Waits for the `end` of a step, which frees its threads."""
-        time.sleep(max(0.0, end - time.perf_counter()))
-        with self._lock:
-            self._emulating -= num_threads
+            start = max(time.perf_counter(), self._cores_free_at)
+            end = start + num_environments * self.core_seconds / self.num_cores
+            self._cores_free_at = end
+        return end
 
     def bound(self, num_per_call: int) -> float:
         """Returns the agent steps per second of whichever of stream and emulators is slower."""
@@ -110,18 +105,16 @@ class Machine:
 class SleepingEnvironments(costless.CostlessEnvironments):
     """Environments whose steps take as long as on another machine."""
 
-    def __init__(
-        self, machine: Machine, task_ids: np.ndarray, spec: environments.ArraySpec, num_threads: int
-    ):
+    def __init__(self, machine: Machine, task_ids: np.ndarray, spec: environments.ArraySpec):
         super().__init__(task_ids, spec)
-        self._machine, self._num_threads = machine, num_threads
+        self._machine = machine
 
     def send(self, actions: np.ndarray) -> None:
         super().send(actions)
-        self._end = self._machine.begin_emulation(len(actions), self._num_threads)
+        self._end = self._machine.begin_emulation(len(actions))
 
     def receive(self) -> environments.StepOutput:
-        self._machine.end_emulation(self._end, self._num_threads)
+        time.sleep(max(0.0, self._end - time.perf_counter()))
         return super().receive()
 
 
@@ -140,9 +133,7 @@ def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float
         config: Config, suite: Any, task_ids: np.ndarray, seed: Any, training: bool, pools: int = 1
     ) -> environments.Lockstep:
         spec = suite.observation_spec(config.environment_options(training))
-        return environments.Lockstep(
-            SleepingEnvironments(machine, task_ids, spec, machine.num_cores)
-        )
+        return environments.Lockstep(SleepingEnvironments(machine, task_ids, spec))
 
     def act(policy: Policy, ids: np.ndarray, env_output: Any) -> Any:
         output = host_act(policy, ids, env_output)
