@@ -310,9 +310,11 @@ def _read_metrics(
     by_task: list[dict[str, np.ndarray]] = []
     with _skipping(path, problems, _NO_LOG):
         for line in read_lines(path, at_most=at_most):
-            named = {name: values for name, values in line.items() if isinstance(values, dict)}
+            named = {name: each for name, each in line.items() if isinstance(each, dict)}
             numbers = {
-                name: np.array([values.get(task) for task in tasks], float)
+                name: np.array(
+                    [np.nan if (v := values.get(t)) is None else float(v) for t in tasks]
+                )
                 for name, values in named.items()
             }
             record = {name: value for name, value in line.items() if name not in named}

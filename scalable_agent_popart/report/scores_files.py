@@ -1,5 +1,6 @@
 """Reads returns of other programs' agents, `--scores`, as runs that reports show next to others."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pandas as pd
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.read import Evaluation, Run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory
@@ -46,7 +48,7 @@ def add_agents(comparisons: Sequence[Comparison], path: str) -> tuple[list[Compa
                 else:
                     runs.append(run)
             if runs:
-                taken = name in [agent.label for agent in comparison.agents]
+                taken = name in [IMPALA, RANDOM, *(agent.label for agent in comparison.agents)]
                 label = f"{name} ({path})" if taken else str(name)
                 agents.append(Agent(f"{path}: {name}", label, tuple(runs)))
         added.append(replace(comparison, agents=tuple(agents)))
@@ -79,7 +81,8 @@ def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
 def _read(path: str) -> pd.DataFrame:
     """Reads a file's rows; raises UserError with the first thing that is wrong with it."""
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        with open(os.path.expanduser(path), encoding="utf-8-sig", newline="") as file:
+            table = pd.read_csv(file, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"--scores={path} cannot be read ({error}); give a CSV file") from error
     if missing := [name for name in _COLUMNS if name not in table]:
@@ -87,11 +90,16 @@ def _read(path: str) -> pd.DataFrame:
         raise UserError(f"--scores={path} {columns}")
     for name in _NUMBERS:
         numbers = pd.to_numeric(table[name], errors="coerce")
-        if (wrong := ~np.isfinite(numbers)).any():
+        wrong, kind = ~np.isfinite(numbers), "number"
+        if name != "return":  # Larger ones are a slip, and fit no integer.
+            wrong, kind = ~((numbers >= 0) & (numbers < 1e15) & (numbers % 1 == 0)), "whole number"
+        if wrong.any():
             row = int(wrong.argmax())
-            value = f"{name} is {table[name].iloc[row]!r}, which is no number"
+            value = f"{name} is {table[name].iloc[row]!r}, which is no {kind}"
             raise UserError(f"--scores={path}, line {row + 2}: {value}; correct it")
         table[name] = numbers
+    if table.empty:
+        raise UserError(f"--scores={path} has no rows; give returns of an agent")
     table = table.astype({"seed": int, "frames": int})
     twice = table[table.duplicated(["agent", "seed", "task", "frames"])]
     for row in twice.to_dict("records"):

@@ -55,7 +55,9 @@ def test_an_agent_of_a_file_is_compared_with_runs(tmp_path: Path, tests: dict[st
     [
         ("agent,seed,task,frames\n", "has no column 'return'"),
         (_HEAD + "DQN,1,pong,9,high\n", "line 2: return is 'high', which is no number"),
-        (_HEAD + "DQN,1,pong,9,5\nDQN,,pong,9,5\n", "line 3: seed is '', which is no number"),
+        (_HEAD + "DQN,1,pong,9,5\nDQN,,pong,9,5\n", "line 3: seed is '', which is no whole number"),
+        (_HEAD + "DQN,1,pong,1.5,5\n", "line 2: frames is '1.5', which is no whole number"),
+        (_HEAD, "has no rows"),
         (_HEAD + "DQN,1,ping,9,5\n", "there is no task 'ping' in Atari-57"),
         (_HEAD + "DQN,1,pong,9,5\n" * 2, "several returns of pong at 9 frames"),
         ("", "cannot be read"),
