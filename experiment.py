@@ -241,9 +241,9 @@ def _train(config: Config, given: Mapping[str, Any]) -> int | None:
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import trainer  # noqa: PLC0415
 
-    if "num_actors" not in given and not config.uses_port:
-        num_actors = config.suite.num_actors(hardware.has_gpu())
-        config = dataclasses.replace(config, num_actors=num_actors)
+    is_default = "num_actors" not in {**given, **config.suite.defaults}
+    if hardware.has_gpu() and is_default and not config.uses_port:
+        config = dataclasses.replace(config, num_actors=config.suite.num_actors(with_gpu=True))
     return trainer.train(config, parts=_parts(config))
 
 

@@ -160,8 +160,8 @@ class Settings:
     num_actors: int = PLAY.setting(
         ...,
         "Environments, dealt round robin over the levels. Defaults are for whole suites; for only "
-        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels. A "
-        "learner with a GPU plays at least 256 of Atari.",
+        "some of a suite's levels it is 32 (DmLab: 30), rounded up to a multiple of the levels. "
+        "With a GPU --mode=train plays at least 256 of Atari.",
         SIZE,
     )
     actor_threads: int = PROCESS.setting(
