@@ -25,7 +25,9 @@ rates() {
 # first line of metrics took, then the median rate, the most memory, and all of the last line.
 trained() {
   local run=$results/runs/$1 start=$EPOCHREALTIME
-  "$PYTHON" experiment.py --use_popart --level_name="$LEVEL" --logdir="$run" --log_seconds=1 "${@:2}" $FLAGS
+  rm -rf "$run"
+  "$PYTHON" experiment.py --use_popart --level_name="$LEVEL" --logdir="$run" --log_seconds=1 \
+    "${@:2}" $FLAGS || return
   "$PYTHON" - "$run/metrics.jsonl" "$start" > "$results/$1.json.part" << 'END' &&
 import json, statistics, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]

@@ -60,7 +60,8 @@ def main(argv: list[str]) -> None:
             raise UserError(f"--{name} means nothing to --states; leave it out")
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
-        config = Run.open(FLAGS.logdir).config.for_test({**given, "logdir": FLAGS.logdir})
+        given |= {"logdir": FLAGS.logdir, **({"network": FLAGS.network} if FLAGS.network else {})}
+        config = Run.open(FLAGS.logdir).config.for_test(given)
     else:
         config = Config.from_flags(given)
     if config.suite.name != atari57.SUITE.name:
@@ -71,7 +72,9 @@ def main(argv: list[str]) -> None:
     if FLAGS.states is not None:  # All are checked before anything is written.
         recorded = iter([(game, _collect(game, options)) for game in games])
     else:
-        agent = None if FLAGS.random else scalable_agent_popart.load(FLAGS.logdir)
+        agent = None
+        if not FLAGS.random:
+            agent = scalable_agent_popart.load(FLAGS.logdir, network=FLAGS.network)
         how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
         recorded = ((game, record_starts(game, _make_player(agent), *how)) for game in games)
     origin = FLAGS.states or f"{FLAGS.num_games} games"
@@ -150,6 +153,7 @@ if __name__ == "__main__":
     flags.DEFINE(program.Integer(1), "num_games", 10, "Whole games played of each game.")
     flags.DEFINE(program.Integer(0, 2**31 - 1), "seed", 1, "Random seed.")
     flags.DEFINE_string("logdir", None, "Run directory of the agent that plays.")
+    flags.DEFINE_string("network", None, "The run's --network, if that is MODULE:NAME.")
     flags.DEFINE_boolean("random", None, "Whether actions are sampled uniformly.")
     flags.DEFINE_string("states", None, "Directory of states recorded elsewhere.")
     flags.mark_flags_as_mutual_exclusive(["logdir", "random", "states"], required=True)
