@@ -5,6 +5,7 @@ variables and updates; the first has the actors' policies. What TensorFlow can c
 is known from the kernels that its package registers.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
+import experiment
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.system import hardware
+from scalable_agent_popart.training import trainer
 from tests.fakes.programs import metrics, run_python
 
 _PROGRAM = """
@@ -110,3 +114,26 @@ def test_a_gpu_computes_all_of_the_update_and_of_the_policy(level_name: str) -> 
         graph = function.get_concrete_function().graph.as_graph_def()
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
         assert {node.op for node in nodes if not has_gpu_kernel(node)} == set(), name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "defaults", "num_actors"),
+    [
+        (True, {}, {}, 256),
+        (False, {}, {}, 32),
+        (True, {"num_actors": 40}, {}, 40),
+        (True, {}, {"num_actors": 8}, 8),
+        (True, {"actor_jobs": 2}, {}, 32),
+    ],
+)
+def test_a_gpu_has_more_actors_unless_others_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, given: dict, defaults: dict, num_actors: int
+) -> None:
+    trained: list[Config] = []
+    monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(experiment, "_load_tensorflow", lambda *_: None)
+    monkeypatch.setattr(trainer, "train", lambda config, parts: trained.append(config))
+    config = Config.from_flags({"level_name": "pong", **given, **defaults})
+    suite = dataclasses.replace(config.suite, defaults={**config.suite.defaults, **defaults})
+    experiment._train(dataclasses.replace(config, suite=suite), given)
+    assert trained[0].num_actors == num_actors
