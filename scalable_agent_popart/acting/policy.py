@@ -62,7 +62,7 @@ class Policy:
         self._agent = agent
         self._step = tf.function(agent.step, autograph=False)
         self._compiled_step: Any = None  # The first step shows the inputs' shapes.
-        # Assigning each variable by itself would take three times as long.
+        # Assigning each variable by itself would take about twice as long.
         self._assign = tf.function(self._assign_weights, autograph=False)
         self.begun = np.zeros(num_environments, bool)  # True from the first episode on.
         # Outputs of the last step in each environment, `[N, ...]`.

@@ -1,4 +1,4 @@
-"""What a comparison is of, and what its scores mean, in two sentences."""
+"""Two sentences that say which runs are compared, and what their scores mean."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ _SHARED = ("run", "agent", "seed", "frames")
 
 
 class RunTables(NamedTuple):
-    """What runs recorded, as DataFrames in long form.
+    """Tables of the records of runs: pandas DataFrames in long form.
 
     Each table begins with the columns `run` (its directory), `agent` (its name in reports), `seed`
     and `frames` (environment frames). Other columns are named as in the files.
