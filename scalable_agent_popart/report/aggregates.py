@@ -31,7 +31,7 @@ def content(chapter: Chapter) -> dict[str, Any]:
         "held_out": [task for task in suite.tasks if task in suite.test_versions],
         "one_run": ((runs == 1) & returns["episodes"].notna()).any(),
         "several_runs": (runs > 1).any(),
-        "given": returns["episodes"].isna().any(),
+        "from_file": returns["episodes"].isna().any(),
         "scored": sum(task in suite.reference_scores for task in suite.tasks),
     }
 

@@ -52,8 +52,8 @@ def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
 
 def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
     """Makes a row per point of a run's learning curves, by frames: each task's recent returns."""
-    runs = [other for _, other in comparison.runs if other.given == run.given]
-    if run.given:
+    runs = [other for _, other in comparison.runs if other.from_file == run.from_file]
+    if run.from_file:
         grid = np.unique(np.concatenate([other.logs["episodes"]["frames"] for other in runs]))
     else:
         longest = max(other.frames for other in runs)

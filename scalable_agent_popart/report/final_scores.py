@@ -19,7 +19,6 @@ _DATA = resources.files(__package__) / "data"
 IMPALA = "IMPALA (Espeholt et al., 2018)"
 _PAPER = "(Hessel et al., 2019)"
 RANDOM = "random play, measured"
-PUBLISHED_FRAMES = {"atari57": 11.4e9, "dmlab30": 10e9}  # Those of one member of a population.
 PAPERS_MEAN = "mean_by_papers_scores"
 # With these, the scores of IMPALA's Table C.1 have the means over 57 games of its Table 4.
 _PAPERS_SCORES = {
@@ -134,9 +133,9 @@ class FinalScores:
         self.left_out: list[str] = []
         finals = [final for agent in comparison.agents for final in self._choose(agent)]
         # A file of scores does not say what they are of, so they count as those of runs do.
-        tested = any(final.tested for final in finals if not final.run.given)
+        tested = any(final.tested for final in finals if not final.run.from_file)
         self._finals = [
-            final._replace(tested=tested) if final.run.given else final for final in finals
+            final._replace(tested=tested) if final.run.from_file else final for final in finals
         ]
 
     def by_run(self) -> pd.DataFrame:
@@ -146,12 +145,12 @@ class FinalScores:
         """
         parts = []
         for final in self._finals:
-            returns, given = pd.Series(final.returns), final.run.given
+            returns, from_file = pd.Series(final.returns), final.run.from_file
             ends = [scores.interval_of_mean(values) or (np.nan, np.nan) for values in returns]
             raw = pd.DataFrame(ends, returns.index, ["low", "high"]).assign(
                 value=returns.map(np.mean),
-                episodes=np.nan if given else returns.map(len),
-                remark=pd.Series({} if given else final.run.config.remarks(), dtype=object),
+                episodes=np.nan if from_file else returns.map(len),
+                remark=pd.Series({} if from_file else final.run.config.remarks(), dtype=object),
             )
             intervals = scores.intervals_of_aggregates(
                 final.returns, self._references, scores.reported_aggregates

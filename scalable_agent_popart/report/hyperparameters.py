@@ -9,7 +9,7 @@ from scalable_agent_popart.report.compare import experiment
 def content(chapter: Chapter) -> dict[str, Any]:
     """Returns the flags that shape learning: those that differ, by agent, and the others."""
     first = {agent.label: agent.runs[0] for agent in chapter.comparison.agents}
-    flags = {label: experiment(run) for label, run in first.items() if not run.given}
+    flags = {label: experiment(run) for label, run in first.items() if not run.from_file}
     rows, shared = [], []
     for name in dict.fromkeys(name for flags_of_agent in flags.values() for name in flags_of_agent):
         values = [str(flags_of_agent.get(name, "")) for flags_of_agent in flags.values()]

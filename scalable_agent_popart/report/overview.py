@@ -3,7 +3,6 @@
 from typing import Any
 
 from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.final_scores import PUBLISHED_FRAMES
 from scalable_agent_popart.report.render import short
 
 
@@ -15,8 +14,6 @@ def content(chapter: Chapter) -> dict[str, Any]:
         ends = dict.fromkeys(map(short, (min(frames), max(frames))))
         count = f"{len(agent.runs)} run{'s' * (len(agent.runs) > 1)}"
         agents.append(f"{agent.label} ({count}, {' to '.join(ends)} frames)")
-    frames_of_papers = PUBLISHED_FRAMES.get(chapter.suite.name) if chapter.published else None
-    return {
-        "agents": agents,
-        "published_frames": frames_of_papers and short(frames_of_papers),
-    }
+    # By default a suite's runs are as long as the papers'.
+    frames_of_papers = short(chapter.suite.total_frames) if chapter.published else ""
+    return {"agents": agents, "published_frames": frames_of_papers}

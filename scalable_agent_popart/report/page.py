@@ -147,7 +147,7 @@ def _describe(label: str, run: Run) -> list[Any]:
     """Returns a run's row in the table of runs."""
     where = one_line(str(run.path)), _describe_population(run.population)
     place = Markup("<code>{}</code>{}").format(*where)
-    if run.given:
+    if run.from_file:
         return [label, place, run.seed, short(run.frames), *[""] * 5]
     times = run.numbers("metrics", ["time"])["time"]
     dates = "not recorded"

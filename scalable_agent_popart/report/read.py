@@ -88,7 +88,7 @@ class Run:
     problems: list[str]  # A line for each thing that could not be read.
     population: Population | None
     record: Record  # Its `config.json`.
-    given: bool = False  # Whether the run is of a file of scores, whose returns are means already.
+    from_file: bool = False  # Whether the run is of a file of scores, whose returns are means.
 
     @property
     def seed(self) -> int:

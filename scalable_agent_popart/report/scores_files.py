@@ -74,7 +74,7 @@ def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
         problems=[],
         population=None,
         record=Record(config),
-        given=True,
+        from_file=True,
     )
 
 

@@ -42,7 +42,7 @@ def recent_means(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
     episodes = run.logs["episodes"]
     episodes = episodes[episodes["task"] == task]
     ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
-    begins = np.maximum(ends - (1 if run.given else scores.RECENT_EPISODES), 0)
+    begins = np.maximum(ends - (1 if run.from_file else scores.RECENT_EPISODES), 0)
     # Each window is summed by itself: differences of a running sum of large returns lose digits.
     padded = np.append(episodes["episode_return"].to_numpy(), 0.0)
     sums = np.add.reduceat(padded, np.stack([begins, ends], axis=1).ravel())[::2]
