@@ -16,8 +16,11 @@ from scalable_agent_popart.system.threads import Threads
 class Actors(contextlib.AbstractContextManager):
     """Actors of this process or of others, and a feed of batches made of their rollouts.
 
-    Entering starts its threads. Leaving ends them, and raises what one of them has raised.
+    Entering starts its threads. Leaving ends them, and raises what one of them has raised, or the
+    `error` with which the actors failed otherwise.
     """
+
+    error: Exception | None = None
 
     def __init__(self, config: Config, spec: Rollout, learner: Learner):
         self._config, self._learner = config, learner
@@ -45,7 +48,9 @@ class Actors(contextlib.AbstractContextManager):
             self.raise_error()
 
     def raise_error(self) -> None:
-        """Raises what a thread has raised, if one has."""
+        """Raises what made the actors fail, if they did."""
+        if self.error is not None:
+            raise self.error
         for each in self._threads:
             each.raise_error()
 

@@ -4,7 +4,7 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,36 @@ def _describe_end(config: Config, learner: Learner, score: str) -> str:
     return f"{config.logdir} is finished: {trained}; test it with {test}, or {more}"
 
 
+def _updates(
+    config: Config, learner: Learner, actors: Actors, log: RunLog, stop: StopOnSignal
+) -> Iterator[tuple[Rollout, Mapping[str, tf.Tensor]]]:
+    """Learns from batch after batch; yields each with what its update reports.
+
+    Ends when frames are used up, when a signal asks to stop, or when actors fail for good, whose
+    error is raised on leaving them. Raises DivergenceError if a policy's logits, or weights that
+    actors wait for, are not finite.
+    """
+    metrics = None
+    while stop.signal_number is None and learner.frames < config.total_environment_frames:
+        try:
+            batch = actors.next_batch()
+        except DivergenceError:
+            raise
+        except Exception as error:  # The learner itself is as it was, and can be saved.
+            actors.error = error
+            return
+        if batch is not None:
+            if metrics is None:
+                log.show_start("compiling the update")
+            metrics = learner.update(batch)
+            actors.publish(int(learner.num_updates))
+            yield batch, metrics
+        elif metrics is None:
+            log.show_start(actors.describe_start())
+        else:
+            _check(learner, metrics)  # Actor jobs wait for finite weights.
+
+
 def _learn(
     config: Config,
     learner: Learner,
@@ -184,62 +214,36 @@ def _learn(
     tuner: Tuner,
     stop: StopOnSignal,
 ) -> None:
-    """Learns and records until frames are used up or it is stopped.
-
-    If actors fail for good, it saves what was learned and raises their error.
-    """
-    failure: Exception | None = None
+    """Logs, saves and tunes between updates, and saves after the last."""
+    version = int(learner.num_updates)
     log_due = checkpoint_due = time.monotonic()
-    metrics = None
     averages = Averages(config.suite.tasks)
-    while stop.signal_number is None and learner.frames < config.total_environment_frames:
-        try:
-            batch = actors.next_batch()
-        except DivergenceError:  # A policy has noticed.
-            raise
-        except Exception as error:  # The learner itself is as it was.
-            failure = error
-            break
-        if batch is None:
-            if metrics is None:
-                log.show_start(actors.describe_start())
-            else:
-                _check(learner, metrics)  # Actor jobs wait for finite weights.
-            continue
-        if metrics is None:
-            log.show_start("compiling the update")
-
-        due = time.monotonic() >= min(log_due, checkpoint_due)
-        metrics = learner.update(batch)
-        # After the update PopArt has a scale of each task that has shown it a reward.
-        measures = due and config.log_task_gradients
-        gradients = learner.gradient_norms(batch, config.suite.tasks) if measures else {}
+    for batch, metrics in _updates(config, learner, actors, log, stop):
         task_ids = batch.task_id.numpy()
         averages.add(metrics, task_ids)
-        actors.publish(int(learner.num_updates))
-
         log.record_batch(
             int(learner.frames),
             task_ids,
             tf.nest.map_structure(np.asarray, batch.env_outputs.info),
         )
-        if due:
+        if time.monotonic() >= min(log_due, checkpoint_due):
+            # After the update PopArt has a scale of each task that has shown it a reward.
+            measures, tasks = config.log_task_gradients, config.suite.tasks
+            gradients = learner.gradient_norms(batch, tasks) if measures else {}
             _record(config, learner, actors, log, averages, gradients)
             log_due = time.monotonic() + config.log_seconds
-        if due and time.monotonic() >= checkpoint_due:
-            checkpoints.save()
-            checkpoint_due = time.monotonic() + config.checkpoint_seconds
+            if time.monotonic() >= checkpoint_due:
+                checkpoints.save()
+                checkpoint_due = time.monotonic() + config.checkpoint_seconds
 
         if tuner.due():
             _record(config, learner, actors, log, averages)
             if not tuner.tune(checkpoints.save):
                 break
             actors.publish(int(learner.num_updates))
-    if metrics is not None:  # The caller still holds signals back and has not ended any thread.
+    if learner.num_updates > version:  # Signals are still held back, and no thread has ended.
         _record(config, learner, actors, log, averages)
         checkpoints.save()
-    if failure is not None:
-        raise failure
 
 
 def _record(
