@@ -22,7 +22,7 @@ _ERROR = 0.005  # Standard error of an end by 20,000 resamples, as a part of the
 _SEED = 1
 _MAX_BATCH = 100_000  # Episodes that are drawn at once, in some megabytes.
 _MAX_ASSIGNMENTS = 50_000  # Ways to assign runs to two agents; nine of each have 48,620.
-_EQUAL = 1e-6  # Scores that are nearer to each other, as a part of the range, are equal.
+_EQUAL = 1e-6  # Means that differ by less, as a part of the range of scores, are equal.
 
 Score = TypeVar("Score", float, np.ndarray)
 Scores = Sequence[float] | np.ndarray
@@ -196,11 +196,11 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
         low, high = mean - width, mean + width
         correction = 1 - 3 / (4 * counts.sum() - 9)  # Effects of small samples come out too large.
         effect = float(correction * mean / pooled)
-    # Whole numbers have no differences by rounding, which would break ties.
+    # Differences by rounding would break ties, so the means' difference is a whole number of these.
     unit = _EQUAL * np.ptp([*first, *second]) or 1.0
     p = stats.permutation_test(
-        [np.round(np.divide(runs, unit)) for runs in (first, second)],
-        lambda one, other, axis: np.mean(one, axis=axis) - np.mean(other, axis=axis),
+        (first, second),
+        lambda one, other, axis: np.round((one.mean(axis) - other.mean(axis)) / unit),
         n_resamples=_MAX_ASSIGNMENTS,
         vectorized=True,
         rng=_SEED,
