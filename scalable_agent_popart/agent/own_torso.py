@@ -41,3 +41,9 @@ def check(network: str, image_shape: tuple[int, ...]) -> None:
     if fixed := [each.name for each in torso.variables if not each.trainable]:
         problem = f"has variables that are not trainable, so actors never get them: {fixed[0]}"
         raise UserError(f"--network: {network} {problem}")
+    with tf.GradientTape() as tape:
+        features = torso(images, False)
+    gradients = zip(torso.variables, tape.gradient(features, torso.variables), strict=True)
+    if unused := [each.name for each, gradient in gradients if gradient is None]:
+        problem = f"has variables on which its features do not depend: {unused[0]}"
+        raise UserError(f"--network: {network} {problem}")

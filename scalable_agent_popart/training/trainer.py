@@ -88,10 +88,10 @@ def train(
     are no longer finite.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
+    factory.check_network(config)
     stop = StopOnSignal()
     with begin(config) as directory, contextlib.ExitStack() as stack:
         parts.prepare(config)
-        factory.check_network(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)

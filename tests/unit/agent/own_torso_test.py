@@ -31,6 +31,7 @@ fixed = functools.partial(Mean, trainable=False)
 cut = functools.partial(Mean, compute=lambda means: means[1:])
 flat = functools.partial(Mean, compute=lambda means: means[..., 0])
 half = functools.partial(Mean, compute=lambda means: tf.cast(means, tf.float16))
+unused = functools.partial(Mean, compute=lambda means: tf.zeros_like(means))
 pair = functools.partial(Mean, compute=lambda means: (means, means))
 eager = functools.partial(Mean, compute=lambda means: means.numpy())
 static = functools.partial(Mean, compute=lambda means: tf.reshape(means, means.shape))
@@ -64,6 +65,7 @@ def test_a_torso_may_have_any_number_of_features(level_name: str) -> None:
         (f"{__name__}:flat", r"returns float32 \(2, 3\) for images"),
         (f"{__name__}:half", r"returns float16 \(2, 3, 1\) for images"),
         (f"{__name__}:pair", "returns tuple for images"),
+        (f"{__name__}:unused", "variables on which its features do not depend: .*Variable:0"),
         (f"{__name__}:fixed", "variables that are not trainable, .*: mean/Variable:0"),
     ],
 )
