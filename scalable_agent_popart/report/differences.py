@@ -35,9 +35,12 @@ def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
     for (protocol, source), of_test in every_task.groupby(["protocol", "source"], sort=False):
         for *agents, about in _pairs(of_test):
             both = (agent.pivot(index="run", columns="task", values="value") for agent in agents)
-            chance = scores.probability_of_improvement(*(table.to_numpy() for table in both))
+            value, low, high = scores.probability_of_improvement(
+                *(table.to_numpy() for table in both)
+            )
             about |= {"protocol": protocol, "source": source, "measure": "aggregate"}
-            rows.append(about | {"task": "probability_of_improvement", "mean": chance})
+            about |= {"task": "probability_of_improvement", "low": low, "high": high}
+            rows.append(about | {"mean": value})
     return pd.DataFrame(rows).rename(columns={"mean": "value"})
 
 

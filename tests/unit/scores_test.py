@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.scores import ReferenceScore
@@ -58,10 +58,26 @@ def test_statistics_of_agarwal_et_al_are_those_of_loops() -> None:
         for i in range(5) for j in range(3) for t in range(9)
     ]  # fmt: skip
     assert 0.5 in wins
-    chance = scores.probability_of_improvement(first, second)
+    chance, low, high = scores.probability_of_improvement(first, second)
     assert chance == pytest.approx(100 * np.mean(wins))
+    assert low < chance < high
     ranked = [stats.mannwhitneyu(first[:, t], second[:, t]).statistic / 15 for t in range(9)]
     assert chance == pytest.approx(100 * np.mean(ranked))
+
+
+def test_the_probability_of_improvement_has_brunner_and_munzels_interval() -> None:
+    first, second = np.random.default_rng(7).normal([[0.8], [0.5]], 1.0, (2, 12))[..., None]
+    value, low, high = scores.probability_of_improvement(first, second)
+    tested = stats.brunnermunzel(first[:, 0], second[:, 0])
+    error = (value - 50) / abs(tested.statistic)
+    freedom = optimize.brentq(
+        lambda n: 2 * stats.t.sf(abs(tested.statistic), n) - tested.pvalue, 2, 40
+    )
+    width = stats.t.isf(0.025, freedom) * error
+    assert (low, high) == pytest.approx((value - width, value + width))
+    separate = scores.probability_of_improvement(first + 9, second)
+    assert separate[0] == 100
+    assert np.isnan(separate[1:]).all()
 
 
 def test_aggregates_of_returns_are_of_the_means_of_tasks_that_have_a_reference_score() -> None:
