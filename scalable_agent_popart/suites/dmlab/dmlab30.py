@@ -11,7 +11,6 @@ scalable_agent (`dmlab30.py`).
 import functools
 import importlib.util
 import os
-import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ _FOLDER = "contributed/dmlab30/"
 _OBSERVATIONS = ["RGB_INTERLEAVED", "INSTR"]
 _TEST_MIXER_SEED = 0x600D5EED
 _BUILD = "build it as docs/dmlab.md describes"
-_SPLIT_BY_SHELLS = re.compile(r"[^\w@%+=:,./-]")
 _ACTIONS = read_table("dmlab30_actions.csv")
 ACTION_SETS = {
     name: np.array([action for set_name, *action in _ACTIONS if set_name == name]).astype(np.intc)
@@ -147,12 +145,8 @@ def _why_unknown(name: str) -> str:
 @functools.cache
 def complaint(level: str) -> str | None:
     """Loads a level in a process, which it may end; returns why it cannot be loaded, or None."""
-    spec = importlib.util.find_spec("deepmind_lab")
-    if spec is None:
+    if importlib.util.find_spec("deepmind_lab") is None:
         return f"the module deepmind_lab is missing; {_BUILD}"
-    directory = os.path.dirname(spec.origin or "")
-    if _SPLIT_BY_SHELLS.search(directory):
-        return f"it compiles maps by a shell, which cannot read {directory!r}; install it elsewhere"
     code, output = run_child(_LOAD, level)
     return f"exit code {code}, last words: {last_words(output)}" if code else None
 

@@ -1,6 +1,5 @@
 """DmLab-30: what the papers fix, and levels played through the stand-in for `deepmind_lab`."""
 
-import importlib.machinery
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -71,9 +70,6 @@ def test_images_are_replaced_or_must_be_there(stand_in: StandIn, tmp_path: Path)
     for name in ("0001.png", "2400.png"):
         (tmp_path / name).touch()
     assert _config(dataset_path=str(tmp_path)).remarks() == {}
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for cache in (tmp_path / "0001.png" / "cache", tmp_path / "link"):
-        assert "cannot be written to" in _refusal("lt_chasm", level_cache_dir=str(cache))
 
 
 def test_levels_scores_and_defaults_are_the_papers(stand_in: StandIn) -> None:
@@ -93,14 +89,6 @@ def test_levels_are_found_by_their_names(stand_in: StandIn) -> None:
     assert (config.suite.name, config.level_name) == ("dmlab30", "rooms_watermaze,lt_chasm")
     message = "give rooms_collect_good_objects_train"
     assert message in _refusal("rooms_collect_good_objects_test")
-
-
-def test_a_module_in_a_folder_whose_name_a_shell_takes_apart_is_refused(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = importlib.machinery.ModuleSpec("deepmind_lab", None, origin="/two words/module.so")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    assert "cannot read '/two words'" in _refusal("lt_chasm")
 
 
 def test_a_seed_gives_the_same_episodes_but_not_in_another_attempt(
