@@ -154,11 +154,7 @@ class CheckedPool:
         if not fault and not np.isfinite(info.episode_return).all():
             fault = "an episode's return is not a finite number"
         if fault:
-            ids, rewards = ready.ids, np.asarray(reward)
-            if rewards.shape == ids.shape and rewards.dtype.kind in "fiub":
-                not_finite = ids[~(abs(rewards) <= _MAX_REWARD)]
-                ids = not_finite if len(not_finite) else ids
-            raise InvalidStepError(f"{name_some([self._names[i] for i in ids])}: {fault}")
+            raise InvalidStepError(f"{name_some([self._names[i] for i in ready.ids])}: {fault}")
         return ready
 
 
