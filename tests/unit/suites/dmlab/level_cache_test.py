@@ -3,14 +3,11 @@
 import math
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
-from tests.fakes.programs import ROOT
 
 _MAP = bytes(range(0, 256, 3)) + b"a map"
 
@@ -97,46 +94,7 @@ def test_small_maps_rarely_list_the_directory_and_hardly_pass_the_limit(
     sizes = []
     for key in range(1500):
         _write(cache, tmp_path, str(key), bytes(8))  # With its digest a tenth of 1% of the limit.
-        sizes.append(40 * len(os.listdir(tmp_path / "cache")))
+        if key % 10 == 0:
+            sizes.append(40 * len(os.listdir(tmp_path / "cache")))
     assert 40_000 < max(sizes) < 1.1 * 40_000
     assert 100 < len(listings) < 200
-
-
-_WRITER = """
-import itertools, sys
-from pathlib import Path
-from scalable_agent_popart.suites.dmlab.level_cache import LevelCache
-
-cache, pk3 = LevelCache(sys.argv[1], float(sys.argv[2])), Path(sys.argv[3])
-for i in itertools.count():
-    key = str(i % 50)
-    if cache.fetch(key, str(pk3)):
-        assert pk3.read_bytes() == key.encode() * 50_000
-    pk3.write_bytes(key.encode() * 50_000)
-    cache.write(key, str(pk3))
-    print(i, flush=True)
-"""
-
-
-def test_writers_may_be_killed_while_others_go_on(tmp_path: Path) -> None:
-    directory, max_bytes = tmp_path / "cache", 2_000_000
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _WRITER, directory, str(max_bytes), tmp_path / f"pk3_{i}"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(3)
-    ]
-    for writer in writers:
-        assert writer.stdout
-        for _ in range(100):
-            assert writer.stdout.readline(), writer.communicate()[1]
-        writer.kill()
-    for writer in writers:
-        assert not writer.communicate()[1]
-    # A map as large as this always makes room for itself.
-    _write(LevelCache(str(directory), max_bytes), tmp_path, "last", bytes(50_000))
-    assert sum(path.stat().st_size for path in _files(directory)) <= max_bytes
