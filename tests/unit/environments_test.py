@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import environments
-from tests.fakes.recording_environment import RecordingEnvironment
 
 
 def _step(counter: environments.EpisodeCounter, rewards: list[float], ends: list[bool]):
@@ -48,10 +47,37 @@ def test_counter_counts_some_environments_and_no_step_where_one_begins() -> None
     np.testing.assert_array_equal(_step(counter, [0.0] * 3, [False] * 3).episode_step, [1, 2, 3])
 
 
+class _Recording:
+    """Writes every call into a log that it shares; a reward names task and action."""
+
+    def __init__(self, name: str, task_ids: list[int], calls: list[str]):
+        self.task_ids, self._name, self._calls = np.array(task_ids, np.int32), name, calls
+        self._counter = environments.EpisodeCounter(len(task_ids))
+
+    def reset(self) -> environments.StepOutput:
+        return self._counter.start(self.task_ids)
+
+    def send(self, actions: np.ndarray) -> None:
+        self._calls.append(f"send {self._name}")
+        self._actions = actions.copy()
+
+    def receive(self) -> environments.StepOutput:
+        self._calls.append(f"receive {self._name}")
+        done = self._actions == 0
+        reward = (self.task_ids * 10 + self._actions).astype(np.float32)
+        info = self._counter.step(reward, done)
+        return environments.StepOutput(reward, info, done, self._actions)
+
+    def close(self) -> None:
+        self._calls.append(f"close {self._name}")
+        if self._name == "b":
+            raise OSError("b cannot be closed")
+
+
 def test_lockstep_sends_to_all_members_before_it_receives_and_lets_some_rest() -> None:
     calls: list[str] = []
     tasks = {"a": [4, 4], "b": [7], "c": [1, 2, 3]}
-    pool = environments.Lockstep(*(RecordingEnvironment(n, t, calls) for n, t in tasks.items()))
+    pool = environments.Lockstep(*(_Recording(n, t, calls) for n, t in tasks.items()))
     np.testing.assert_array_equal(pool.groups, [0, 0, 1, 2, 2, 2])
     pool.start()
     ids, output, fresh = pool.receive(0.0)
