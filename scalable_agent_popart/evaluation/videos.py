@@ -14,7 +14,7 @@ import tree
 from environments import BatchedEnvironment, Ready, image_of
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.drawing import Screen
-from scalable_agent_popart.runs.directory import name_films
+from scalable_agent_popart.runs.directory import film_path
 
 _RATE = 15  # Agent steps of four frames at 60 Hz.
 _MAX_FRAMES = 60 * _RATE
@@ -42,10 +42,9 @@ class VideoRecorder(contextlib.AbstractContextManager["VideoRecorder"]):
         A film plays as its environment does, once it `follow`s the same actions.
         """
         self._view, self._films = view, films or {}
-        files = name_films(directory, tasks.values())
         # By environment, as long as it is filmed.
         self._videos = {
-            i: _Video(task, files[task], self._films.get(i), action_names)
+            i: _Video(task, film_path(directory, task), self._films.get(i), action_names)
             for i, task in tasks.items()
         }
         self._failure: OSError | None = None  # The first one.

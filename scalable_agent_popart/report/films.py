@@ -10,7 +10,7 @@ from pathlib import Path
 import av
 
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.runs.directory import name_films
+from scalable_agent_popart.runs.directory import film_path
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
 _MAX_BYTES = 4_500_000  # All films of a page have so many, of which base64 makes 6 MB.
@@ -32,7 +32,8 @@ def write_films(
         suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
         for agent, run in comparison.runs:
-            for level, path in name_films(run.directory.videos, levels).items():
+            for level in levels:
+                path = film_path(run.directory.videos, level)
                 if os.path.isfile(path):  # `Path.is_file` may raise.
                     files.setdefault((agent.label + where, level), []).append(path)
     films: dict[str, list[dict[str, str]]] = {}

@@ -65,7 +65,7 @@ class RunDirectory:
         self.evaluation = self.path / "evaluation.json"  # The newest result of `--mode=test`.
         self.evaluations = self.path / "evaluations"  # All results of `--mode=test`.
         self.evaluations_log = self.path / "evaluations.jsonl"  # The results of an evaluator job.
-        self.videos = self.path / "videos"
+        self.videos = self.path / "videos"  # Films of `--record_video`, see `film_path`.
         self._config_path = self.path / "config.json"
 
     def read_config(self) -> Config | None:
@@ -230,15 +230,9 @@ def git_revision() -> str | None:
     return os.environ.get("GIT_REVISION") or None  # An image knows what it was built from.
 
 
-def name_films(directory: Path, tasks: Iterable[str]) -> dict[str, Path]:
-    """Names each task's film, with a number at its end if `a/b` would share that of `a_b`."""
-    files: dict[str, Path] = {}
-    for task in sorted(tasks, key=lambda task: "/" in task):  # The rest keep their names.
-        name = task.replace("/", "_")
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        paths = (directory / f"{name}.mp4" for name in names)
-        files[task] = next(path for path in paths if path not in files.values())
-    return files
+def film_path(videos: Path, level: str) -> Path:
+    """Returns where the film of a level is, in a run's directory of films."""
+    return videos / f"{level.replace('/', '_')}.mp4"
 
 
 def find_runs(names: Iterable[str]) -> Iterator[str]:
