@@ -31,7 +31,6 @@ from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
     explained,
-    flock,
     write_atomically,
 )
 from scalable_agent_popart.runs.json_lines import read_lines
@@ -170,7 +169,7 @@ class PopulationDirectory:
         self.check(config)  # A run's directory would have a lock, too.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a") as lock:  # It may be a user's file.
-            flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
+            fcntl.flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
             if self.check(config) is None:
                 write_atomically(self._settings, config.record)
 

@@ -96,13 +96,14 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / "lock", "a")  # noqa: SIM115 - the caller closes the file.
-            flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError as error:
             message = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
             raise InUseError(message) from error
-        except (FileNotFoundError, PermissionError) as error:
-            raise UserError(f"--logdir={self.path} cannot be written to ({error})") from error
+        except OSError as error:  # Lustre has locks only if it is mounted with -o flock.
+            message = f"--logdir={self.path} cannot be written to or locked ({error})"
+            raise UserError(message) from error
 
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
@@ -144,8 +145,8 @@ class RunDirectory:
                 folder.mkdir(exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            message = f"{self.path} cannot be written to ({error.strerror}: {error.filename})"
-            raise UserError(f"{message}; a test writes its results there") from error
+            message = f"{self.path} cannot be written to ({error}), and a test writes there"
+            raise UserError(message) from error
 
     def write_evaluation(self, summary: Mapping[str, Any]) -> None:
         """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
@@ -181,18 +182,6 @@ def explained(path: Path, advice: str) -> Iterator[None]:
         raise UserError(f"{path}: {error}") from error
     except DAMAGE as error:
         raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error
-
-
-def flock(file: IO[str], operation: int) -> None:
-    """Locks a file until it is closed or the process ends; may raise BlockingIOError."""
-    try:
-        fcntl.flock(file, operation)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        message = f"{file.name} cannot be locked ({error.strerror}); keep runs on a file system"
-        mount = "with locks (Lustre has them if it is mounted with -o flock)"
-        raise UserError(f"{message} {mount}") from error
 
 
 def write_atomically(path: Path, content: Any) -> None:

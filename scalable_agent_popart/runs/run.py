@@ -92,8 +92,7 @@ def check(config: Config) -> RunDirectory:
         if previous is None and file.exists():
             message = f"{path} holds {file.name} but no config.json, so its origin is unknown"
             raise UserError(f"{message}; give {ANOTHER_LOGDIR}")
-    # A link that leads nowhere cannot be made a directory.
-    nearest = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
+    nearest = next(p for p in (path, *path.absolute().parents) if os.path.exists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"--logdir={path} cannot be written to; allow it or give another")
     return directory

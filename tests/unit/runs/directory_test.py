@@ -1,9 +1,10 @@
 """A run's directory: its record, its lock, complete writes, and how `--runs` finds it."""
 
-import contextlib
 import dataclasses
 import errno
+import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from unittest import mock
 import pytest
 
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
-from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
@@ -73,25 +73,13 @@ def test_the_record_is_read_back_and_says_what_made_the_run(directory: RunDirect
 
 
 def test_the_git_revision_is_the_checkouts_or_without_git_the_images(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_REVISION", "")
-    with contextlib.suppress(FileNotFoundError):
-        git = ["git", "-c", "safe.directory=*", "-C"]
-        command = [*git, str(_ROOT), "rev-parse", "--short", "HEAD"]
-        head = ""
-        if (_ROOT / ".git").exists():
-            head = subprocess.check_output(command, text=True).strip()
-        recorded = _record(directory)["git_revision"]
-        assert (head in recorded) if head else recorded is None
-        # An installation below somebody's own checkout is of no revision of that.
-        command = [*git, str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-        command += ["-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-        subprocess.run([*command, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-        installed = tmp_path / "venv" / "package" / "runs" / "directory.py"
-        monkeypatch.setattr(run_directory, "__file__", str(installed))
-        assert _record(directory)["git_revision"] is None
+    if shutil.which("git") and (_ROOT / ".git").exists():
+        command = ["git", "-c", "safe.directory=*", "-C", str(_ROOT), "rev-parse", "--short"]
+        head = subprocess.check_output([*command, "HEAD"], text=True).strip()
+        assert head in _record(directory)["git_revision"]
     monkeypatch.setenv("PATH", str(directory.path))
     assert _record(directory)["git_revision"] is None
     monkeypatch.setenv("GIT_REVISION", "v1-2-gabc")
@@ -110,14 +98,6 @@ def test_a_write_replaces_the_whole_file_or_leaves_the_old_one(
         write(path, {"new": 2})
     assert json.loads(path.read_text()) == {"short": [1]}
     assert list(tmp_path.iterdir()) == [path]
-    # Processes of two containers may share a number, and write at once.
-    monkeypatch.undo()
-    monkeypatch.setattr(
-        run_directory.os, "fsync", lambda _: monkeypatch.undo() or write(path, {"other": 1})
-    )
-    write(path, {"own": 2})
-    assert json.loads(path.read_text()) == {"own": 2}
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_runs_one_folder_up_or_down_are_named(
@@ -135,16 +115,13 @@ def test_runs_one_folder_up_or_down_are_named(
     ):
         with pytest.raises(UserError, match=f"there is no run in {path}; {advice}$"):
             Run.open(path)
-    monkeypatch.chdir(directory.checkpoints)
-    with pytest.raises(UserError, match=r"there is no run in \.; give \.\.$"):
-        Run.open("")
 
 
 def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     directory: RunDirectory,
 ) -> None:
     _record(directory)
-    changed = {"discounting": 0.5, "seed": 9, "precision": "bfloat16", "init_from": "older"}
+    changed = {"discounting": 0.5, "seed": 9, "init_from": "older"}
     _check(directory, _config(**changed | {"init_from": ""}))  # The run has not begun to learn.
     _learn(directory)
     free = {"num_actors": 20, "actor_threads": 1, "total_environment_frames": 10**6, "xla": True}
@@ -156,17 +133,13 @@ def test_other_flags_that_shape_learning_are_refused_with_the_difference(
     for difference in (
         "--discounting was 0.99 and is 0.5",
         "--seed was 1 and is 9",
-        "--precision was float32 and is bfloat16",
         "--init_from was empty and is older",
         "--allow_changes",
     ):
         assert difference in str(error.value)
     for name, value, difference in (
         ("level_name", "catch_1,catch_10", "was catch5 and is catch_1,catch_10"),
-        ("level_name", "pong", "was catch5 and is pong"),
         ("network", "deep", "was shallow and is deep"),
-        ("use_popart", True, "was False and is True"),
-        ("reward_clipping", "abs_one", "was none and is abs_one"),
     ):
         match = f"{directory.path} holds another run: .*--{name} {difference}.*--logdir"
         with pytest.raises(UserError, match=match):
@@ -239,11 +212,8 @@ def _fail(number: int) -> Callable[[Path], Any]:
 
 _DAMAGED = (
     b"",
-    b"\xff\xfe\x00",
     b'{"flags": null}',
     b'{"flags": {"no_such_setting": 1}}',
-    b'{"flags": {"level_name": "catch5", "batch_size": "x"}}',
-    b'{"flags": {"level_name": "catch5"}, "history": [3]}',
 )
 _WITHOUT_RECORD = ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host")
 _AWAY = r"config\.json cannot be read \(away\)"
@@ -256,11 +226,8 @@ _AWAY = r"config\.json cannot be read \(away\)"
         *((_write(n), "", rf"{n} but no config\.json.*--logdir", False) for n in _WITHOUT_RECORD),
         (_write("population.json"), "", "holds a population, not a run: .*member-00", False),
         (_fail(errno.EIO), "", _AWAY, True),
-        (_fail(errno.ESTALE), "", _AWAY, True),
         (_fail(errno.EACCES), "", _AWAY, False),
-        (_write("file"), "file", "--logdir=.* cannot be written to", False),
         (_write("file"), "file/run", "--logdir=.* cannot be written to", False),
-        (lambda path: (path / "link").symlink_to("gone"), "link/run", "--logdir", False),
         (lambda path: None, "x" * 300, "cannot be read", False),
     ],
 )
@@ -294,41 +261,24 @@ def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(
         directory.refuse_to_lose_logs()
 
 
-def test_the_lock_is_free_once_its_owner_closed_it_or_is_killed(tmp_path: Path) -> None:
+def test_the_lock_is_free_once_its_owner_closed_it(tmp_path: Path) -> None:
     first, second = (RunDirectory(str(tmp_path / "some" / "run")) for _ in range(2))
     with first.lock(), pytest.raises(UserError, match="another process trains in"):
         second.lock()
-    program = (
-        "import sys; from scalable_agent_popart.runs.directory import RunDirectory\n"
-        f"lock = RunDirectory({str(first.path)!r}).lock()\n"
-        "print('held', flush=True); sys.stdin.read()"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program], cwd=_ROOT, **pipes) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process trains in"):
-            first.lock()
-        other.kill()
-        other.wait()
-        first.lock().close()
-
-
-def test_a_file_of_the_locks_name_keeps_its_content(directory: RunDirectory) -> None:
-    (directory.path / "lock").write_text("something else")
-    directory.lock().close()
-    PopulationDirectory(directory.path).join(_config(mode="pbt", population_size=2))
-    assert (directory.path / "lock").read_text() == "something else"
+    second.lock().close()
+    broken = mock.patch.object(fcntl, "flock", side_effect=OSError(errno.ENOLCK, "no locks"))
+    with broken, pytest.raises(UserError, match="no locks"):
+        second.lock()
 
 
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
     directory: RunDirectory,
 ) -> None:
     for taken in (directory.evaluations, directory.videos):
-        for occupy in (taken.touch, lambda taken=taken: taken.symlink_to("/proc")):
-            occupy()  # Not even root can write to /proc.
-            with pytest.raises(UserError, match=f"cannot be written to.*{taken.name}"):
-                directory.prepare_evaluation(films=True)
-            taken.unlink()
+        taken.symlink_to("/proc")  # Not even root can write there.
+        with pytest.raises(UserError, match="cannot be written to"):
+            directory.prepare_evaluation(films=True)
+        taken.unlink()
     directory.prepare_evaluation(films=False)
     assert not directory.videos.exists()
 
