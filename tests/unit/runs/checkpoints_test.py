@@ -80,15 +80,6 @@ def test_the_newest_few_are_kept_also_of_an_older_version(
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-11")
 
 
-def test_a_run_whose_newest_was_deleted_has_the_frames_that_it_resumes_from(
-    tmp_path: Path, learner: tf.train.Checkpoint
-) -> None:
-    checkpoints = _save(tmp_path, learner, 7, 8)
-    for path in tmp_path.glob("ckpt-2.*"):  # Restoring it advises this if it is damaged.
-        path.unlink()
-    assert _restored_frames(checkpoints, learner) == saved_frames(tmp_path) == 7
-
-
 def test_of_two_at_the_same_frames_the_newer_is_restored(
     tmp_path: Path, learner: tf.train.Checkpoint
 ) -> None:
@@ -147,7 +138,6 @@ _DELETE = r"damaged.*delete .*ckpt-2\.\* to resume from ckpt-1"
     [
         (_spoil_the_only_one, r"damaged.*give another --logdir", False),
         (_spoil("ckpt-2.index"), _DELETE, False),
-        (_spoil("ckpt-2.data-00000-of-00001"), _DELETE, False),
         (lambda path: (path / "ckpt-2.data-00000-of-00001").unlink(), _DELETE, False),
         (_fail(tf.train.Checkpoint, "read", _STALE), r"cannot be read .*repeat", True),
         (_fail(Path, "iterdir", OSError(errno.EIO, "away")), r"cannot be read \(away\)", True),
@@ -168,18 +158,11 @@ def test_a_bad_checkpoint_is_refused_with_what_to_do(
     assert (exit_code(error.value) != FAILS_AGAIN) == may_pass
 
 
-def test_other_variables_and_places_that_cannot_be_written_are_refused(
-    tmp_path: Path, learner: tf.train.Checkpoint
-) -> None:
+def test_other_variables_are_refused(tmp_path: Path, learner: tf.train.Checkpoint) -> None:
     Checkpoints(tmp_path, learner=learner, count=tf.Variable(1)).save()
     for objects in (
         {"learner": learner, "another": tf.Variable(1)},
-        {"learner": learner, "count": tf.Variable(1.0)},
         {"learner": learner, "count": tf.Variable([1, 1])},
     ):
         with pytest.raises(UserError, match="another program or version"):
             Checkpoints(tmp_path, **objects).restore()
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="no checkpoint could be written") as error:
-        Checkpoints(tmp_path / "file", learner=learner).save()
-    assert exit_code(error.value) != FAILS_AGAIN, "there may be room meanwhile"

@@ -28,20 +28,10 @@ def test_only_whole_lines_are_read_and_damaged_ones_raise(tmp_path: Path) -> Non
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"1\n23")
     assert list(read_lines(path)) == [1]
-    for damaged in (b"not json", b"\xff", b"", b"\0" * 20, b"[" * 100_000):
+    for damaged in (b"not json", b"\xff", b"", b"[" * 100_000):
         path.write_bytes(b"1\n" + damaged + b"\n2\n")
         with pytest.raises(DAMAGE):
             list(read_lines(path))
-
-
-def test_a_line_whose_end_is_written_meanwhile_is_not_taken_for_another(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b"1\n2\n3")
-    lines = read_lines(path)
-    assert next(lines) == 1
-    with open(path, "ab") as file:
-        file.write(b"4\n5\n")
-    assert list(lines) in ([2], [2, 34, 5])  # The file is read in blocks.
 
 
 def _write(path: Path, lengths: list[int]) -> None:

@@ -9,14 +9,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-from tensorboard.context import RequestContext
-from tensorboard.plugins.base_plugin import TBContext
-from tensorboard.plugins.hparams import api_pb2
-from tensorboard.plugins.hparams.backend_context import Context
-from tensorboard.plugins.hparams.list_session_groups import Handler
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from environments import StepOutputInfo
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
@@ -112,22 +106,10 @@ def test_tensorboard_has_the_flags_of_the_start_that_learned(tmp_path: Path) -> 
         log.open(0, show_progress=False)
         log.close()
     events = EventAccumulator(str(tmp_path)).Reload()
-    shown = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    assert b"catch_10" in shown
-
-
-def test_runs_with_the_same_flags_and_seed_have_a_row_each(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        log = _log(tmp_path / name)
-        log.open(0, show_progress=False)
-        log.close()
-    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
-    reader = Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(tmp_path))))
-    status = [api_pb2.STATUS_UNKNOWN]  # The runs have not ended.
-    request = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=status)
-    rows = Handler(RequestContext(), reader, "", request).run().session_groups
-    assert [row.name for row in rows] == ["one", "two"]
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    shown = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert "catch_10" in shown.hparams["level_name"].string_value
+    assert not shown.group_name, "runs with the same flags and seed have a row each"
 
 
 def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_path: Path) -> None:
