@@ -1,13 +1,12 @@
 """The configuration of a run: all its settings, checked, and the suite that they name."""
 
+import contextlib
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
-
-import numpy as np
 
 from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
@@ -48,9 +47,6 @@ class Config(Settings):
                 raise ValueError(f"it has --{name}={value}, which this version does not have")
         if newer := ", ".join(sorted(flags.keys() - SETTINGS.keys())):
             raise ValueError(f"it has flags that this version does not know: {newer}")
-        for name, value in flags.items():
-            if not _is_of(_TYPES[name], value):
-                raise ValueError(f"--{name} is {value!r}, no {_TYPES[name].__name__}")
         return cls.from_settings({**settings.OLDER, **flags}, suite_record.recorded(record))
 
     @classmethod
@@ -75,15 +71,7 @@ class Config(Settings):
         values = {**defaults, **flags, "level_name": suite.level_name}
         if flags.get("use_popart"):  # PopArt has one head per task; older runs recorded both flags.
             values["multi_head"] = False
-        for name, kind in _TYPES.items():
-            value = values.get(name)
-            value = value.item() if isinstance(value, np.generic) else value
-            if kind is int and isinstance(value, float) and value.is_integer():
-                value = values[name] = int(value)  # A suite may have 1e6 for a count.
-            # Flags themselves have their types.
-            if name in values and not _is_of(kind, value):
-                message = f"{suite.name} has {value!r} for --{name}, which is no {kind.__name__}"
-                raise UserError(f"--level_name: the suite {message}")
+        values = {name: _in_its_type(name, value) for name, value in values.items()}
         fits = min(values["height"], values["width"]) >= _MIN_UNPADDED
         values.setdefault("padding", "valid" if fits and values["network"] == "shallow" else "same")
         config = cls(**values, suite=suite)
@@ -282,9 +270,13 @@ class Config(Settings):
         return config
 
 
-def _is_of(kind: type, value: Any) -> bool:
-    """Returns whether a setting of a type may have a value; a float may be an int."""
-    return type(value) is kind or (kind, type(value)) == (float, int)
+def _in_its_type(name: str, value: Any) -> Any:
+    """Returns a setting's value in its type, as a suite may have 1e6 for a count, or UserError."""
+    kind = _TYPES[name]
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if (converted := kind(value)) == value:
+            return converted
+    raise UserError(f"--{name} cannot be {value!r}, which is no {kind.__name__}")
 
 
 def _settings_of(*parts: Part) -> dict[str, Part]:
@@ -352,19 +344,12 @@ def _problems(config: Config) -> Iterator[str]:
         yield f"--learner_address={config.learner_address} must be HOST:PORT as actors see it"
     if config.job_name == "actor" and port and not int(port[2]):
         yield "--learner_address with port 0 is for the learner; actor jobs find it in --logdir"
-    if config.gpus > 1:
-        yield (
-            f"--gpus={config.gpus} is too many: a learner uses one; give each run, or each "
-            "--pbt_member of a population, one of them by CUDA_VISIBLE_DEVICES"
-        )
     if config.actor_jobs and config.job_name != "learner":
         yield f"--actor_jobs={config.actor_jobs} is for --job_name=learner; leave it out"
     if config.keys_dir and not config.uses_port:
         yield "--keys_dir is for a run of many processes: give --learner_address"
     if config.job_name == "actor" and config.task < 0:
         yield "--job_name=actor needs --task, the job's number: 0 for the first, then 1, ..."
-    if config.job_name != "actor" and config.task > 0:
-        yield f"--task={config.task} is for --job_name=actor; leave it out"
     if config.mode != "pbt":
         return
     size, member = config.population_size, config.pbt_member
@@ -375,11 +360,6 @@ def _problems(config: Config) -> Iterator[str]:
     if member < 0 and config.uses_port:
         how = "--learner_address, --actor_jobs and --job_name=actor"
         yield f"{how} are for one member: give --pbt_member too"
-    if member >= 0 and config.pbt_places > 1:
-        yield "--pbt_places is for members that share a machine; with --pbt_member leave it out"
-    for name in suite.search_space:
-        if getattr(config, name) == 0:  # No factor changes it.
-            yield f"--{name}=0 cannot be tuned; give a value above 0, or leave it out"
     if not suite.normalised or not set(suite.tasks) & set(suite.reference_scores):
         how = f"add a level of {suite.name}" if suite.normalised else "give the suite some"
         yield f"--mode=pbt compares normalised scores; {config.level_name} has none: {how}"

@@ -165,7 +165,7 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = make(stacks_frames=True)", "images of one channel to stack them, not of 3"),
         ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
         ("SUITE = make(defaults={'learning_rat': 1})", "default of learning_rat, which is no flag"),
-        ("SUITE = make(defaults={'batch_size': '8'})", "own has '8' for --batch_size, .* no int"),
+        ("SUITE = make(defaults={'batch_size': '8'})", "--batch_size cannot be '8', .* no int"),
         ("SUITE = make(shape=(12, 8))", r"channels\), not \(12, 8\)"),
         ("SUITE = make(tasks=())", "each of them once"),
         ("SUITE = make(tasks=('a,b',))", "without commas"),
@@ -358,7 +358,6 @@ def _described() -> dict[str, Any]:
         {"suite": []},
         {"suite": {**_described(), "name": "../own"}},
         {"suite": {**_described(), "action_sets": {}}},
-        {"flags": {"level_name": "pong", "use_popart": []}},
     ],
 )
 def test_records_of_no_suite_are_refused(damage: dict[str, Any]) -> None:
