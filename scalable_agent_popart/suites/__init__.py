@@ -7,7 +7,6 @@ of the package are described in `docs/own_suite.md`.
 
 import difflib
 import importlib.metadata
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,10 +91,7 @@ def _explain(name: str, suites: Sequence[Suite]) -> str:
     other = re.fullmatch(r"(?:\w+/)?(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+", name)
     meant = re.sub("(?<!^)(?=[A-Z])", "_", other[1]).lower() if other else name
     near = difflib.get_close_matches(meant, sorted(candidates), n=3)
-    module = name.removesuffix(".py")
-    if module.isidentifier() and os.path.exists(f"{module}.py"):
-        hint = f"for the suite of {module}.py give {module}:NAME, with the suite's name"
-    elif near:
+    if near:
         hint = f"did you mean {' or '.join([meant] if meant in near else near)}?"
     else:
         reasons = [suite.why_unknown(name) for suite in suites if name]

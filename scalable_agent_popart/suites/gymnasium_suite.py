@@ -52,38 +52,32 @@ def check_environment(
     Raises UserError for exceptions and for what a suite cannot take: spaces that are not images and
     discrete actions, observations outside of their space, and rewards that are not finite numbers.
     """
-    shape, num_actions = _declared(make, "the environment")
-    generator = np.random.default_rng(seed)
-    check = checked.StepCheck(environments.ArraySpec(shape, np.uint8))
-    step = 0
+    shape, num_actions = _declared(make, name := "the environment")
+    makers = [functools.partial(GymnasiumEnvironment, make, seed)]
+    spec, step = environments.ArraySpec(shape, np.uint8), 0
+    actions = np.random.default_rng(seed).integers(num_actions, size=(num_steps, 1))
     try:
-        played = GymnasiumEnvironment(make, seed)
-        fault = check.fault(0.0, played.reset())
-        while not fault and step < num_steps:
+        played = checked.SerialEnvironments(makers, np.zeros(1, np.int32), [name], spec)
+        played.reset()
+        for action in actions:
             step += 1
-            reward, _, image = played.step(int(generator.integers(num_actions)))
-            fault = check.fault(reward, image)
+            played.send(action)
+            played.receive()
         played.close()
-    except (Exception, SystemExit) as error:
-        why = describe(error)
-        raise UserError(f"the environment failed at step {step} ({why})") from error
-    if fault:
-        raise UserError(f"at step {step} {fault}")
+    except environments.EnvironmentLostError as error:
+        raise UserError(f"at step {step} {error}") from error
     return shape, num_actions
 
 
 def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium.Env:
     """Puts the images of an environment in the middle of larger black ones."""
-    shape = environment.observation_space.shape or ()
-    if len(shape) != 3:
-        message = f"pad_images needs (height, width, channels), not {environment.observation_space}"
-        raise ValueError(message)
-    below, right = height - shape[0], width - shape[1]
+    rows, columns, num_channels = environment.observation_space.shape or ()
+    below, right = height - rows, width - columns
     if min(below, right) < 0:
-        raise ValueError(f"images of {shape[0]}x{shape[1]} do not fit into {height}x{width}")
+        raise ValueError(f"images of {rows}x{columns} do not fit into {height}x{width}")
     margins = ((below // 2, below - below // 2), (right // 2, right - right // 2), (0, 0))
     pad = functools.partial(np.pad, pad_width=margins)
-    padded = spaces.Box(0, 255, (height, width, shape[2]), np.uint8)
+    padded = spaces.Box(0, 255, (height, width, num_channels), np.uint8)
     return gymnasium.wrappers.TransformObservation(environment, pad, padded)
 
 
@@ -197,8 +191,6 @@ def make_suite(
       action_names: what films and exported agents call the actions, in their order.
       **fields: further ones of `Suite`, such as `reference_scores`.
     """
-    if len(image_shape) != 3:
-        raise ValueError(f"image_shape must be (height, width, channels), not {image_shape}")
     if len(action_names) not in (0, num_actions):
         raise ValueError(f"action_names has {len(action_names)} of {num_actions} actions' names")
     height, width, num_channels = image_shape

@@ -86,17 +86,12 @@ def test_names_stand_for_suites_and_tasks(name: str, suite_name: str, num_tasks:
         ("pong,boxxing", r"'boxxing'; did you mean boxing"),
         ("zzzzzz", "'zzzzzz'; suites: atari57, catch5, cluttered_catch, dmlab30$"),
         ("PongNoFrameskip-v4", r"did you mean pong\?$"),
-        ("Pong-ramNoFrameskip-v4", r"did you mean pong\?$"),
         ("ALE/UpNDown-v5", r"did you mean up_n_down\?$"),
         ("CartPole-v1", "dmlab30$"),
         ("lt_x", "dmlab30; DeepMind Lab: the module deepmind_lab is missing"),
-        ("contributed/x", "dmlab30; DeepMind Lab: the module deepmind_lab is missing"),
         ("pong,boxing, pong", "names pong more than once"),
         ("pong,catch_1", r"pong \(atari57\), catch_1 \(catch5\)"),
         ("experiment:own", "experiment is a module of this program; rename yours"),
-        ("environments:own", "environments is a module of this program"),
-        ("popart:own", "popart is a module of this program"),
-        ("vtrace:own", "vtrace is a module of this program"),
     ],
 )
 def test_wrong_names_are_refused_with_what_may_be_meant(
@@ -166,8 +161,6 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = make(headline='mode')", "headline of mean, .*not mode"),
         ("SUITE = make(defaults={'learning_rat': 1})", "default of learning_rat, which is no flag"),
         ("SUITE = make(defaults={'batch_size': '8'})", "--batch_size cannot be '8', .* no int"),
-        ("SUITE = make(shape=(12, 8))", r"channels\), not \(12, 8\)"),
-        ("SUITE = make(tasks=())", "each of them once"),
         ("SUITE = make(tasks=('a,b',))", "without commas"),
         ("SUITE = dataclasses.replace(make(), tasks={'left', 'right'})", "are a set; give a tuple"),
         ("SUITE = dataclasses.replace(make(), tasks=('left', 'left'))", "each of them once"),
@@ -175,7 +168,6 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = dataclasses.replace(make(), test_versions={'left': 1})", "of printable text"),
         ("SUITE = dataclasses.replace(make(), action_sets={})", "must have a set of actions"),
         ("SUITE = make(reference_scores=both((1, 1)))", "different finite .* not 1 and 1 for"),
-        ("SUITE = make(reference_scores=both((0, float('nan'))))", "not 0 and nan for left"),
         ("SUITE = make(reference_scores=dict.fromkeys(('left', 'right'), 1))", "ReferenceScore of"),
         ("SUITE = make(action_names=('a',))", "action_names has 1 of 2 actions' names"),
         ("SUITE = make(num_actions=3)", "has images .* 2 actions, but .* and 3 actions"),
@@ -194,14 +186,6 @@ def test_modules_without_a_usable_suite_are_refused_with_the_cause(
     module = write_module(source)
     with pytest.raises(UserError, match=message):
         Config.from_flags({"level_name": f"{module}:own"}).check_playable()
-
-
-def test_a_module_without_a_suite_is_answered_with_how_to_give_both(
-    write_module: Callable[[str], str],
-) -> None:
-    module = write_module("raise AssertionError('nobody named its suite')")
-    for name in (module, f"{module}.py"):
-        assert f"'{name}'; for the suite of {module}.py give {module}:NAME" in _refusal(name)
 
 
 def test_a_child_of_this_checkout_checks_many_tasks_that_leave_threads_behind(
@@ -247,8 +231,8 @@ _FORTY = gymnasium.spaces.Box(-np.arange(40.0, dtype=np.float32), np.float32(40.
         ({"shape": (4, 6)}, r"must be spaces.Box\(0, 255, \(height, .*not Box"),
         ({"dtype": np.float32}, "observation_space must be"),
         ({"scaled": True}, r"at step 1 .* uint8 \(4, 6, 3\), and is float64"),
-        ({"reward": np.inf}, "at step 7 a reward must be a finite float32, and is inf"),
-        ({"raises_at": 5}, r"failed at step 5 \(SystemExit: done\)"),
+        ({"reward": np.inf}, "at step 7 .*: a reward must be a finite float32, and is inf"),
+        ({"raises_at": 5}, "at step 5 the environment .* called sys.exit"),
         ({"shape": "wrong"}, "cannot be made"),
         ({"actions": _FORTY}, r"action_space must be .* \(40,\), float32"),
         ({"actions": lambda agent: 2}, "is not Gymnasium's: it has .*function"),
@@ -282,10 +266,6 @@ def test_environments_of_other_sizes_and_actions_can_be_made_alike() -> None:
         pad_images(game, 2, 2)
     with pytest.raises(ValueError, match=r"\(0, 3\) are actions"):
         map_actions(game, (0, 3))
-    for space in (gymnasium.spaces.Dict(image=game.observation_space), gymnasium.spaces.Box(0, 1)):
-        game.observation_space = space
-        with pytest.raises(ValueError, match=r"needs \(height, width, channels\), not (Dict|Box)"):
-            pad_images(game, 5, 6)
 
 
 def test_gymnasium_tasks_may_have_versions_that_are_only_tested(
@@ -353,11 +333,8 @@ def _described() -> dict[str, Any]:
     "damage",
     [
         {"tasks": ["<b>", "a\nb"]},
-        {"tasks": []},
         {"suite": {"name": "own"}},
-        {"suite": []},
         {"suite": {**_described(), "name": "../own"}},
-        {"suite": {**_described(), "action_sets": {}}},
     ],
 )
 def test_records_of_no_suite_are_refused(damage: dict[str, Any]) -> None:
