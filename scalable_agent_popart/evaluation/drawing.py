@@ -54,11 +54,9 @@ class Screen:
         """
         if ends:
             self._last, episode_return = f"last {_brief(episode_return)}", 0.0
-        if image.shape[-1] != 3:
-            image = image[..., -1:]  # The last of stacked grey images is the newest.
-        colours = np.broadcast_to(image, (*image.shape[:2], 3))
         factor = max(1, -(-_MIN_SIZE // max(image.shape[:2])))
-        picture = ImageOps.scale(Image.fromarray(colours), factor, Image.Resampling.NEAREST)
+        picture = Image.fromarray(in_colour(image))
+        picture = ImageOps.scale(picture, factor, Image.Resampling.NEAREST)
         width, height = (side + side % 2 for side in picture.size)
         returns = f"return {_brief(episode_return)}"
         panels = [(picture, _caption(self._task, returns, self._last, max(_MIN_SIZE, width)))]
@@ -82,6 +80,12 @@ class Screen:
             frame.paste(shown, (left + x, _CAPTION_HEIGHT + y))
             left += caption.width + _GAP
         return frame
+
+
+def in_colour(image: np.ndarray) -> np.ndarray:
+    """Returns what people see of an image `[height, width, channels]`, `[height, width, 3]`."""
+    shown = image if image.shape[-1] == 3 else image[..., -1:]  # The newest of stacked grey ones.
+    return np.broadcast_to(shown, (*image.shape[:2], 3)).copy()
 
 
 def _bars(probabilities: np.ndarray, names: tuple[str, ...], height: int) -> Image.Image:

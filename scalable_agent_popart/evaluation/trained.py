@@ -28,7 +28,6 @@ import tensorflow as tf
 import tree
 
 from environments import (
-    ArraySpec,
     BatchedEnvironment,
     EnvironmentPool,
     StepOutput,
@@ -39,10 +38,12 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import compile_step
 from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.errors import UnsavedError, UserError
+from scalable_agent_popart.evaluation.drawing import in_colour
 from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.config import Config, refuse_pattern
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites.checked import StepCheck
 from scalable_agent_popart.system import hardware
 
 _WAIT_SECONDS = 1.0  # Each look whether an environment is ready ends after so long.
@@ -190,7 +191,6 @@ class TrainedAgent:
         It is a float, or float32 `[N]` for a batch. The other arguments are those of `act`. Nothing
         is remembered. Raises ValueError if the agent was not trained on the task.
         """
-        self._task_id(task)
         single, _, inputs = self._inputs(observation, reward, done, state)
         values = self._values(self._look(*inputs).features[0], task).numpy()
         return float(values[0]) if single else values
@@ -307,13 +307,10 @@ class TrainedAgent:
         leaves = [np.asarray(leaf) for leaf in tree.flatten(observation)]
         single = leaves[0].ndim == len(specs[0].shape)
         leaves = [leaf[np.newaxis] for leaf in leaves] if single else leaves
-        given = [ArraySpec(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-        if given != specs or len(set(map(len, leaves))) > 1:
-            has, learned_from = (" and ".join(map(str, each)) for each in (given, specs))
-            raise ValueError(
-                f"an observation is {has}, and the agent was trained on {learned_from}"
-            )
         size = len(leaves[0])
+        rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
+        if fault := StepCheck(self.observation_spec).fault(rewards, leaves, size):
+            raise ValueError(fault)
         batch = tree.unflatten_as(self.observation_spec, leaves)
         if state is None:
             state = self._state
@@ -321,9 +318,6 @@ class TrainedAgent:
                 state = self.begin(size)
         if len(state.actions) != size:
             raise ValueError(f"the state is of {len(state.actions)} environments, not of {size}")
-        rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
-        if not np.isfinite(rewards).all():  # The memory would keep another.
-            raise ValueError(f"a reward must be a finite float32, and is {reward!r:.100}")
         ended = np.broadcast_to(np.asarray(done, bool), size)
         output = _step_output(state.actions, rewards, ended, batch)
         inputs = tf.nest.map_structure(tf.convert_to_tensor, (state.actions, output))
@@ -395,8 +389,7 @@ class TaskEnvironment(gymnasium.Env):
 
     def render(self) -> Any:
         """Returns uint8 `[height, width, 3]`, what people see of the observation."""
-        picture = self._picture if self._picture.shape[-1] == 3 else self._picture[..., -1:]
-        return np.broadcast_to(picture, (*picture.shape[:2], 3)).copy()
+        return in_colour(self._picture)
 
     def close(self) -> None:
         """Releases the environment; `reset` makes a new one."""

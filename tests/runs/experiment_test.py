@@ -106,7 +106,6 @@ def test_the_same_command_resumes(
             log.write('{"frames": 999999, "task": "catch_1", "episode_return": 1.0}\n{"cut o')
     _resume(logdir)
     messages = capsys.readouterr().err
-    assert f"; logs in {logdir}: loading TensorFlow" in messages
     assert "resumes at 400 frames: 5 tasks of Catch-5" in messages
     assert "the learning rate changes from 0 to 0.0025 at 400 frames" in caplog.text
     end = f"{logdir} is finished: 800 of 800 frames"
