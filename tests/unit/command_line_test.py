@@ -101,7 +101,6 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
     ("program", "flag", "named"),
     [
         ("bazel/cluster/manifests.py", "--nope", "--image"),
-        ("tools/watch.py", "--nope", "nope"),
         ("experiment.py", "--nope", "nope"),
         ("experiment.py", "--flagfile=nope", "flagfile.* 'nope'"),
         ("experiment.py", "--task=1e20", "--task=1e20"),
@@ -113,16 +112,6 @@ def test_a_program_answers_a_wrong_flag_in_one_line_and_with_the_same_exit_code(
     result = run_python(program, flag)
     assert re.fullmatch(f"error: .*{named}.*\n", result.stderr)
     assert (result.returncode, result.stdout) == (2, "")
-
-
-def test_every_tool_begins_and_ends_alike() -> None:
-    sources = [path.read_text() for path in (ROOT / "tools").glob("*.py")]
-    tools = [source for source in sources if "import program" in source]
-    assert len(tools) > 5
-    for source in tools:
-        _, first, *_, last = ast.parse(source).body
-        assert ast.unparse(first) == "if __name__ == '__main__':\n    import start"
-        assert "program.run(main, " in ast.unparse(last)
 
 
 _IMPORTED = ("absl", "jinja2", "matplotlib", "numpy", "pandas")
@@ -247,7 +236,6 @@ _POPULATION = ["--level_name=catch5", "--mode=pbt", "--population_size=2"]
         ([], ["--level_name is missing", "atari57, catch5"]),
         (["--level_name=catch5", "stray"], ["'stray'", "--name=value"]),
         (["--level_name=catch5", "--logdir="], ["--logdir is empty"]),
-        (["--level_name=catch5", "--mode=test"], ["there is no run in", "train first"]),
         (["--job_name=evaluator", "--learner_timeout_hours=1e-12"], ["no run in", "train first"]),
         (["--mode=test", "--logdir=agents"], ["no run in agents; give agents/atari4 or agents/"]),
         (["--level_name=catch5", "--init_from=nope"], ["--init_from: there is no run in nope"]),
@@ -272,7 +260,6 @@ def test_a_leading_tilde_is_the_home_folder(
     for arguments, path in (
         (["--mode=test", "--logdir=~/file"], f"{tmp_path}/file"),
         (["--level_name=catch5", "--logdir=~/file"], f"{tmp_path}/file"),
-        ([*report, "--runs=~/file"], f"{tmp_path}/file"),
         ([*report, f"--runs={readable},~/fil?s"], f"{tmp_path}/fil?s"),
         ([*report, f"--runs={readable},a~b"], " a~b"),
     ):
@@ -306,4 +293,3 @@ def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
     level = ["--level_name=dmlab30", "--dataset_path=dummy", f"--logdir={tmp_path}"]
     assert "needs the module deepmind_lab" in _refusal(*level)
     assert "holds a population" in _refusal(*level, "--learner_address=host:1")
-    assert "holds a population" in _refusal(f"--logdir={tmp_path}", "--mode=test")
