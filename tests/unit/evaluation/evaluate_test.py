@@ -107,6 +107,17 @@ def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
         assert all(new in (0, (old + 1) % 5) for old, new in itertools.pairwise([4, *turns]))
 
 
+def test_environments_that_start_one_by_one_are_counted_until_all_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "progress_bar", bar := mock.MagicMock())
+    pool = UnevenEnvironments(np.zeros(3), lost=0.0)
+    evaluate.play(pool, _StillPolicy(), [1] * 3, VideoRecorder(tmp_path, {}), _TASKS)
+    calls = bar.return_value.__enter__.return_value.set_description.call_args_list
+    shown = dict.fromkeys(call.args[0] for call in calls)  # Two are ready at once.
+    assert list(shown) == ["2 of 3 environments ready", None]
+
+
 def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
     pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # The episode would end at last.
     with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):

@@ -17,6 +17,7 @@ import scalable_agent_popart
 from scalable_agent_popart import factory, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation.trained import TrainedAgent
+from scalable_agent_popart.suites.atari import emulator
 from tests.fakes.main_program import run
 from tests.fakes.programs import ROOT, run_python
 
@@ -49,8 +50,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_a_loaded_agent_scores_what_the_test_of_its_run_reports(
-    tmp_path: Path, level_name: str, flags: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level_name: str, flags: dict[str, Any]
 ) -> None:
+    monkeypatch.setattr(emulator, "MAX_FRAMES_PER_GAME", 400)
     logdir = train(tmp_path / "run", level_name, **flags)
     sizes = {"test_num_episodes": _NUM_EPISODES, "num_actors": _NUM_EPISODES}
     run(mode="test", logdir=logdir, level_name=level_name, **sizes)
@@ -140,51 +142,51 @@ sys.modules.update(dict.fromkeys(["scalable_agent_popart", "popart", "vtrace", "
 import numpy as np
 import tensorflow as tf
 
-steps, model = np.load("steps.npz"), tf.saved_model.load("exported")
-begin, act, value = (model.signatures[name] for name in ("initial_state", "act", "values"))
-states = begin(batch_size=tf.constant(1))
-states = {name: state for name, state in states.items() if name != "batch_size"}
-action = tf.zeros([1], tf.int32)
-for i in range(len(steps["action"])):
-    leaves = {name: tf.constant(steps[name][i]) for name in ("observation", "reward", "done")}
-    values = value(**leaves, **states, last_action=action)["values"]
-    error = abs(values[0] - steps["values"][i]) / abs(steps["values"]).max(axis=0)
-    assert error.numpy().max() < 1e-3  # Adding a task's shift may cancel most of its value.
-    seed = tf.constant([steps["seed"], i + 1], tf.int32)
-    output = act(**leaves, **states, last_action=action, seed=seed)
-    np.testing.assert_allclose(output.pop("probabilities"), steps["policy"][i], rtol=1e-5)
-    action, states = output.pop("action"), output
-    assert action.numpy() == steps["action"][i]
+for folder in sys.argv[1:]:
+    steps, model = np.load(folder + "/steps.npz"), tf.saved_model.load(folder + "/exported")
+    begin, act, value = (model.signatures[name] for name in ("initial_state", "act", "values"))
+    states = begin(batch_size=tf.constant(1))
+    states = {name: state for name, state in states.items() if name != "batch_size"}
+    action = tf.zeros([1], tf.int32)
+    for i in range(len(steps["action"])):
+        leaves = {name: tf.constant(steps[name][i]) for name in ("observation", "reward", "done")}
+        values = value(**leaves, **states, last_action=action)["values"]
+        error = abs(values[0] - steps["values"][i]) / abs(steps["values"]).max(axis=0)
+        assert error.numpy().max() < 1e-3  # Adding a task's shift may cancel most of its value.
+        seed = tf.constant([steps["seed"], i + 1], tf.int32)
+        output = act(**leaves, **states, last_action=action, seed=seed)
+        np.testing.assert_allclose(output.pop("probabilities"), steps["policy"][i], rtol=1e-5)
+        action, states = output.pop("action"), output
+        assert action.numpy() == steps["action"][i]
 """
 
 
-@pytest.mark.parametrize("task", ["catch_10", "up_n_down"])
-def test_an_exported_agent_acts_alike_where_only_tensorflow_is(
-    trained: str, tmp_path: Path, task: str
-) -> None:
-    agent = scalable_agent_popart.load(trained if task == "catch_10" else ROOT / "agents/atari4")
-    agent.export(str(tmp_path / "exported"))
-    environment, state, steps = agent.make_environment(task), agent.begin(), []
-    observation, _ = environment.reset(seed=1)
-    reward, done = 0.0, False
-    for step in range(12):
-        batch = observation[np.newaxis]
-        seen = reward, done, state
-        values = [agent.value(batch, task, *seen)[0] for task in agent.tasks]
-        policy, action = agent.policy(batch, *seen), agent.act(batch, *seen)
-        steps.append((batch, np.float32([reward]), np.array([done]), values, policy, action))
-        observation, reward, *_ = environment.step(action[0])
-        done = step == 7  # Wherever an episode ends: the recurrent state is reset.
-    names = ("observation", "reward", "done", "values", "policy", "action")
-    arrays = dict(zip(names, map(np.stack, zip(*steps, strict=True)), strict=True))
-    np.savez(tmp_path / "steps.npz", **arrays, seed=state.seed[0])
-    ended = run_python("-c", _ALONE, cwd=tmp_path)
+def test_exported_agents_act_alike_where_only_tensorflow_is(trained: str, tmp_path: Path) -> None:
+    logdirs = {"catch_10": trained, "up_n_down": ROOT / "agents/atari4"}
+    for task, logdir in logdirs.items():
+        agent, folder = scalable_agent_popart.load(logdir), tmp_path / task
+        agent.export(str(folder / "exported"))
+        environment, state, steps = agent.make_environment(task), agent.begin(), []
+        observation, _ = environment.reset(seed=1)
+        reward, done = 0.0, False
+        for step in range(12):
+            batch = observation[np.newaxis]
+            seen = reward, done, state
+            values = [agent.value(batch, each, *seen)[0] for each in agent.tasks]
+            policy, action = agent.policy(batch, *seen), agent.act(batch, *seen)
+            steps.append((batch, np.float32([reward]), np.array([done]), values, policy, action))
+            observation, reward, *_ = environment.step(action[0])
+            done = step == 7  # The state is reset wherever an episode ends.
+        names = ("observation", "reward", "done", "values", "policy", "action")
+        arrays = dict(zip(names, map(np.stack, zip(*steps, strict=True)), strict=True))
+        np.savez(folder / "steps.npz", **arrays, seed=state.seed[0])
+        facts = json.loads((folder / "exported/agent.json").read_text())
+        assert facts["tasks"] == [*agent.tasks]
+        assert facts["actions"] == [*agent.config.suite.action_names()]
+        with pytest.raises(UserError, match="exists: give another"):
+            agent.export(str(folder / "exported"))
+    ended = run_python("-c", _ALONE, *logdirs, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    facts = json.loads((tmp_path / "exported/agent.json").read_text())
-    assert facts["tasks"] == [*agent.tasks]
-    assert facts["actions"] == [*agent.config.suite.action_names()]
-    with pytest.raises(UserError, match="exists: give another"):
-        agent.export(str(tmp_path / "exported"))
 
 
 def test_an_environment_shows_what_people_see(trained: str) -> None:
