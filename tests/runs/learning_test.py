@@ -17,30 +17,31 @@ from tests.fakes.programs import metrics
 
 def _train(logdir: Path, level_name: str, frames: int, **flags: Any) -> Config:
     given = {"level_name": level_name, "total_environment_frames": frames, "logdir": str(logdir)}
-    config = Config.from_flags({**given, **flags})
+    # From 0 the first updates of such short runs are larger.
+    config = Config.from_flags({**given, "initial_mean_square": 0.0, **flags})
     trainer.train(config)
     return config
 
 
 def test_popart_impala_learns_catch(tmp_path: Path) -> None:
-    _train(tmp_path, "catch_0.01", 150_000, use_popart=True)
-    # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, so
-    # runs begin to learn at some 30,000 to 80,000 frames. They catch nearly all by the end.
-    assert metrics(tmp_path)[-1]["mean"] > 80
+    _train(tmp_path, "catch_0.01", 75_000, use_popart=True)
+    # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, but
+    # runs have caught some nine of ten balls from 45,000 frames on.
+    assert metrics(tmp_path)[-1]["mean"] > 70
 
 
 def test_an_lstm_remembers_what_was_seen(tmp_path: Path) -> None:
     config = _train(
-        tmp_path, "tests.fakes.recall:recall", 40_000, use_lstm=True, learning_rate=3e-3
+        tmp_path, "tests.fakes.recall:recall", 25_000, use_lstm=True, learning_rate=3e-3
     )
     # Chance is 0.5. Without an LSTM the mean return was 0.53 after 115,000 frames.
     returns = metrics(tmp_path)[-1]["episode_return"]
-    assert returns[config.suite.tasks[0]] > 0.9
+    assert returns[config.suite.tasks[0]] > 0.8
 
 
 def test_pixel_control_learns_which_action_changes_which_pixels(tmp_path: Path) -> None:
     how = {"pixel_control": True, "pixel_control_cost": 0.1}
-    config = _train(tmp_path, "tests.fakes.switch:switch", 40_000, **how)
+    config = _train(tmp_path, "tests.fakes.switch:switch", 25_000, **how)
     saved = factory.make_saved_parts(config)
     restore_at(RunDirectory(tmp_path).checkpoints, None, learner=saved)
     step = tf.nest.map_structure(
