@@ -13,6 +13,7 @@ import av
 import numpy as np
 import pytest
 import tensorflow as tf
+import tqdm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import scalable_agent_popart
@@ -32,6 +33,7 @@ from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.atari import emulator, starts
+from scalable_agent_popart.system.terminal import progress_bar
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
 from tests.fakes.programs import read_log, run_python
@@ -129,6 +131,13 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator, "MAX_FRAMES_PER_GAME", 2000)
+    bars: list[tqdm.tqdm] = []
+
+    def show(*given: Any, **how: Any) -> tqdm.tqdm:
+        bars.append(progress_bar(*given, **how))
+        return bars[-1]
+
+    monkeypatch.setattr(evaluate, "progress_bar", show)
     run, recorded = tmp_path / "run", tmp_path / "starts"
 
     def test(**given: Any) -> dict[str, Any]:
@@ -149,6 +158,9 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     result = test(**human, test_num_episodes=5, **films)
     assert result["starts"] == "human"
     assert len(result["tasks"]["breakout"]["returns"]) == 5
+    made, films_made, started, _ = [[(bar.n, bar.total) for bar in bars[i::4]] for i in range(4)]
+    assert made == started == [(2, 2), (4, 4)]
+    assert films_made == [(0, 0), (0, 1)], "human starts are not filmed in colour"
     with av.open(run / "videos" / "breakout.mp4") as film:
         assert len(list(film.decode(video=0))) > 40
         assert film.streams.video[0].width == 4 * 84 + 8 + 256  # The picture and the policy.
