@@ -135,13 +135,10 @@ def _check_in_child(tasks: Mapping[str, Callable[[], gymnasium.Env]], expected: 
 
     Mesa's software renderer, for one, crashes in a process that also loads TensorFlow.
     """
-    pickled = {}
-    for task, make in tasks.items():
-        try:
-            pickled[task] = pickle.dumps(make)
-        except Exception as error:
-            why = describe(error)
-            raise UserError(f"the environment of {task} cannot be made ({why})") from error
+    try:
+        pickled = {task: pickle.dumps(make) for task, make in tasks.items()}
+    except Exception as error:
+        raise UserError(f"what makes a suite's tasks must pickle ({describe(error)})") from error
     command = f"import {__name__} as suite; suite._check_for_parent()"
     code, output = run_child(command, payload=(pickled, expected))
     last, _, printed = output.rpartition(_MARK)[2].partition("\n")

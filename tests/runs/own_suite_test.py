@@ -16,13 +16,11 @@ _PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_suite.md"
 _FILES = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.fixture(autouse=True)
-def _current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_suite_is_trained_tested_and_reported_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-def test_the_pages_suite_is_trained_tested_and_reported_on(tmp_path: Path) -> None:
     (tmp_path / "my_tasks.py").write_text(_FILES[0])
     training = {"level_name": "my_tasks:corridors", "use_popart": True, "logdir": "run"}
     run(**training, num_actors=4, batch_size=4, total_environment_frames=3_000)

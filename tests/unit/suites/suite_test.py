@@ -172,7 +172,7 @@ def test_a_suite_may_use_popart_by_default(write_module: Callable[[str], str]) -
         ("SUITE = make(action_names=('a',))", "action_names has 1 of 2 actions' names"),
         ("SUITE = make(num_actions=3)", "has images .* 2 actions, but .* and 3 actions"),
         ("SUITE = make(num_actions=3, processes=True)", "left has .* 2 actions, but .* 3 actions"),
-        ("Counter = lambda: 0\nSUITE = make(processes=True)", "left cannot be made .*pickle"),
+        ("Counter = lambda: 0\nSUITE = make(processes=True)", "tasks must pickle .*lambda"),
         ("Counter.close = lambda _: os.abort()\nSUITE = make(processes=True)", "left .*signal 6"),
         ("SUITE = make(requires={'gone.sub': 'get it'})", "needs the module gone.sub: get it"),
         ("HELD_OUT = Other\nSUITE = make(**TESTED)", "left_test has .* 3 actions, but its suite"),
