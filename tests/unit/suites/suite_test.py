@@ -218,7 +218,6 @@ class Game(gymnasium.Env):
             sys.exit("done")
         image, _ = self.reset()
         reward = self.given.get("reward", 1) if self.count == 7 else 1
-        image = image / 255 if self.given.get("scaled") else image
         return image, reward, False, self.count % 3 == 0, {}
 
 
@@ -230,7 +229,6 @@ _FORTY = gymnasium.spaces.Box(-np.arange(40.0, dtype=np.float32), np.float32(40.
     [
         ({"shape": (4, 6)}, r"must be spaces.Box\(0, 255, \(height, .*not Box"),
         ({"dtype": np.float32}, "observation_space must be"),
-        ({"scaled": True}, r"at step 1 .* uint8 \(4, 6, 3\), and is float64"),
         ({"reward": np.inf}, "at step 7 .*: a reward must be a finite float32, and is inf"),
         ({"raises_at": 5}, "at step 5 the environment .* called sys.exit"),
         ({"shape": "wrong"}, "cannot be made"),
