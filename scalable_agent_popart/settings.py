@@ -274,7 +274,7 @@ class Settings:
         -1,
         "GPUs of the learner: 0 uses none, 1 refuses to train without one, -1 uses one if there "
         "is one.",
-        Bounds(-1, 1),
+        Bounds(-1),
     )
     xla: bool = PROCESS.setting(False, "XLA compiles the learner's update, which is for GPUs.")
     population_size: int = CHECKPOINT.during("pbt", "test").setting(

@@ -344,6 +344,11 @@ def _problems(config: Config) -> Iterator[str]:
         yield f"--learner_address={config.learner_address} must be HOST:PORT as actors see it"
     if config.job_name == "actor" and port and not int(port[2]):
         yield "--learner_address with port 0 is for the learner; actor jobs find it in --logdir"
+    if config.gpus > 1:
+        yield (
+            f"--gpus={config.gpus} is too many: a learner uses one; give each run, or each "
+            "--pbt_member of a population, one of them by CUDA_VISIBLE_DEVICES"
+        )
     if config.actor_jobs and config.job_name != "learner":
         yield f"--actor_jobs={config.actor_jobs} is for --job_name=learner; leave it out"
     if config.keys_dir and not config.uses_port:

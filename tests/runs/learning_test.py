@@ -27,7 +27,7 @@ def test_popart_impala_learns_catch(tmp_path: Path) -> None:
     _train(tmp_path, "catch_0.01", 75_000, use_popart=True)
     # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, but
     # runs have caught some nine of ten balls from 45,000 frames on.
-    assert metrics(tmp_path)[-1]["mean"] > 70
+    assert metrics(tmp_path)[-1]["mean"] > 80
 
 
 def test_an_lstm_remembers_what_was_seen(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_an_lstm_remembers_what_was_seen(tmp_path: Path) -> None:
     )
     # Chance is 0.5. Without an LSTM the mean return was 0.53 after 115,000 frames.
     returns = metrics(tmp_path)[-1]["episode_return"]
-    assert returns[config.suite.tasks[0]] > 0.8
+    assert returns[config.suite.tasks[0]] > 0.9
 
 
 def test_pixel_control_learns_which_action_changes_which_pixels(tmp_path: Path) -> None:

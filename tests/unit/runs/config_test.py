@@ -269,6 +269,7 @@ _MEANINGLESS = [
         ),
         ("pong", {**_CLUSTER, "job_name": "actor"}, "needs --task"),
         ("pong", {**_ACTOR, "learner_address": "host:0"}, "port 0 is for the learner"),
+        ("pong", {"gpus": 2}, "--gpus=2 is too many: a learner uses one"),
         ("pong", {**_ACTOR, "actor_jobs": 1}, "--actor_jobs=1 is for --job_name=learner"),
         ("pong", {"keys_dir": "keys"}, "--keys_dir is for a run of many"),
         ("pong", {"pixel_control": True, "height": 31}, "--pixel_control needs .*31x84"),
