@@ -28,7 +28,6 @@ if __name__ == "__main__":
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -88,19 +87,18 @@ class PlannedRun(NamedTuple):
         return Path(FLAGS.logdir) / f"{self.flag_file.stem}-{self.seed}"
 
 
-def _process(
-    run: PlannedRun, arguments: Sequence[str], cores: list[int], group: Group, stop: StopOnSignal
-) -> None:
-    """Trains or tests a run on given cores until its process ends, or is asked to by a signal.
+def _process(run: PlannedRun, arguments: Sequence[str], group: Group, stop: StopOnSignal) -> str:
+    """Trains or tests a run until its process ends, or is asked to by a signal.
 
-    Raises UserError if the process failed.
+    Nothing is started after a signal. Returns why the process failed, or nothing.
     """
+    if stop.signal_number:
+        return ""
     before, output = run_records.frames(run.path), Path(f"{run.path}.log")
     command = [*arguments, f"--logdir={run.path}"]
     print(f"{run.path}: {' '.join(command)}", flush=True)
     with open(output, "ab") as file:
         child = group.start([sys.executable, _EXPERIMENT, *command], output=file)
-    os.sched_setaffinity(child.pid, cores)  # Threads that it starts inherit them.
     while child.wait(_POLL_SECONDS) is None and not stop.signal_number:
         pass
     child.send_signal(signal.SIGTERM)
@@ -108,8 +106,11 @@ def _process(
     if run_records.frames(run.path) > before:
         seconds = time.monotonic() - child.began
         run_records.record_process(run.path, seconds, child.max_memory_kib)
-    if code and not stop.signal_number:
-        raise UserError(f"{run.path} failed (exit code {code}); see {output}")
+    if not code or stop.signal_number:
+        return ""
+    message = f"{run.path} failed (exit code {code}); see {output}"
+    print(message, flush=True)
+    return message
 
 
 def _train(
@@ -117,38 +118,29 @@ def _train(
 ) -> list[str]:
     """Trains all runs, those that are behind first, and with `tests` tests each at its end.
 
-    Nothing is started after a signal. Returns a line for each run that failed.
+    Returns a line for each run that failed.
     """
-    test = ["--mode=test"]
-    if num_episodes := FLAGS.test_num_episodes:
-        test.append(f"--test_num_episodes={num_episodes}")
+    episodes = FLAGS.test_num_episodes
+    test = ["--mode=test", *([f"--test_num_episodes={episodes}"] if episodes else [])]
     places = max(1, min(FLAGS.places or num_cores(), len(runs)))
     cores = sorted(os.sched_getaffinity(0))
-    free: queue.SimpleQueue[list[int]] = queue.SimpleQueue()  # The cores of each place.
-    for place in range(places):
-        free.put(cores[place::places] if places <= len(cores) else cores)
+    free = iter([cores[i::places] if places <= len(cores) else cores for i in range(places)])
+
+    def take_cores() -> None:
+        """Keeps this thread, and the processes that it will start, to a place's cores."""
+        os.sched_setaffinity(0, next(free))
 
     def work(run: PlannedRun) -> str:
         """Trains and tests a run; returns why it failed, or nothing."""
-        cores_of_run = free.get()
-        try:
-            if stop.signal_number:
-                return ""
-            train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-            _process(run, train, cores_of_run, group, stop)
-            if not tests or stop.signal_number or run_records.is_tested(run.path, num_episodes):
-                return ""
-            named = _named(run.flag_file, more_flags, "level_name", "network")
-            _process(run, [*test, *named], cores_of_run, group, stop)
-            return ""
-        except (UserError, OSError) as error:
-            print(error, flush=True)
-            return str(error)
-        finally:
-            free.put(cores_of_run)
+        train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
+        failure = _process(run, train, group, stop)
+        if failure or stop.signal_number or not tests or run_records.is_tested(run.path, episodes):
+            return failure
+        named = _named(run.flag_file, more_flags, "level_name", "network")
+        return _process(run, [*test, *named], group, stop)
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
-    with Group() as group, ThreadPoolExecutor(places) as pool:
+    with Group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
         in_order = sorted(runs, key=lambda run: run_records.frames(run.path))
         return list(filter(None, pool.map(work, in_order)))
 
@@ -168,9 +160,6 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
             raise UserError(f"{agent} names no --level_name")
         level_names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
-        for flag in more_flags:
-            if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
-                raise UserError(f"{flag} is searched; leave it out")
         runs[agent] = {}
         for number, values in enumerate(settings[agent]):
             file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
@@ -230,7 +219,7 @@ def _report(runs: Sequence[PlannedRun]) -> None:
     """Reports on the runs that have begun."""
     begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
-        raise UserError(f"no run has begun in {FLAGS.logdir}")
+        raise UserError(f"no run has begun in {FLAGS.logdir}, where logs may say why")
     # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
     names = flags.CsvListSerializer(",").serialize([str(run.path) for run in begun])
     folder = Path(FLAGS.report_dir)
@@ -257,10 +246,7 @@ def main(argv: list[str]) -> None:
         elif FLAGS.train:
             failures = _train(runs, more_flags, stop, tests=True)
         if not stop.signal_number and not FLAGS.search_frames:
-            try:
-                _report(runs)
-            except (UserError, OSError) as error:
-                failures.append(str(error))
+            _report(runs)
     if stop.signal_number:
         sys.exit(128 + stop.signal_number)
     if failures:

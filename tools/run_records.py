@@ -60,22 +60,20 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
 
 
 def is_tested(path: Path, num_episodes: int | None) -> bool:
-    """Returns whether a run was tested at the end of its log; populations need not be.
+    """Returns whether a run's newest test is of the end of its log; populations need none.
 
     The test must be from random starts, on all its tasks, with so many episodes of each or more.
     By default these are as many as its suite has.
     """
     if is_population(path):
         return True
+    if (test := _newest_test(path)) is None:
+        return False
     config = _config(path)
     least = num_episodes or config["flags"]["test_num_episodes"]
-    for file in path.glob(f"evaluations/noop-{frames(path)}-*.json"):
-        if text := file.read_text():  # A test of an older version left an empty file if killed.
-            test = json.loads(text)
-            played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
-            if all(played[task]["episodes"] >= least for task in config["tasks"]):
-                return True
-    return False
+    played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
+    whole = all(task in played and played[task]["episodes"] >= least for task in config["tasks"])
+    return whole and (test["starts"], test["frames"]) == ("noop", frames(path))
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -87,11 +85,9 @@ def describe(path: Path) -> dict[str, Any]:
     config, processes = _config(path), _read(path / "processes.jsonl")
     logs = [_read(directory / "metrics.jsonl") for directory in directories(path)]
     speeds = [line["frames_per_second"] for log in logs for line in log]
-    test = None
-    if (evaluation := path / "evaluation.json").is_file():
-        newest = json.loads(evaluation.read_text())
-        episodes = {name: task["episodes"] for name, task in newest["tasks"].items()}
-        test = {"starts": newest["starts"], "frames": newest["frames"], "episodes": episodes}
+    if test := _newest_test(path):
+        episodes = {name: task["episodes"] for name, task in test["tasks"].items()}
+        test = {"starts": test["starts"], "frames": test["frames"], "episodes": episodes}
     return {
         "run": str(path),
         "agent": config["agent"],
@@ -186,6 +182,12 @@ def _config(path: Path) -> dict[str, Any]:
         # The member's number is that of the process which wrote the file.
         config["flags"] = {name: v for name, v in shared.items() if name != "pbt_member"}
     return config
+
+
+def _newest_test(path: Path) -> dict[str, Any] | None:
+    """Reads the newest result of `--mode=test`, if there is one."""
+    file = path / "evaluation.json"
+    return json.loads(file.read_text()) if file.is_file() else None
 
 
 def _read(path: Path, tail: int | None = None) -> list[Any]:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from absl import flags
 
+from scalable_agent_popart.errors import UserError
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, logged_frames, metrics, wait_until
 
 _ENDLESS = 10**9
@@ -112,7 +113,7 @@ def test_a_test_that_failed_or_had_fewer_episodes_is_repeated(experiment: Experi
     (experiment.folder / "runs").mkdir()
     (experiment.folder / "runs" / "terminate").touch()
     assert "exit code 143" in experiment.run("--test_num_episodes=2", file, code=1)
-    for asked in (["--test_num_episodes=5"], ["--test_num_episodes=4"], []):
+    for asked in (["--test_num_episodes=2"], []):
         experiment.run(*asked, file)
     assert (experiment.run_path("first") / "tests").read_text() == "tested the run\n" * 2
     assert experiment.reported()[0]["test"]["episodes"] == {"pong": 200}
@@ -143,25 +144,6 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
         record = json.loads((experiment.folder / "other" / "pbt-1" / name).read_text())
         assert "seed" in record["flags"]
         assert "logdir" not in record["flags"]
-
-
-def test_a_run_has_all_revisions_and_machines_that_trained_it(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = experiment.run_path("first")
-    path.mkdir(parents=True)
-    config = {"agent": "IMPALA", "git_revision": "one", "versions": {}, "flags": {"seed": 1}}
-    (path / "config.json").write_text(json.dumps(config))
-    older = {"seconds": 1.0, "memory_kib": 1024}
-    newer = {"seconds": 1.0, "memory_kib": 2048, "git_revision": "one", "machine": "a"}
-    (path / "processes.jsonl").write_text(json.dumps(older) + "\n" + json.dumps(newer) + "\n")
-    monkeypatch.setenv("HOME", str(experiment.folder))  # A leading ~ stands for it.
-    folders = ("--logdir=~/runs", "--report_dir=~/report")
-    experiment.run("--notrain", *folders, experiment.flag_file("first"))
-    (record,) = experiment.reported()
-    assert record["git_revisions"] == [None, "one"]
-    assert record["machines"] == [None, "a"]
-    assert (record["seconds"], record["largest_memory_mib"]) == (2, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -200,51 +182,34 @@ def test_a_search_trains_the_better_half_further_and_writes_the_best(
         for name, more in (("first", ""), ("second", "\n--multi_head"))
     ]
     for _ in range(2):  # The second time all is done.
-        experiment.run("--search_settings=5", "--search_frames=200,400,600", *files)
+        experiment.run("--search_settings=3", "--search_frames=200,400", *files)
     table = pd.read_csv(experiment.folder / "report" / "search.csv")
     for name, rows in table.groupby("agent"):
         rates = dict(zip(rows.setting, rows.learning_rate, strict=True))
         best = sorted(rates, key=lambda number: -rates[number])
-        assert rows.setting.tolist() == [*best, *best[:3], *best[:2]]
+        assert rows.setting.tolist() == [*best, *best[:2]]
         assert rows.seed.tolist() == [_FIRST_SEED + number for number in rows.setting]
-        assert rows.frames.tolist() == 5 * [200] + 3 * [400] + 2 * [600]
+        assert rows.frames.tolist() == 3 * [200] + 2 * [400]
         winner = (experiment.folder / "report" / f"{name}.flags").read_text()
         assert f"--learning_rate={rates[best[0]]:.6g}\n" in winner
         assert ("--multi_head" in winner) == (name == "second")
-        for number in range(5):
+        for number in range(3):
             run = f"{name}-setting-{number:02d}-{_FIRST_SEED + number}"
             path = experiment.folder / "runs" / run
-            reached = 200 * (1 + (number in best[:3]) + (number in best[:2]))
+            reached = 200 * (1 + (number in best[:2]))
             assert [line["frames"] for line in metrics(path)] == [*range(100, reached + 1, 100)]
             assert not (path / "tests").exists()
     assert table.agent.nunique() == 2
 
 
-def test_runs_that_fail_are_the_last_of_a_search(experiment: Experiment) -> None:
-    file = experiment.flag_file("first", _ENDLESS, "--level_name=pong")
-    asked = ["--search_settings=2", "--search_frames=200", file, "--", "--fake=fail"]
-    assert "no run of first came to 200 frames" in experiment.run(*asked, code=2)
-    finished = experiment.folder / "runs" / f"first-setting-01-{_FIRST_SEED + 1}"
-    (finished / "metrics.jsonl").write_text('{"frames": 200}\n')
-    assert "first-setting-00-1000000 failed" in experiment.run(*asked, code=1)
-    table = pd.read_csv(experiment.folder / "report" / "search.csv")
-    assert table.setting.tolist() == [1, 0]
-    assert table.fitness[1] == -math.inf
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--test_num_episodes=0"], "flag --test_num_episodes=0"),
         (["--logdir=/proc/none"], "/proc/none"),
         (["--search_frames=200", "--seeds=2"], "--seeds means nothing with --search_frames"),
         (["--search_frames=0.5"], "flag --search_frames=0.5: not a whole number"),
         (["--search_frames=200"], "names no --level_name"),
         (["--search_frames=200", "--report_dir=."], "holds the agents' own flag files"),
-        (
-            ["--search_frames=200", "--", "--level_name=pong", "--epsilon=1"],
-            "--epsilon=1 is searched",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -293,3 +258,6 @@ def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames
     (tmp_path / best_first[0] / "metrics.jsonl").write_text('{"frames": 50}\n')
     rows = search.rank("agent", level_name, 100, settings, paths)
     assert "".join(str(row["setting"]) for row in rows) == best_first[1:] + best_first[0]
+    assert float(rows[-1]["fitness"]) == -math.inf
+    with pytest.raises(UserError, match="no run of agent came to 400 frames"):
+        search.rank("agent", level_name, 400, settings, paths)

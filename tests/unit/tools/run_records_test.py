@@ -69,27 +69,29 @@ def test_packed_logs_have_the_metrics_that_a_report_reads(
 ) -> None:
     for module in (run_records, read):
         monkeypatch.setattr(module, "MAX_METRICS", 7)
-    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
-    with directory.metrics.open("a") as file:
-        file.write("damaged\n{")
-    elsewhere = directory.episodes.rename(tmp_path / "episodes")
-    directory.episodes.symlink_to(elsewhere)
+    make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     before = read.read_run(str(tmp_path / "run"))
     unpacked = _unpacked([tmp_path / "run"], tmp_path) / "run"
     assert len((unpacked / "metrics.jsonl").read_text().splitlines()) == 7
     after = read.read_run(str(unpacked))
-    assert len(after.problems) == 1, "one damaged line was chosen, and no line is cut off"
+    assert after.problems == []
     for name, table in before.logs.items():
         pd.testing.assert_frame_equal(after.logs[name], table)
 
 
-def test_a_process_is_recorded_after_a_line_that_a_full_disk_cut_off(tmp_path: Path) -> None:
+def test_a_run_has_all_revisions_and_machines_that_trained_it(tmp_path: Path) -> None:
     config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path)})
     RunDirectory(str(tmp_path)).record(config)
-    whole = json.dumps({"seconds": 2.0, "memory_kib": 1024})
-    (tmp_path / "processes.jsonl").write_text(f"{whole}\n{whole[:9]}")
-    run_records.record_process(tmp_path, 3.0, 2048)
-    assert run_records.describe(tmp_path)["seconds"] == 5
+    older = json.dumps({"seconds": 2.0, "memory_kib": 1024})
+    # A full disk has cut off the second line.
+    (tmp_path / "processes.jsonl").write_text(f"{older}\n{older[:9]}")
+    for _ in range(2):
+        run_records.record_process(tmp_path, 3.0, 2048)
+    made = run_records.describe(tmp_path)
+    assert (made["seconds"], made["largest_memory_mib"]) == (8, 2)
+    revision = json.loads((tmp_path / "config.json").read_text())["git_revision"]
+    assert made["git_revisions"] == [None, revision]
+    assert made["machines"] == [None, run_records.machine()]
 
 
 def test_settings_of_free_text_are_replaced_but_for_what_the_program_names() -> None:
