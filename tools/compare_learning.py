@@ -21,7 +21,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.report.read import read_run
+from scalable_agent_popart.report.read import read_runs
 from scalable_agent_popart.runs.directory import find_runs
 from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.system import program
@@ -40,10 +40,7 @@ def tabulate(path: str) -> pd.DataFrame:
     They leave out the time between a stop and the next start, and work that was lost by it. Raises
     UserError for several games, for a population, and if there is nothing to compare in the run.
     """
-    try:
-        run = read_run(path)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    (run,), _ = read_runs([path])
     if len(run.config.suite.tasks) > 1 or run.population:
         raise UserError(f"{run.path} is no run of a single game; give such runs")
     frames_per_window = _WINDOW * 1e6 * run.config.num_action_repeats
@@ -100,31 +97,20 @@ def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
 def compare(
     paths: Iterable[str], tables: Iterable[str], curves: str, against: str, output: Path
 ) -> None:
-    """Writes the table of runs, with those of other files, and its figure."""
+    """Writes the table of runs, with those of other files, and its figure.
+
+    Raises UserError, and ValueError of a file that lacks a column.
+    """
     parts = [tabulate(path) for path in find_runs(paths)]
-    parts += [_read_table(path, parts[0].columns, "tables") for path in tables]
-    columns = ["game", "agent", against, "lowest_return", "median_return", "highest_return"]
-    ranges = pd.DataFrame(columns=columns)
-    if curves:
-        ranges = _read_table(curves, columns, "curves")
+    parts += [pd.read_csv(path, usecols=list(parts[0])) for path in tables]
     table = pd.concat(parts)
     if table.empty:
         raise UserError(f"no run has come to {_WINDOW} million agent steps yet")
-    names = pd.Series([name for part in parts for name in part["run"].unique()])
-    if names.duplicated().any():
-        twice = ", ".join(names[names.duplicated()])
-        raise UserError(f"several runs are called {twice}; rename their directories")
+    columns = ["game", "agent", against, "lowest_return", "median_return", "highest_return"]
+    ranges = pd.read_csv(curves, usecols=columns) if curves else pd.DataFrame(columns=columns)
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
     draw(table, ranges, against).savefig(output / "returns.png", dpi=150)
-
-
-def _read_table(path: str, columns: Iterable[str], flag: str) -> pd.DataFrame:
-    """Reads these columns of a CSV file; raises UserError if it lacks one."""
-    try:
-        return pd.read_csv(path)[list(columns)]
-    except (KeyError, ValueError) as error:
-        raise UserError(f"--{flag}={path} has not all columns: {error}") from error
 
 
 def main(_: list[str]) -> None:
@@ -139,4 +125,4 @@ if __name__ == "__main__":
     flags.DEFINE_string("curves", "", "CSV file of ranges of other systems' runs.")
     flags.DEFINE_enum("against", "agent_steps_millions", list(_AXES), "The figure's x-axis.")
     flags.DEFINE_string("output", None, "Folder to write to.", required=True)
-    program.run(main, _FLAGS, OSError)
+    program.run(main, _FLAGS, OSError, ValueError)

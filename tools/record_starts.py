@@ -50,14 +50,9 @@ _Player = Callable[[np.ndarray, float, bool], int]
 
 def main(argv: list[str]) -> None:
     """Records every game."""
-    if len(argv) > 1:
-        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
     for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
         if path := FLAGS[name].value:
             FLAGS[name].value = os.path.expanduser(path)
-    for name in ("num_starts", "num_games"):
-        if FLAGS.states and FLAGS[name].present:
-            raise UserError(f"--{name} means nothing to --states; leave it out")
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     if FLAGS.logdir:
         given |= {"logdir": FLAGS.logdir, **({"network": FLAGS.network} if FLAGS.network else {})}
@@ -69,17 +64,16 @@ def main(argv: list[str]) -> None:
     options = config.environment_options(training=False)
     config.suite.check(options)
     games = config.suite.tasks
-    if FLAGS.states is not None:  # All are checked before anything is written.
-        recorded = iter([(game, _collect(game, options)) for game in games])
-    else:
-        agent = None
-        if not FLAGS.random:
-            agent = scalable_agent_popart.load(FLAGS.logdir, network=FLAGS.network)
-        how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
-        recorded = ((game, record_starts(game, _make_player(agent), *how)) for game in games)
+    agent = None
+    if FLAGS.logdir:
+        agent = scalable_agent_popart.load(FLAGS.logdir, network=FLAGS.network)
+    # All states from elsewhere are checked before anything is written.
+    collected = {game: _collect(game, options) for game in games} if FLAGS.states else {}
+    how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
     origin = FLAGS.states or f"{FLAGS.num_games} games"
     Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
-    for game, states in recorded:
+    for game in games:
+        states = collected.get(game) or record_starts(game, _make_player(agent), *how)
         path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
         frames = atari_starts.frames_before(states)
         after = f"after {frames.min():,} to {frames.max():,} frames"

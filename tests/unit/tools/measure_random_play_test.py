@@ -1,7 +1,5 @@
 import csv
-import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -31,14 +29,3 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file of this tool"):
         measure_random_play.measure(Config.from_flags({"level_name": "catch5"}), 2, output)
     assert output.read_text() == "name\n"
-
-
-def test_a_suite_whose_module_is_missing_is_named_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"level_name": "dmlab30", "seed": 1, "episodes": 2, "output": str(tmp_path / "csv")}
-    monkeypatch.setattr(measure_random_play, "_FLAGS", SimpleNamespace(**given))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="dmlab30 needs the module deepmind_lab"):
-        measure_random_play.main([])
-    assert not (tmp_path / "csv").exists()

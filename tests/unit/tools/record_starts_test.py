@@ -21,10 +21,10 @@ def _run_tool(directory: Path, *given: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tool_records_games_played_at_random(tmp_path: Path) -> None:
-    given = ("--level_name=breakout,bowling", "--random", "--num_games=1", "--num_starts=6")
+    given = ("--level_name=bowling", "--random", "--num_games=1", "--num_starts=6")
     result = _run_tool(tmp_path, *given)
-    assert result.stdout.count(": 6 starts of 1 games, after") == 2, result.stderr
-    assert all(atari_starts.read_starts(tmp_path, game) for game in ("breakout", "bowling"))
+    assert result.stdout.startswith("bowling: 6 starts of 1 games, after"), result.stderr
+    assert len(atari_starts.read_starts(tmp_path, "bowling")) == 6
 
 
 def test_tool_takes_states_in_the_order_of_their_files(tmp_path: Path) -> None:

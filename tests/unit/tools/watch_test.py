@@ -58,19 +58,6 @@ def test_without_a_display_it_is_a_page_until_ctrl_c(tmp_path: Path) -> None:
         program.kill()
 
 
-def test_what_is_wrong_is_one_line() -> None:
-    ended = run_python("tools/watch.py", f"--logdir={_AGENT}", "--level_name=pong")
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("error: ")
-    assert len(ended.stderr.splitlines()) == 1
-
-
-def test_help_is_no_failure() -> None:
-    ended = run_python("tools/watch.py", "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "--logdir" in ended.stdout
-
-
 def test_a_terminal_acts_upon_nothing_in_a_record(tmp_path: Path) -> None:
     record = {"flags": {"level_name": "pong", "\x1b[2J\n": 1}}
     (tmp_path / "config.json").write_text(json.dumps(record))
