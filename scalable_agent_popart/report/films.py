@@ -13,7 +13,7 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.runs.directory import film_path
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
-_MAX_BYTES = 4_500_000  # All films of a page have so many, of which base64 makes 6 MB.
+_MAX_FRAMES = 1200  # All films of a page have so many, in some megabytes.
 _STEPS, _EVERY = 8 * 15, 3  # The first eight seconds of a film, five frames of each.
 _MILLISECONDS = 200
 _MAX_WIDTH, _MAX_HEIGHT = 480, 240  # Most films become half as wide and as high.
@@ -25,7 +25,7 @@ def write_films(
 ) -> dict[str, list[dict[str, str]]]:
     """Writes a film of each level that any run of an agent was filmed in; returns them by agent.
 
-    Each has the same part of the page's size. The problems get a line for each film left out.
+    Each has the same part of the page's frames. The problems get a line for each film left out.
     """
     files: dict[tuple[str, str], list[Path]] = {}
     for comparison in comparisons:
@@ -40,7 +40,7 @@ def write_films(
     for number, ((played_by, level), paths) in enumerate(files.items(), start=1):
         for path in paths:
             try:
-                film = _shorten(path, _MAX_BYTES // len(files))
+                film = _shorten(path, _MAX_FRAMES // len(files))
             except (OSError, av.FFmpegError, LookupError, *DAMAGE) as error:
                 message = f"no film of a test ({type(error).__name__}: {error})"
                 problems.append(f"{path} skipped: {message}")
@@ -52,8 +52,8 @@ def write_films(
     return films
 
 
-def _shorten(path: Path, max_bytes: int) -> bytes:
-    """Returns the beginning of a film, as long as its size allows, as an animated WebP.
+def _shorten(path: Path, max_frames: int) -> bytes:
+    """Returns the beginning of a film, of so many frames at most, as an animated WebP.
 
     The file may be anybody's, and no more of it than its pixels gets into the page.
     """
@@ -62,14 +62,11 @@ def _shorten(path: Path, max_bytes: int) -> bytes:
         stream = film.streams.video[0]
         scale = min(1.0, _MAX_WIDTH / stream.width, _MAX_HEIGHT / stream.height)
         size = {name: max(1, int(scale * getattr(stream, name))) for name in ("width", "height")}
-        chosen = itertools.islice(film.decode(stream), 0, _STEPS, _EVERY)
-        frames = [frame.to_image(**size, interpolation="AREA") for frame in chosen]
-    while True:
-        frames[0].save(
-            file := io.BytesIO(), "WEBP", save_all=True, append_images=frames[1:],
-            duration=_MILLISECONDS, loop=0, quality=_QUALITY,
-        )  # fmt: skip
-        data = file.getvalue()
-        if len(data) <= max_bytes or len(frames) == 1:
-            return data
-        del frames[max(1, len(frames) * max_bytes // len(data)) :]
+        end = min(_STEPS, _EVERY * max(1, max_frames))
+        chosen = itertools.islice(film.decode(stream), 0, end, _EVERY)
+        first, *rest = [frame.to_image(**size, interpolation="AREA") for frame in chosen]
+    first.save(
+        file := io.BytesIO(), "WEBP", save_all=True, append_images=rest,
+        duration=_MILLISECONDS, loop=0, quality=_QUALITY,
+    )  # fmt: skip
+    return file.getvalue()

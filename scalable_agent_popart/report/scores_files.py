@@ -15,8 +15,7 @@ from scalable_agent_popart.report.read import Evaluation, Run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory
 
-_COLUMNS = ("agent", "seed", "task", "frames", "return")
-_NUMBERS = ("seed", "frames", "return")
+_COLUMNS = {"agent": str, "seed": int, "task": str, "frames": int, "return": float}
 
 
 def add_agents(comparisons: Sequence[Comparison], path: str) -> tuple[list[Comparison], list[str]]:
@@ -79,28 +78,15 @@ def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
 
 
 def _read(path: str) -> pd.DataFrame:
-    """Reads a file's rows; raises UserError with the first thing that is wrong with it."""
+    """Reads a file's rows; raises UserError if it lacks a column, has none, or repeats some."""
     try:
-        with open(os.path.expanduser(path), encoding="utf-8-sig", newline="") as file:
-            table = pd.read_csv(file, dtype=str, keep_default_na=False)
+        file = os.path.expanduser(path)
+        table = pd.read_csv(file, usecols=list(_COLUMNS), dtype=_COLUMNS, keep_default_na=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"--scores={path} cannot be read ({error}); give a CSV file") from error
-    if missing := [name for name in _COLUMNS if name not in table]:
-        columns = f"has no column {missing[0]!r}; its first line must be {','.join(_COLUMNS)}"
-        raise UserError(f"--scores={path} {columns}")
-    for name in _NUMBERS:
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        wrong, kind = ~np.isfinite(numbers), "number"
-        if name != "return":  # Larger ones are a slip, and fit no integer.
-            wrong, kind = ~((numbers >= 0) & (numbers < 1e15) & (numbers % 1 == 0)), "whole number"
-        if wrong.any():
-            row = int(wrong.argmax())
-            value = f"{name} is {table[name].iloc[row]!r}, which is no {kind}"
-            raise UserError(f"--scores={path}, line {row + 2}: {value}; correct it")
-        table[name] = numbers
-    if table.empty:
-        raise UserError(f"--scores={path} has no rows; give returns of an agent")
-    table = table.astype({"seed": int, "frames": int})
+        advice = f"give a CSV file whose first line is {','.join(_COLUMNS)}"
+        raise UserError(f"--scores={path} cannot be read ({error}); {advice}") from error
+    if table.empty or not np.isfinite(table["return"]).all():
+        raise UserError(f"--scores={path} has no rows, or a return that is not finite; correct it")
     twice = table[table.duplicated(["agent", "seed", "task", "frames"])]
     for row in twice.to_dict("records"):
         what = f"{row['agent']}, seed {row['seed']}, has several returns of {row['task']}"

@@ -53,11 +53,11 @@ def test_an_agent_of_a_file_is_compared_with_runs(tmp_path: Path, tests: dict[st
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("agent,seed,task,frames\n", "has no column 'return'"),
-        (_HEAD + "DQN,1,pong,9,high\n", "line 2: return is 'high', which is no number"),
-        (_HEAD + "DQN,1,pong,9,5\nDQN,,pong,9,5\n", "line 3: seed is '', which is no whole number"),
-        (_HEAD + "DQN,1,pong,1.5,5\n", "line 2: frames is '1.5', which is no whole number"),
-        (_HEAD, "has no rows"),
+        ("agent,seed,task,frames\n", "first line is agent,seed,task,frames,return"),
+        (_HEAD + "DQN,1,pong,9,high\n", "'high'"),
+        (_HEAD + "DQN,,pong,9,5\n", "cannot be read"),
+        (_HEAD + "DQN,1,pong,9,inf\n", "not finite"),
+        (_HEAD, "no rows"),
         (_HEAD + "DQN,1,ping,9,5\n", "there is no task 'ping' in Atari-57"),
         (_HEAD + "DQN,1,pong,9,5\n" * 2, "several returns of pong at 9 frames"),
         ("", "cannot be read"),
