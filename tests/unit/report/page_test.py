@@ -92,6 +92,7 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
     assert shown == sorted(path.read_bytes() for path in written.glob("figures/*"))
     assert sum(image.startswith("data:image/webp") for image in images) == 1
     assert "### IMPALA, clipped, Atari-57, a subset" in text
+    assert re.findall(r"&\w+;|\{\{|\}\}", text) == []
     assert "<b>" not in (written / "report.html").read_text()
     # Skipped lines are in the page and among the errors.
     text = _report(tmp_path, runs / "empty", runs / "damaged", level_name="boxing,pong")
