@@ -140,8 +140,7 @@ def _label(run: Run, variants: Sequence[str]) -> str:
     words = [config.agent_name, *(in_words(flag, getattr(config, flag)) for flag in variants)]
     if config.population_size:
         # Members of one population share ancestors, and are not several runs of one agent.
-        whole = run.population is not None and run.population.whole
-        member = "" if whole else f"member {config.pbt_member} of a "
+        member = "" if run.population else f"member {config.pbt_member} of a "
         words.append(f"{member}population of {config.population_size}")
     if run.mixed:
         words.append(f"mixed: {'; '.join(run.mixed)}")

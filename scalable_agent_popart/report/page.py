@@ -169,13 +169,10 @@ def _describe(label: str, run: Run) -> list[Any]:
 
 
 def _describe_population(population: Population | None) -> str:
-    """Describes of a run that is a population, or one of its members, which it is."""
+    """Describes a run that is a population, in words; empty if it is none."""
     if population is None:
         return ""
-    size = population.shown.config.population_size
-    if not population.whole:
-        best = ", now its best" if population.shown is population.best else ""
-        return f", of a population of {size}{best}"
+    size = population.best.config.population_size
     waiting = size - len(population.members)
     return f", population of {size}, best: {population.best.name}" + (
         f", {waiting} not begun" if waiting else ""

@@ -1,7 +1,6 @@
 """Populations: their members, the comparisons between these, and the way through copies."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogFormatter
 
 from scalable_agent_popart.population.directory import Event
-from scalable_agent_popart.population.lineage import Segment
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
@@ -29,14 +27,9 @@ OF_MEMBERS = ("best_member", "median_member", "worst_member")
 
 
 def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
-    """Returns each population with a run of it; where only members were asked for, with one."""
-    populations: dict[Path, tuple[Agent, Run, Population]] = {}
-    for agent, run in comparison.runs:
-        if run.population is not None:
-            path = run.population.directory.path.resolve()
-            if path not in populations or run.population.whole:
-                populations[path] = agent, run, run.population
-    return list(populations.values())
+    """Returns each population with its agent and its run."""
+    runs = comparison.runs
+    return [(agent, run, run.population) for agent, run in runs if run.population is not None]
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
@@ -49,7 +42,7 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for event in member.lineage
     ]
     names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
-    tuned = dict.fromkeys(name for *_, p in populations for name in p.shown.config.tuned)
+    tuned = dict.fromkeys(name for *_, p in populations for name in p.best.config.tuned)
     table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", *names, *tuned, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
@@ -63,7 +56,7 @@ def members(comparison: Comparison) -> pd.DataFrame:
     for agent, run, population in find(comparison):
         members = population.members.values()
         known = [m.score for m in members if m.complete and m.score is not None]
-        if population.whole and len(known) == run.config.population_size:
+        if len(known) == run.config.population_size:
             frames = [member.frames for member in members]
             about = {**columns_of(agent, run), "source": "training"}
             about |= {"fewest_frames": min(frames), "most_frames": max(frames)}
@@ -96,7 +89,7 @@ def draw(population: Population) -> Figure:
     The colour is the present score; the black ancestry is what the report's curves follow.
     """
     members = sorted(population.members.values(), key=lambda member: member.rank)  # Best on top.
-    tuned, suite = population.shown.config.tuned, population.shown.config.suite
+    tuned, suite = population.best.config.tuned, population.best.config.suite
     flags: list[str | None] = [*tuned]
     if not tuned or any(event.comparison for member in members for event in member.lineage):
         flags.insert(0, None)  # Fitness.
@@ -109,8 +102,7 @@ def draw(population: Population) -> Figure:
     unit = frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
     known = [member.score for member in members if member.score is not None]
     norm = Normalize(min(known, default=0.0), max(known, default=100.0))
-    best = ", the best" * (population.shown is population.best)
-    ancestry_of = f"ancestry of {population.shown.name}{best}"
+    ancestry_of = f"ancestry of {population.best.name}, the best"
     halo = [withStroke(linewidth=3.2, foreground="white")]
     black: dict[str, Any] = {"color": "black", "zorder": 4}
     for i, flag in enumerate(flags):
@@ -119,10 +111,10 @@ def draw(population: Population) -> Figure:
             plain(flag or f"fitness at comparisons ({suite.unit or 'return'})"), fontsize=10
         )
         style: dict[str, Any] = {"drawstyle": "steps-post" if flag else "default"}
-        values: list[float] = []
+        curves = {member.number: _curve(member, flag) for member in members}
+        values = pd.concat(curves.values())["value"].dropna()
         for member in members:
-            curve = _curve(member, flag)
-            values += curve["value"].dropna().tolist()
+            curve = curves[member.number]
             colour = _GREY if member.score is None else _SCORES(norm(member.score))
             width = 0.35 if flag else 0.9  # What changes at once is paler than what stays.
             line = {"color": colour, "lw": width, "alpha": 0.8, "label": "a member"} | style
@@ -135,7 +127,10 @@ def draw(population: Population) -> Figure:
                 copied.index / unit, copied, "o", color=colour, ms=3.5,
                 mec="white", mew=0.4, label="resumes from a copy",
             )  # fmt: skip
-        ancestry = [_ancestry(population, segment, flag) for segment in population.segments]
+        ancestry = [
+            _ancestry(curves[segment.member], segment.first, population.end(segment), flag)
+            for segment in population.segments
+        ]
         for part in ancestry:
             line = {"lw": 1.8, "path_effects": halo, "label": ancestry_of, **black, **style}
             axes.plot(part.index / unit, part, **line)
@@ -144,7 +139,7 @@ def draw(population: Population) -> Figure:
                 link = pd.concat([before[-1:], after[:1]])
                 between = "from the copied to the copy"
                 axes.plot(link.index / unit, link, lw=1.2, ls=":", label=between, **black)
-        if flag and values and min(values) > 0:
+        if flag and len(values) and values.min() > 0:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(LogFormatter())
             minor = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
@@ -179,18 +174,13 @@ def _curve(member: Member, flag: str | None) -> pd.DataFrame:
     return table.astype({"value": float, "copied": bool})
 
 
-def _ancestry(population: Population, segment: Segment, flag: str | None) -> pd.Series:
-    """Returns the part of a curve, as of `_curve`, that an ancestry passes through."""
-    points: dict[int, float | None] = {}
-    end = population.end(segment)
-    for event in population.members[segment.member].lineage:
-        if flag and segment.first <= event.frames < end:
-            points[event.frames] = points[end] = event.hyperparameters.get(flag)
-        elif not flag and event.copied and event.frames == segment.first:
-            points[event.frames] = event.partner_fitness
-        elif not flag and event.comparison and segment.first < event.frames <= end:
-            points[event.frames] = event.fitness
-    return pd.Series(points, dtype=float).sort_index()
+def _ancestry(curve: pd.DataFrame, first: int, end: int, flag: str | None) -> pd.Series:
+    """Returns the part of a member's curve that an ancestry passes through, between two frames."""
+    frames, copied, values = curve.index, curve["copied"], curve["value"]
+    if flag:
+        part = values[(frames >= first) & (frames < end)]
+        return pd.concat([part, part[-1:].set_axis([end][: len(part)])])
+    return values[(copied & (frames == first)) | (~copied & (frames > first) & (frames <= end))]
 
 
 def content(chapter: Chapter) -> list[dict[str, Any]]:
@@ -225,12 +215,12 @@ def _describe_ancestry(population: Population) -> str:
         for segment in population.segments[-_MAX_SEGMENTS:]
     ]
     way = ", then ".join(["..."] * (copies >= _MAX_SEGMENTS) + ways)
-    return f"{population.shown.name}, through {count}, by frames of each member's own: {way}"
+    return f"{population.best.name}, through {count}, by frames of each member's own: {way}"
 
 
 def _tabulate_members(population: Population) -> dict[str, Any]:
     """Returns the heads and the rows of the table of members, the fittest first."""
-    config, rows = population.shown.config, []
+    config, rows = population.best.config, []
     for member in sorted(population.members.values(), key=lambda m: m.rank, reverse=True):
         latest = member.lineage[-1] if member.lineage else None
         values = latest.hyperparameters if latest else {}

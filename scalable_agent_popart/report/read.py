@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,8 @@ from scalable_agent_popart.runs.directory import Record, RunDirectory, is_popula
 from scalable_agent_popart.runs.json_lines import DAMAGE, read_lines
 from scalable_agent_popart.runs.run import Run as OpenedRun
 
-_MEMBER = re.compile(r"member-(\d{2,9})", re.ASCII)
 _NOTHING = "it has nothing to report yet"
 MAX_METRICS = 500  # Lines of metrics that are enough for a curve.
-_TAIL = 2**20  # Bytes at the end of a log that usually have enough episodes.
 _NO_LOG = "from a line on it is no log of this run"
 
 
@@ -67,9 +64,7 @@ class Population:
     directory: PopulationDirectory
     members: Mapping[int, Member]  # Those that have begun, by number.
     best: Member  # The highest score among those with episodes of the most tasks.
-    shown: Member  # The one whose ancestry it is: the best, unless another was asked for.
-    whole: bool  # Whether none was asked for.
-    segments: tuple[Segment, ...]  # The ancestry, oldest first.
+    segments: tuple[Segment, ...]  # The best one's ancestry, oldest first.
 
     def end(self, segment: Segment) -> int:
         """Returns the last known frame of a segment."""
@@ -78,10 +73,10 @@ class Population:
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run, a population or a member, by the frames its weights learned from."""
+    """The content of a run or a population, by the frames that its weights learned from."""
 
     path: Path
-    directory: RunDirectory  # A population's is that of the member that stands for it.
+    directory: RunDirectory  # A population's is that of its best member.
     config: Config
     logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `_read_metrics`.
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
@@ -148,10 +143,11 @@ def read_runs(paths: Iterable[str], every_record: bool = False) -> tuple[list[Ru
 
 
 def read_run(path: str, every_record: bool = False) -> Run:
-    """Reads the directory of a run, of a population or of one of its members.
+    """Reads the directory of a run, such as a population's member, or of a population.
 
-    A population is one run: the ancestry of its best member's weights; a member that of its own. Of
-    metrics there are at most `MAX_METRICS` records, or every one.
+    A population is one run: the ancestry of its best member's weights. Tests at a segment's ends do
+    not count, as they may be of the weights before a copy or after. Of metrics there are at most
+    `MAX_METRICS` records, or every one.
 
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
@@ -160,7 +156,7 @@ def read_run(path: str, every_record: bool = False) -> Run:
     shown: str | Path = path
     segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
     if population is not None:
-        shown = population.directory.member(population.shown.number).path
+        shown = population.directory.member(population.best.number).path
         segments = population.segments
     opened = OpenedRun.open(shown)
     directory, record, config = opened.directory, opened.record, opened.config
@@ -171,13 +167,12 @@ def read_run(path: str, every_record: bool = False) -> Run:
         logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
         logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
         tests[number] = _read_evaluations(source, record, problems)
-        if population:
-            tests[number] = _of_known_weights(population, number, tests[number], problems)
     evaluations = tuple(
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
+        and not (population and test.frames in (segment.first, segment.last))
     )
     tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
     if not any(map(len, tables.values())) and not evaluations:
@@ -198,52 +193,26 @@ def _join(
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
-def _of_known_weights(
-    population: Population, number: int, tests: Sequence[Evaluation], problems: list[str]
-) -> list[Evaluation]:
-    """Leaves out a member's tests at frames where it has two checkpoints, as weights changed."""
-    segments = [segment for segment in population.segments if segment.member == number]
-    doubtful = {frames for segment in segments for frames in (segment.first, segment.last)} & {
-        event.frames
-        for event in population.members[number].lineage
-        if event.copied or event.started_over
-    }
-    for frames in sorted({test.frames for test in tests if test.frames in doubtful}):
-        problems.append(
-            f"{population.directory.member(number).path}: tests at {frames:,} frames skipped: its "
-            "weights became others there, and the tests may be of those before or after"
-        )
-    return [test for test in tests if test.frames not in doubtful]
-
-
 def _read_population(path: str, problems: list[str]) -> Population | None:
-    """Reads the population that a path names, or names a member of; a UserError if none began."""
-    folder, number = Path(path), None
-    if not is_population(folder):
-        for place in (folder, Path(os.path.realpath(folder))):  # It may be `.`, or a link.
-            match = _MEMBER.fullmatch(place.name)
-            if match and is_population(place.parent):
-                folder, number = place.parent, int(match[1])
-                break
-        else:
-            return None
-    directory = PopulationDirectory(folder)
+    """Reads the population in a directory, if it is that of one; a UserError if none began."""
+    if not is_population(path):
+        return None
+    directory = PopulationDirectory(path)
     config = directory.read_config()
     size = config.population_size if config else 0
     begun = [_read_member(directory, i, problems) for i in range(size)]
     members = {member.number: member for member in begun if member}
-    if not members or number not in (None, *members):
+    if not members:
         raise UserError("; ".join([_NOTHING, *problems]))
     best = max(members.values(), key=lambda member: member.rank)
-    shown = best if number is None else members[number]
     lineages = {member.number: member.lineage for member in members.values()}
-    segments, unknown = trace(lineages, shown.number)
+    segments, unknown = trace(lineages, best.number)
     if unknown:
         problems.append(
-            f"{directory.path}: the ancestry of {shown.name} is known from frame "
+            f"{directory.path}: the ancestry of {best.name} is known from frame "
             f"{segments[0].first:,} of member {segments[0].member} on only: {unknown}"
         )
-    return Population(directory, members, best, shown, number is None, segments)
+    return Population(directory, members, best, segments)
 
 
 def _read_member(
@@ -259,9 +228,7 @@ def _read_member(
     if config is None:
         return None
     references, tasks = config.suite.reference_scores, config.suite.tasks
-    episodes = _read_episodes(directory.episodes, tasks, [], tail=_TAIL)
-    if episodes["task"].value_counts().min() < scores.RECENT_EPISODES:
-        episodes = _read_episodes(directory.episodes, tasks, [])
+    episodes = _read_episodes(directory.episodes, tasks, [])
     recent = recent_returns(episodes)
     returns = {task: values for task, values in recent.items() if task in references}
     frames = max([0, *(event.frames for event in lineage), *episodes["frames"].tail(1)])
@@ -277,25 +244,19 @@ def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
     return {str(task): played.to_numpy()[-scores.RECENT_EPISODES :] for task, played in by_task}
 
 
-def _read_episodes(
-    path: Path, tasks: Sequence[str], problems: list[str], **which: int
-) -> pd.DataFrame:
-    """Reads episodes, all or `which` as `read_lines`: frames are of the run, at their ends."""
+def _read_episodes(path: Path, tasks: Sequence[str], problems: list[str]) -> pd.DataFrame:
+    """Reads the log of episodes: frames are of the run, at their ends."""
     task_ids = {task: i for i, task in enumerate(tasks)}
 
     def rows() -> Iterator[tuple[int, int, float]]:
         with _skipping(path, problems, _NO_LOG):
-            for line in read_lines(path, **which):
+            for line in read_lines(path):
                 yield task_ids[line["task"]], int(line["frames"]), float(line["episode_return"])
 
-    # A log may be long: its rows are packed, and not copied.
+    # A log may be long, so its rows are packed.
     kind = [("task", np.int32), ("frames", np.int64), ("episode_return", np.float64)]
-    packed = np.fromiter(rows(), np.dtype(kind))
-    columns = {name: packed[name] for name in ("frames", "episode_return")}
-    task = pd.Categorical.from_codes(packed["task"], list(tasks))
-    table = pd.DataFrame({"task": task, **columns}, copy=False)
-    if table["frames"].is_monotonic_increasing:
-        return table
+    table = pd.DataFrame(np.fromiter(rows(), np.dtype(kind)))
+    table["task"] = pd.Categorical.from_codes(table["task"], list(tasks))
     return table.sort_values("frames", kind="stable", ignore_index=True)
 
 
@@ -307,29 +268,22 @@ def _read_metrics(
     Both are sorted by frames. Numbers that were not recorded, or were not finite, are NaN.
     """
     records: list[dict[str, Any]] = []
-    by_task: list[dict[str, np.ndarray]] = []
+    by_task: list[dict[str, Any]] = []
     with _skipping(path, problems, _NO_LOG):
         for line in read_lines(path, at_most=at_most):
             named = {name: each for name, each in line.items() if isinstance(each, dict)}
-            numbers = {
-                name: np.array(
-                    [np.nan if (v := values.get(t)) is None else float(v) for t in tasks]
-                )
-                for name, values in named.items()
-            }
             record = {name: value for name, value in line.items() if name not in named}
             records.append({**record, "frames": int(line["frames"])})
-            by_task.append(numbers)
+            for task in tasks:
+                values = {name: each.get(task) for name, each in named.items()}
+                by_task.append({"frames": int(line["frames"]), "task": task, **values})
     metrics = pd.DataFrame(records, columns=None if records else ["frames"])
-    columns: dict[str, Any] = {"frames": np.repeat(metrics["frames"].to_numpy(), len(tasks))}
-    columns["task"] = list(tasks) * len(records)
-    unknown = np.full(len(tasks), np.nan)
-    for name in dict.fromkeys(name for numbers in by_task for name in numbers):
-        columns[name] = np.concatenate([numbers.get(name, unknown) for numbers in by_task])
-    tables = {"metrics": metrics, "task_metrics": pd.DataFrame(columns)}
+    task_metrics = pd.DataFrame(by_task, columns=None if records else ["frames", "task"])
+    numbers = task_metrics.columns.difference(["frames", "task"], sort=False)
+    task_metrics[numbers] = task_metrics[numbers].apply(pd.to_numeric, errors="coerce")
     return {
         name: table.sort_values("frames", kind="stable", ignore_index=True)
-        for name, table in tables.items()
+        for name, table in {"metrics": metrics, "task_metrics": task_metrics}.items()
     }
 
 
@@ -337,9 +291,8 @@ def _read_evaluations(
     directory: RunDirectory, made: Record, problems: list[str]
 ) -> list[Evaluation]:
     """Reads results of `--mode=test`, and names those in another than the run's precision."""
-    evaluations, others = [], set()
-    paths = [*sorted(directory.evaluations.glob("*.json")), directory.evaluation]
-    for path in filter(Path.exists, paths):  # Not every run is tested.
+    evaluations = []
+    for path in sorted(directory.evaluations.glob("*.json")):
         with _skipping(path, problems, "it is no evaluation"):
             record = json.loads(path.read_bytes())
             levels = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
@@ -350,10 +303,9 @@ def _read_evaluations(
             evaluations.append(Evaluation(starts, frames, returns))
             trained = str(made.flag("precision", frames))
             acted = str(record.get("precision", trained))  # Older records have none.
-            if acted != trained:  # The newest test has a second copy.
+            if acted != trained:
                 what = f"its test at {frames:,} frames acted in {acted}"
-                others.add(f"{directory.path}: {what}, and it was trained in {trained}")
-    problems += sorted(others)
+                problems.append(f"{directory.path}: {what}, and it was trained in {trained}")
     return evaluations
 
 

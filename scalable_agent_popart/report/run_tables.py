@@ -62,7 +62,7 @@ def _scores(comparison: Comparison) -> pd.DataFrame:
             for test in run.evaluations
             for level, returns in test.returns.items()
         ]
-        return pd.DataFrame(rows, columns=names).drop_duplicates()  # The newest is there twice.
+        return pd.DataFrame(rows, columns=names)
 
     names = ["frames", "task", "starts", "episodes", "return"]
     training = tabulate_returns(comparison, suite.tasks)

@@ -1,7 +1,6 @@
 """Runs grouped into agents, and agents into comparisons."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
-from tests.fakes.synthetic_runs import HYPERPARAMETERS, begin, make_event, make_population, make_run
+from tests.fakes.synthetic_runs import HYPERPARAMETERS, make_event, make_population, make_run
 
 
 def _runs(folder: Path, *flags: dict[str, Any]) -> list[Run]:
@@ -116,10 +115,3 @@ def test_populations_of_other_seeds_are_one_agent_and_their_members_are_not(tmp_
         f"{population}, PBT episodes 1,000, epsilon sampled": ["sampled"],
         f"{population}, PBT episodes 9, epsilon 0.1": ["often"],
     }
-
-
-def test_a_member_without_its_population_is_a_run_of_the_same_agent(tmp_path: Path) -> None:
-    make_population(tmp_path / "whole", {i: [begin(i)] for i in range(2)})
-    shutil.copytree(tmp_path / "whole" / "member-00", tmp_path / "alone")
-    runs = [read_run(str(tmp_path / name)) for name in ("whole/member-00", "alone")]
-    assert list(_labels(runs).values()) == [["member-00", "alone"]]

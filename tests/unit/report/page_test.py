@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(root / "unfinished", 10.0, episodes=3, tests={}, multi_head=True, **games)
     make_run(root / "catch", 90.0, level_name="catch5").path.rename(root / _NAME)
     damaged = make_run(root / "damaged", pixel_control=True, **popart)
-    damaged.evaluation.write_bytes(b"\x00\xff")
+    (damaged.evaluations / "noop-9-1.json").write_bytes(b"\x00\xff")
     damaged.videos.mkdir()
     (damaged.videos / "pong.mp4").write_bytes(b"\x00\xff")
     (root / "empty").mkdir()
@@ -98,7 +98,7 @@ def test_a_report_names_every_run_and_file_and_what_was_left_out(
     text = _report(tmp_path, runs / "empty", runs / "damaged", level_name="boxing,pong")
     assert "a subset of 2 of 57 tasks: boxing, pong" in text
     errors = capsys.readouterr().err
-    for name in ("empty", "damaged/evaluation.json", "damaged/videos/pong.mp4"):
+    for name in ("empty", "damaged/evaluations/noop-9-1.json", "damaged/videos/pong.mp4"):
         assert f"* `{runs / name}" in text
         assert f"note: {runs / name}" in errors
 
@@ -284,7 +284,8 @@ def test_what_runs_files_say_is_shown_as_it_is(
     (directory.path / "config.json").write_text(json.dumps(record))
     result: dict[str, Any] = {"starts": _HOSTILE, "frames": 9, "precision": [_HOSTILE]}
     result["tasks"] = {name: {"returns": [1.0]} for name in names}
-    directory.evaluation.write_text(json.dumps(result))
+    directory.evaluations.mkdir()
+    (directory.evaluations / "noop-9-1.json").write_text(json.dumps(result))
     (tmp_path / "secret.png").write_bytes(b"secret")
     out = tmp_path / "out"
     lines = write_report([str(directory.path)], str(out)).left_out

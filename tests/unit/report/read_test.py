@@ -35,7 +35,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     for line, (_, rows) in zip(metrics, run.logs["task_metrics"].groupby("frames"), strict=True):
         for name in ("shift", "scale"):
             assert dict(zip(rows["task"], rows[name], strict=True)) == line[name]
-    newest = run.evaluations[-1]  # It is there twice, as evaluation.json as well.
+    (newest,) = run.evaluations
     assert (newest.frames, newest.starts) == (200_000, "noop")
     assert list(map(len, newest.returns.values())) == [5] * 5
 
@@ -91,13 +91,14 @@ def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: P
     with open(directory.episodes, "a") as file:
         file.write('{"frames": 2010')  # It is still being written.
     directory.metrics.unlink()
-    directory.evaluation.write_text('{"frames": 1, "starts": "noop"}')
+    damaged_test = directory.evaluations / "noop-1-1.json"
+    damaged_test.write_text('{"frames": 1, "starts": "noop"}')
     run = read_run(str(tmp_path / "run"))
     assert len(run.logs["episodes"]) == 200
     assert len(run.evaluations) == 1
     missing, damaged = run.problems
     assert missing.startswith(f"{directory.metrics} skipped")
-    assert damaged.startswith(f"{directory.evaluation} skipped")
+    assert damaged.startswith(f"{damaged_test} skipped")
 
 
 def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     run = read_run(str(tmp_path / "pbt"))
     assert (run.problems, run.path, run.seed) == ([], tmp_path / "pbt", 7)
     population = _population(run)
-    assert (population.best.name, population.shown.number) == ("member-03", 3)
+    assert population.best.name == "member-03"
     ends = ((0, 10, 200, 0), (1, 310, 650, -100), (2, 410, 700, 150), (3, 910, 1200, -50))
     expected = [(f + offset, n) for n, a, b, offset in ends for f in range(a, b + 1, 10)]
     assert run.logs["episodes"]["frames"].tolist() == [frames for frames, _ in expected]
@@ -129,19 +130,17 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
 
 def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_path: Path) -> None:
     population = make_population(tmp_path / "pbt")
-    # 120 is before it copied, 660 of weights that went on from elsewhere; 550 a comparison without
-    # a copy; 700 with one, of the weights before it or after.
+    # 120 is before it copied, 660 of weights that went on from elsewhere; 700 of the weights before
+    # a copy or after it.
     for number, tests in {1: (120, 310, 640, 660), 2: (540, 550, 700), 3: (500, 1000)}.items():
         directory = population.member(number)
         config = directory.read_config()
         assert config is not None
         for frames in tests:
             write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
-        directory.evaluation.unlink()  # The newest has a second copy.
     run = read_run(str(population.path))
     assert [test.frames for test in run.evaluations] == [210, 540, 690, 700, 950]
-    (problem,) = run.problems
-    assert problem.startswith(f"{population.member(2).path}: tests at 700 frames skipped")
+    assert run.problems == []
 
 
 def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path) -> None:
