@@ -153,36 +153,35 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
     folder = Path(FLAGS.report_dir)
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
-    level_names, settings = {}, {}
-    runs: dict[Path, dict[int, PlannedRun]] = {}  # Those that remain, by number of their setting.
+    level_names, settings, winners = {}, {}, {}
+    runs: dict[tuple[Path, int], PlannedRun] = {}  # Those that remain, by agent and setting.
     for agent in agents:
         if not (named := _named(agent, more_flags, "level_name")):
             raise UserError(f"{agent} names no --level_name")
         level_names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
-        runs[agent] = {}
         for number, values in enumerate(settings[agent]):
             file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
             search.write(agent, values, file)
-            runs[agent][number] = PlannedRun(file, search.FIRST_SEED + number)
+            runs[agent, number] = PlannedRun(file, search.FIRST_SEED + number)
     rows, failures = [], []
     for frames in sorted(FLAGS.search_frames):
-        remaining = [run for runs_of_agent in runs.values() for run in runs_of_agent.values()]
-        behind = [run for run in remaining if run_records.frames(run.path) < frames]
+        behind = [run for run in runs.values() if run_records.frames(run.path) < frames]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
         failures += _train(behind, [*more_flags, *rounds], stop, tests=False)
         if stop.signal_number:
             return failures
         for agent in agents:
-            paths = {number: run.path for number, run in runs[agent].items()}
+            paths = {number: run.path for (other, number), run in runs.items() if other == agent}
             ranked = search.rank(agent.stem, level_names[agent], frames, settings[agent], paths)
-            better = [row["setting"] for row in ranked[: (len(ranked) + 1) // 2]]
-            runs[agent] = {number: runs[agent][number] for number in better}
+            winners[agent] = ranked[0]["setting"]
+            for row in ranked[(len(ranked) + 1) // 2 :]:
+                del runs[agent, row["setting"]]
             rows += ranked
         folder.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
-    for agent, (winner, *_) in runs.items():
+    for agent, winner in winners.items():
         remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
         search.write(agent, settings[agent][winner], folder / agent.name, remark)
         print(f"the best of {agent.stem}: setting {winner}, in {folder / agent.name}")
