@@ -173,7 +173,6 @@ _RETURNS = dataclasses.replace(
             "Mean normalised score (%)",
             "Normalised score (%); 100% is that of catching every ball",
         ),
-        (_RETURNS, "Mean return", "Return"),
         (dataclasses.replace(_RETURNS, tasks=("alone",)), "Return", "Return"),
     ],
 )

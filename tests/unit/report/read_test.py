@@ -40,21 +40,6 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(map(len, newest.returns.values())) == [5] * 5
 
 
-def test_what_is_no_log_of_the_run_is_named_and_left_out(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
-    population = make_population(tmp_path / "pbt")
-    whole = directory.episodes.read_text().splitlines()[:9]
-    for line in ("not json", json.dumps({"task": "pong", "frames": 5, "episode_return": 1.0})):
-        directory.episodes.write_text("\n".join([*whole, line, *whole]) + "\n")
-        run = read_run(str(tmp_path / "run"))
-        (problem,) = run.problems
-        assert problem.startswith(f"{directory.episodes} skipped: from a line on it is no log")
-        assert len(run.logs["episodes"]) == 9
-    population.member(2).lineage.write_text("not json\n")
-    (problem, *_) = read_run(str(population.path)).problems
-    assert problem.startswith(f"{population.member(2).path} skipped: ")
-
-
 def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     append(directory.episodes, {"task": "catch_1", "frames": 10**6, "episode_return": -1e300})
@@ -86,19 +71,28 @@ def test_what_a_run_recorded_counts_with_the_flags_of_then(tmp_path: Path) -> No
     assert problem.endswith("40,000 frames acted in float32, and it was trained in bfloat16")
 
 
-def test_what_is_missing_or_unfinished_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_what_is_missing_or_damaged_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
-    with open(directory.episodes, "a") as file:
-        file.write('{"frames": 2010')  # It is still being written.
+    whole = directory.episodes.read_text()
+    directory.episodes.write_text(whole + '{"frames": 2010')  # It is still being written.
     directory.metrics.unlink()
     damaged_test = directory.evaluations / "noop-1-1.json"
     damaged_test.write_text('{"frames": 1, "starts": "noop"}')
     run = read_run(str(tmp_path / "run"))
-    assert len(run.logs["episodes"]) == 200
-    assert len(run.evaluations) == 1
+    assert (len(run.logs["episodes"]), len(run.evaluations)) == (200, 1)
     missing, damaged = run.problems
     assert missing.startswith(f"{directory.metrics} skipped")
     assert damaged.startswith(f"{damaged_test} skipped")
+    of_another = json.dumps({"task": "pong", "frames": 5, "episode_return": 1.0})
+    for line in ("not json", of_another):
+        directory.episodes.write_text(f"{whole}{line}\n{whole}")
+        run = read_run(str(tmp_path / "run"))
+        assert f"{directory.episodes} skipped: from a line on it is no log" in run.problems[0]
+        assert len(run.logs["episodes"]) == 200
+    population = make_population(tmp_path / "pbt")
+    population.member(2).lineage.write_text("not json\n")
+    (problem, *_) = read_run(str(population.path)).problems
+    assert problem.startswith(f"{population.member(2).path} skipped: ")
 
 
 def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Path) -> None:
