@@ -38,28 +38,14 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(
     path.mkdir(parents=True)
     given = {"learner_address": "machine:7", "num_actors": 3, "keys_dir": "/machine/keys", **places}
     config = Config.from_flags({"level_name": level_name, "logdir": str(path), **given})
-    RunDirectory(config.logdir).record(config)
-    changed = config.with_flags({"dataset_path": "dummy"} if "dataset_path" in places else {})
-    RunDirectory(config.logdir).record(changed, frames=10)
-    RunDirectory(config.logdir).record(config, frames=20)
-    unpacked = _unpacked([path], tmp_path) / level_name
-    assert "machine" not in (unpacked / "config.json").read_text()
-    after, before = (RunDirectory(str(folder)).read_config() for folder in (unpacked, path))
-    assert after is not None
-    assert before is not None
-    assert after.experiment == before.experiment
-    assert after.remarks() == before.remarks()
-
-
-def test_packed_logs_keep_that_a_run_was_resumed_without_the_run_that_it_began_from(
-    tmp_path: Path,
-) -> None:
-    config = Config.from_flags({"level_name": "catch_1", "logdir": str(tmp_path / "run")})
-    (tmp_path / "run").mkdir()
     RunDirectory(config.logdir).record(config.with_flags({"init_from": "machine"}))
     RunDirectory(config.logdir).record(config, frames=10)
-    record = RunDirectory(_unpacked([tmp_path / "run"], tmp_path) / "run").read_record()
+    unpacked = _unpacked([path], tmp_path) / level_name
+    assert "machine" not in (unpacked / "config.json").read_text()
+    record = RunDirectory(unpacked).read_record()
     assert record is not None
+    assert record.config.experiment == config.experiment
+    assert record.config.remarks() == config.remarks()
     stand_in = run_records.portable({"init_from": "machine"})["init_from"]
     assert [change.changed for change in record.history] == [{"init_from": (stand_in, "")}]
 
@@ -102,5 +88,6 @@ def test_settings_of_free_text_are_replaced_but_for_what_the_program_names() -> 
     assert {name for name in kept if kept[name] == "given"} == chosen
     runs = [run_records.portable({"init_from": f"given/{i}"}) for i in (1, 2, 1)]
     assert runs[0] == runs[2] != runs[1], "agents from other runs stay other agents"
-    flags = {"init_from": "agents/atari4"}  # An agent of the repository is no place.
+    # An agent of the repository is no place, and neither is what stands for no images.
+    flags = {"init_from": "agents/atari4", "dataset_path": "dummy"}
     assert run_records.portable(flags) == flags
