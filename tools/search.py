@@ -6,13 +6,12 @@ checkpoint, and the better half stays. Settings are ranked by the paper's fitnes
 human-normalised score, or the mean return in a suite without scores to normalise by.
 """
 
-import collections
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import run_records
 
 from scalable_agent_popart import scores, suites
@@ -62,26 +61,23 @@ def rank(
     """
     suite = suites.resolve(level_name)
     references = suite.reference_scores
-    returns = {
-        number: _returns(path, frames)
-        for number, path in paths.items()
-        if run_records.frames(path) >= frames
-    }
-    if not returns:
+    reached = [number for number, path in paths.items() if run_records.frames(path) >= frames]
+    if not reached:
         log = f"{next(iter(paths.values()))}.log"
         raise UserError(f"no run of {agent} came to {frames} frames; see {log}")
-    finished = collections.Counter(task for by_task in returns.values() for task in by_task)
-    tasks = [t for t in suite.tasks if t in references and 2 * finished[t] > len(returns)]
+    means = pd.DataFrame({number: _means(paths[number], frames) for number in reached})
+    finished = means.count(axis="columns")  # By task.
+    tasks = [t for t in suite.tasks if t in references and 2 * finished.get(t, 0) > len(reached)]
     if not tasks:
         message = f"most runs of {agent} have finished no task with a score after {frames} frames"
         raise UserError(f"{message}: give more --search_frames")
+    means = means.apply(lambda run: run.fillna({task: references[task].random for task in tasks}))
     rows: list[dict[str, Any]] = []
     for number in paths:
         fitness = -math.inf
-        if number in returns:
-            random_play = {task: [references[task].random] for task in tasks}
-            means = {t: fmean(v) for t, v in (random_play | returns[number]).items()}
-            total = scores.aggregate([scores.normalise(means[t], references[t]) for t in tasks])
+        if number in reached:
+            played = [scores.normalise(means[number][task], references[task]) for task in tasks]
+            total = scores.aggregate(played)
             # Raw returns are not in percent, so nothing caps them.
             fitness = total.mean_capped if suite.normalised else total.mean
         row = {"agent": agent, "frames": frames, "rank": 0, "fitness": f"{fitness:.9g}"}
@@ -91,10 +87,9 @@ def rank(
     return [row | {"rank": place} for place, row in enumerate(rows, start=1)]
 
 
-def _returns(path: Path, frames: int) -> dict[str, list[float]]:
-    """Reads the newest returns of each task of a run that ended within so many frames."""
-    log, returns = path / "episodes.jsonl", collections.defaultdict(list)
-    for line in read_lines(log) if log.is_file() else ():
-        if line["frames"] <= frames:
-            returns[line["task"]].append(line["episode_return"])
-    return {task: values[-EPISODES:] for task, values in returns.items()}
+def _means(path: Path, frames: int) -> pd.Series:
+    """Returns the mean of each task's newest returns of a run that ended within so many frames."""
+    log, columns = path / "episodes.jsonl", ["task", "frames", "episode_return"]
+    table = pd.DataFrame(read_lines(log) if log.is_file() else [], columns=columns)
+    newest = table[table["frames"] <= frames].groupby("task").tail(EPISODES)
+    return newest.groupby("task")["episode_return"].mean()
