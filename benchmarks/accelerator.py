@@ -5,6 +5,7 @@ actors and learner keep a GPU and many cores busy.
 """
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -49,7 +50,6 @@ class Machine:
         self._call_seconds = _MEASURED_CALL_SIZE * (1 / forward - self._further_seconds)
         self._lock = threading.Lock()
         self._free_at = self._cores_free_at = 0.0  # When the stream is free, and when the cores.
-        self.restart()
 
     @classmethod
     def described(cls, description: Sequence[str]) -> "Machine":
@@ -67,11 +67,6 @@ class Machine:
         of_64 = row["training_64"]
         return cls(of_64["emulation"], row["train_step"], of_64["forward"], num_cores=16)
 
-    def restart(self) -> None:
-        """Forgets how busy the stream was."""
-        with self._lock:
-            self._since, self._busy = time.perf_counter(), 0.0
-
     def policy_seconds(self, num_environments: int) -> float:
         """Returns how long the stream takes for a call of the policy."""
         return self._call_seconds + num_environments * self._further_seconds
@@ -81,12 +76,7 @@ class Machine:
         with self._lock:
             start = max(time.perf_counter(), self._free_at)
             self._free_at = end = start + seconds
-            self._busy += seconds
         time.sleep(max(0.0, end - time.perf_counter()))
-
-    def stream_load(self) -> float:
-        """Returns the share of the time in which the stream was busy."""
-        return self._busy / (time.perf_counter() - self._since)
 
     def begin_emulation(self, num_environments: int) -> float:
         """Begins a step on all cores, after the steps before it; returns when it is done."""
@@ -126,14 +116,8 @@ def _step(agent: Agent, last_actions: tf.Tensor, env_outputs: Any, state: Any, s
 
 
 def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
-    """Measures training on such a machine: its rate, the bound, and who waits for whom."""
+    """Measures training on a machine: its rate, the bound, and who waits for whom."""
     host_act = Policy.act
-
-    def make_environments(
-        config: Config, suite: Any, task_ids: np.ndarray, seed: Any, training: bool, pools: int = 1
-    ) -> environments.Lockstep:
-        spec = suite.observation_spec(config.environment_options(training))
-        return environments.Lockstep(SleepingEnvironments(machine, task_ids, spec))
 
     def act(policy: Policy, ids: np.ndarray, env_output: Any) -> Any:
         output = host_act(policy, ids, env_output)
@@ -146,14 +130,13 @@ def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float
         return {"total_loss": tf.zeros([])}
 
     with (
-        mock.patch.object(factory, "make_environments", make_environments),
+        costless.environments_replaced(functools.partial(SleepingEnvironments, machine)),
         mock.patch.object(Agent, "step", _step),
         mock.patch.object(Policy, "act", act),
         mock.patch.object(Learner, "update", update),
         mock.patch.object(batch_feed, "_time_major", lambda batch: batch),
     ):
-        figures = rates.measure_training(config, seconds, machine.restart)
-    figures["stream"] = machine.stream_load()
+        figures = rates.measure_training(config, seconds)
     figures["bound"] = machine.bound(config.num_actors // factory.num_actor_threads(config))
     figures["ratio"] = figures["agent_steps_per_second"] / figures["bound"]
     return figures

@@ -1,6 +1,8 @@
 """The program's own work, with environments and a network that cost next to nothing."""
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -57,19 +59,25 @@ class LinearTorso(networks.Torso):
         return images[:, middle - 1 : middle + 1] * tf.cast(scale, images.dtype)
 
 
-def make_environments(
-    config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
-) -> environments.Lockstep:
-    """Stands in for the function of this name in `factory`."""
-    spec = suite.observation_spec(config.environment_options(training))
-    return environments.Lockstep(CostlessEnvironments(task_ids, spec))
+def environments_replaced(
+    make: Callable[[np.ndarray, environments.ArraySpec], environments.BatchedEnvironment],
+) -> contextlib.AbstractContextManager[Any]:
+    """Lets runs play environments made of task ids and an observation's spec, while entered."""
+
+    def make_environments(
+        config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
+    ) -> environments.Lockstep:
+        spec = suite.observation_spec(config.environment_options(training))
+        return environments.Lockstep(make(task_ids, spec))
+
+    return mock.patch.object(factory, "make_environments", make_environments)
 
 
 def measure(config: Config, seconds: float) -> dict[str, float]:
     """Measures training at next to no cost, with one actor thread and with two."""
     figures = {}
     with (
-        mock.patch.object(factory, "make_environments", make_environments),
+        environments_replaced(CostlessEnvironments),
         mock.patch.dict(networks.TORSOS, dict.fromkeys(networks.TORSOS, LinearTorso)),
     ):
         for threads, name in ((1, "one_thread"), (2, "two_threads")):

@@ -34,13 +34,8 @@ def _rate_in_threads(calls: list[Callable[[], int]], seconds: float) -> float:
         return sum(pool.map(lambda call: rate(call, seconds), calls))
 
 
-def measure_training(
-    config: Config, seconds: float, on_start: Callable[[], object] = lambda: None
-) -> dict[str, float]:
-    """Measures the learner's rate with actors at work, and what each thread's time is spent on.
-
-    After the warm-up `on_start` is called.
-    """
+def measure_training(config: Config, seconds: float) -> dict[str, float]:
+    """Measures the learner's rate with actors at work, and what each thread's time is spent on."""
     spec = factory.make_rollout_spec(config)
     learner = factory.make_learner(config, spec)
     with LocalActors(config, spec, learner) as actors:
@@ -57,7 +52,6 @@ def measure_training(
         clocks = {"actor": actors.threads.clocks, "learner": [actors.feed.clock]}
         for clock in itertools.chain(*clocks.values()):
             clock.restart()
-        on_start()
         figures = {"agent_steps_per_second": rate(update, seconds)}
         for who, of_threads in clocks.items():
             figures |= {f"{who}_{stage}": share for stage, share in shares(of_threads).items()}

@@ -103,11 +103,6 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
 
 
-def measure_accelerator(config: Config, seconds: float) -> dict[str, float]:
-    """Measures training on the `--machine` that pretends, once."""
-    return accelerator.measure(config, seconds, Machine.described(FLAGS.machine))
-
-
 def compare(config: Config, other: Config, other_first: bool, seconds: float) -> dict[str, float]:
     """Trains two agents in turn, once."""
     order = -1 if other_first else 1
@@ -136,7 +131,9 @@ def changed(config: Config, changes: str) -> Config:
 _MEASURES = {
     "training": measure,
     "overhead": costless.measure,
-    "accelerator": measure_accelerator,
+    "accelerator": lambda config, seconds: accelerator.measure(
+        config, seconds, Machine.described(FLAGS.machine)
+    ),
     "port": wire.measure,
 }
 

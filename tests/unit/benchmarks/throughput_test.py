@@ -36,7 +36,6 @@ def test_training_is_reported_next_to_the_bare_rates(
         model = json.loads((tmp_path / "json").read_text())
         with pytest.raises(UserError, match="--machine=typewriter"):
             throughput.main(flags.FLAGS(["throughput.py", "--machine=typewriter"]))
-    assert 0 < model["stream"] < 1.05
     assert model["ratio"] == model["agent_steps_per_second"] / model["bound"]
     # A policy's call is 3.2 ms, of which 32 environments take 1.07 ms, and an update 0.1 ms a step.
     call = (3.2e-3 - 32 * 1e-4 / 3) / 5 + 1e-4 / 3
