@@ -50,12 +50,8 @@ _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
 # a DNS label of at most 63 characters; a Service's may not start with a digit.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_CHARACTERS = 40
-_LABEL = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
-_NAMESPACE = r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?"
-_NODE_LABEL = r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]{0,63}"
 
 _MAX_MEMBERS = 100  # Their numbers have two digits.
-_MIN_LIMIT_SECONDS = 600  # A Slurm job needs three minutes to end, and some to begin.
 
 # The manifests set these flags for each process.
 _SET_BY_MANIFESTS = (
@@ -129,13 +125,12 @@ def _parser() -> argparse.ArgumentParser:
     add("image", "container image whose program is the experiment", word, **given)
     text = "when Kubernetes fetches the image, by default as Kubernetes chooses"
     add("image_pull_policy", text, str, choices=("Always", "IfNotPresent", "Never"))
-    secret = _match(_LABEL, "is no name of a Secret")
-    add("image_pull_secret", "a Secret that opens the image's registry", secret, [])
+    add("image_pull_secret", "a Secret that opens the image's registry", word, [])
     text = "namespace of all objects, by default the one that kubectl has chosen"
-    add("namespace", text, _match(_NAMESPACE, "is no name of a namespace"))
+    add("namespace", text, word)
     add("executable", "a Python zip or a script, for Slurm", word, "experiment.zip")
     text = "existing PersistentVolumeClaim for run directories, ReadWriteMany if they are shared"
-    add("volume_claim", text, _match(_LABEL, "is no name of a claim"), "runs")
+    add("volume_claim", text, word, "runs")
     port = _int_in(1024, 65535, "must lie in [1024, 65535]")
     add("port", "the learner's port, where it takes rollouts and offers weights", port, 8470)
     gpus = _int_in(0, 1, "must be 0 or 1, since a learner uses one")
@@ -148,9 +143,9 @@ def _parser() -> argparse.ArgumentParser:
         add(f"{role}_cpus", "cores", count, cpus)
         add(f"{role}_memory_gib", "memory in GiB", count, memory_gib)
         text = "NAME=VALUE, which a Kubernetes node must have for this process"
-        label = _match(_NODE_LABEL, "must be NAME=VALUE of a label")
-        add(f"{role}_node_label", text, label, [])
-    add("slurm_time", "limit after which a Slurm job is queued again", _time_limit, "1-00:00:00")
+        add(f"{role}_node_label", text, _match(r"[^=\s]+=\S*", "must be NAME=VALUE"), [])
+    text = "limit, of ten minutes or more, after which a Slurm job is queued again"
+    add("slurm_time", text, word, "1-00:00:00")
     option = _match(r"--?[a-zA-Z].*", "is not an option of sbatch; write --name=value")
     add("slurm_option", "an option of sbatch, such as --account=lab", option, [])
     add("slurm_learner_option", "the same for the learner only", option, [])
@@ -180,22 +175,6 @@ def _int_in(low: int, high: int, wrong: str) -> Callable[[str], int]:
 
     read.__name__ = "int"  # A text that is none is called an invalid int.
     return read
-
-
-def _time_limit(text: str) -> str:
-    """Checks a limit, which is read as Slurm reads it."""
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return text
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
-        wrong = "is no time limit; write DAYS-HOURS:MINUTES:SECONDS"
-        raise argparse.ArgumentTypeError(f"{text} {wrong}")
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    limit = sum(unit * int(part) for unit, part in zip(units, parts, strict=False))
-    if limit + 86400 * int(days or 0) < _MIN_LIMIT_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} must be ten minutes or more")
-    return text
 
 
 def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.programs import ROOT, run_python
+from tests.fakes.programs import ROOT
 
 _FLAGS = ("--level_name=dmlab30", "--dataset_path=it's a $folder")
 _POPULATION = ("--mode=pbt", "--population_size=24")
@@ -114,15 +114,6 @@ def test_parts_get_the_flags_as_they_are(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     flags = [*_FLAGS, *_POPULATION, "--pbt_member=7", "--job_name=actor", "--logdir=runs/duel"]
     assert ast.literal_eval(result.stdout) == [*flags, "--task=1", "another LOGDIR"]
-
-
-def test_only_jobs_of_a_cluster_name_what_sets_their_directory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    command = ["-c", "from scalable_agent_popart import errors; print(errors.ANOTHER_LOGDIR)"]
-    assert run_python(*command).stdout == "another --logdir\n"
-    monkeypatch.setenv("ANOTHER_LOGDIR", "another LOGDIR")
-    assert run_python(*command).stdout == "another LOGDIR\n"
 
 
 @pytest.mark.parametrize(
