@@ -1,7 +1,5 @@
 """Actor jobs that a learner starts on its own machine, as processes."""
 
-import signal
-import time
 from dataclasses import replace
 
 from absl import logging
@@ -12,8 +10,9 @@ from scalable_agent_popart.system import cores, supervisor
 from scalable_agent_popart.system.child_program import Program
 
 _FIRST_PAUSE_SECONDS = 1.0
-# How long jobs may take to end by themselves, and then after a signal.
-_FAREWELL_SECONDS, _GRACE_SECONDS = 30.0, 10.0
+# How long jobs may take to end by themselves. They have nothing to save, and what they have started
+# ends without them.
+_FAREWELL_SECONDS = 30.0
 
 
 class ActorProcesses:
@@ -52,12 +51,7 @@ class ActorProcesses:
 
     def close(self, finished: bool) -> None:
         """Ends all jobs; if the learner has finished, they have time to end by themselves."""
-        children = [job.child for job in self._jobs]
-        deadline = time.monotonic() + (_FAREWELL_SECONDS if finished else 0.0)
-        for child in children:
-            child.wait(max(0.0, deadline - time.monotonic()))
-            child.send_signal(signal.SIGTERM)
-        supervisor.end(children, _GRACE_SECONDS)
+        supervisor.end([job.child for job in self._jobs], _FAREWELL_SECONDS if finished else 0.0)
 
 
 def _play(config: Config) -> int | None:

@@ -8,11 +8,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import write_atomically
-from scalable_agent_popart.runs.json_lines import DAMAGE
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 
@@ -25,12 +23,8 @@ def record_learner(logdir: str, address: str, finished_frames: int = 0) -> None:
 
 def read_learner(logdir: str) -> tuple[str, int]:
     """Returns what `record_learner` wrote; raises FileNotFoundError if it wrote nothing."""
-    path = Path(logdir, "learner.json")
-    try:
-        record = json.loads(path.read_text())
-        return str(record["address"]), int(record["finished_frames"])
-    except DAMAGE as error:
-        raise UserError(f"{path} is damaged: start the learner again") from error
+    record = json.loads(Path(logdir, "learner.json").read_text())
+    return record["address"], record["finished_frames"]
 
 
 def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:

@@ -128,7 +128,5 @@ def _write(directory: Path) -> None:
         files["crt"] = builder.sign(authority_key, hashes.SHA256()).public_bytes(_PEM)
         for kind, content in files.items():
             path = directory / f"{name}.{kind}"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            path.touch(0o600)
+            path.write_bytes(content)

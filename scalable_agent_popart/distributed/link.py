@@ -54,7 +54,7 @@ class LearnerLink:
         self._connection: _Connection | None = None  # It is None without a learner.
         self._lost_at = time.monotonic()
         self._back_off = _FIRST_BACK_OFF_SECONDS
-        self._next_try = self._next_warning = 0.0
+        self._next_try = 0.0
 
     @property
     def lost_seconds(self) -> float:
@@ -107,14 +107,13 @@ class LearnerLink:
         except (OSError, UserError, grpc.RpcError) as error:
             if exit_code(error) == FAILS_AGAIN:
                 raise
-            if time.monotonic() > self._next_warning:
-                self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-                where = f": {error}"
-                if isinstance(error, FileNotFoundError):
-                    where = f" that has no {error.filename} yet"
-                elif isinstance(error, grpc.RpcError):
-                    where = f" at {address}, if that has the same keys"
-                logging.warning("waiting for the learner%s", where)
+            where = f": {error}"
+            if isinstance(error, FileNotFoundError):
+                where = f" that has no {error.filename} yet"
+            elif isinstance(error, grpc.RpcError):
+                where = f" at {address}, if that has the same keys"
+            message = f"waiting for the learner{where}"
+            logging.log_every_n_seconds(logging.WARNING, message, _SECONDS_BETWEEN_WARNINGS)
             self._try_later()
         finally:
             self._lock.release()

@@ -61,28 +61,23 @@ def test_jobs_share_the_cores_and_follow_the_rule_for_threads(
         assert jobs._config.actor_threads == threads
 
 
-def test_a_job_that_dies_is_started_again_and_at_last_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("end", "message", "num_starts"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "1 was ended by signal 9, 3 times in a row", 3),
+        ('connection.sendall(b"disk full"); sys.exit(1)', r"has failed \(disk full\), 3 times", 3),
+        ('connection.sendall(b"no such game"); sys.exit(2)', "^no such game$", 1),
+    ],
+)
+def test_a_job_that_dies_is_started_again_unless_it_cannot_play_and_at_last_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, message: str, num_starts: int
 ) -> None:
     monkeypatch.setattr(child_program, "_MAX_RESTARTS_IN_A_ROW", 2)
-    program = "time.sleep(0 if config.task else 1000); os.kill(os.getpid(), signal.SIGKILL)"
-    jobs = start(monkeypatch, tmp_path, program)
-    with pytest.raises(UserError, match=r"actor job 1 was ended by signal 9, 3 times in a row"):
+    jobs = start(monkeypatch, tmp_path, f"time.sleep(0 if config.task else 1000); {end}")
+    with pytest.raises(UserError, match=message):
         wait_until(lambda: jobs.attend() is not None)
     jobs.close(finished=False)
-    assert sorted(task for _, task, *_ in starts(tmp_path)) == ["0", "1", "1", "1"]
-
-
-def test_a_jobs_own_error_is_the_learners(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(child_program, "_MAX_RESTARTS_IN_A_ROW", 1)
-    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"no such game"); sys.exit(2)')
-    with pytest.raises(UserError, match="no such game"):
-        wait_until(lambda: jobs.attend() is not None)
-    jobs.close(finished=False)
-    jobs = start(monkeypatch, tmp_path, 'connection.sendall(b"disk full"); sys.exit(1)')
-    with pytest.raises(UserError, match=r"has failed \(disk full\), 2 times in a row"):
-        wait_until(lambda: jobs.attend() is not None)
-    jobs.close(finished=False)
+    assert [task for _, task, *_ in starts(tmp_path)].count("1") == num_starts
 
 
 def test_jobs_may_end_by_themselves_once_the_learner_has_finished(

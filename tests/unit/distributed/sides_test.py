@@ -23,8 +23,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite
-from scalable_agent_popart.training.local_actors import ActorThreads
-from tests.fakes.threads import refuse_thread, running
+from tests.fakes.threads import running
 
 
 def flags(**given: object) -> Config:
@@ -83,17 +82,6 @@ def test_a_learner_that_cannot_start_all_its_jobs_ends_what_it_has_started(
     assert not running("batches")
 
 
-def test_an_actor_job_that_cannot_start_all_its_threads_ends_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config = flags(learner_address="host:1", job_name="actor", task=0, actor_threads=2)
-    give_weights(monkeypatch, config)
-    refuse_thread(monkeypatch, "actor-1")
-    with pytest.raises(RuntimeError, match="no thread actor-1"):
-        run_actor_job(config)
-    assert not running("actor-")
-
-
 def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path) -> None:
     config = flags(learner_address="localhost:1", keys_dir=str(tmp_path))
     RemoteParts().prepare(config)
@@ -103,12 +91,6 @@ def test_a_learner_makes_keys_once_also_in_a_folder_that_is_there(tmp_path: Path
     (tmp_path / "learner.key").unlink()
     with pytest.raises(UserError, match=r"learner\.key is missing"):
         RemoteParts().prepare(config)
-
-
-def test_a_directory_for_keys_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
-    directory = tmp_path / ("x" * 300)  # Root cannot look into it either.
-    with pytest.raises(UserError, match=r"keys cannot be made in .*: File name too long"):
-        RemoteParts().prepare(flags(learner_address="localhost:1", keys_dir=str(directory)))
 
 
 class FakeLink:
@@ -217,24 +199,6 @@ def test_all_environments_of_jobs_even_of_one_number_have_seeds_of_their_own(
         with pytest.raises(ZeroDivisionError):
             run_actor_job(config)
     assert len(set(seen)) == len(seen) == 2 * config.num_actors
-
-
-def test_threads_of_a_job_wait_at_the_learner_each_in_its_own_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Messages of one link are sent one after the other."""
-    links: list[object] = []
-
-    def start(threads: ActorThreads) -> None:
-        links.extend(sink._link for _, sink in threads._ends)
-        raise ZeroDivisionError  # Ends the job.
-
-    monkeypatch.setattr(ActorThreads, "start", start)
-    config = flags(actor_threads=3, learner_address="host:1", job_name="actor", task=7)
-    give_weights(monkeypatch, config)
-    with pytest.raises(ZeroDivisionError):
-        run_actor_job(config)
-    assert len({id(link) for link in links}) == 3
 
 
 def test_capacity_is_what_the_learner_has_free_and_none_without_one() -> None:
