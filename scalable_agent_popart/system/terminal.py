@@ -67,11 +67,8 @@ class _Lines(tqdm.tqdm):
 
 
 def progress_bar(total: int, unit: str, **settings: Any) -> tqdm.tqdm:
-    """Starts tqdm's bar, or whole lines if standard error is no terminal or one without a width."""
-    columns = None
-    with contextlib.suppress(OSError):  # Others' streams may have no descriptor.
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    if not sys.stderr.isatty() or columns == 0:
+    """Starts tqdm's bar, or whole lines if standard error is no terminal."""
+    if not sys.stderr.isatty():
         return _Lines(total=total, unit=unit, **settings)
     return tqdm.tqdm(total=total, unit=unit, mininterval=0.5, dynamic_ncols=True, **settings)
 

@@ -36,16 +36,6 @@ def test_messages_of_an_import_are_hidden_and_later_ones_of_others_are_not(tmp_p
     assert asked_for.stdout == "0 0\n"
 
 
-def test_warnings_are_hidden() -> None:
-    program = """
-from scalable_agent_popart.system import tensorflow_import
-tensorflow_import.import_quietly()
-import tensorflow as tf
-print(tf.get_logger().level)
-"""
-    assert run_python("-c", program).stdout == "40\n"
-
-
 def test_messages_of_an_import_that_fails_are_shown(tmp_path: Path) -> None:
     result = _run(tmp_path, "raise OSError")
     assert result.returncode != 0

@@ -77,15 +77,6 @@ def _closed_terminal() -> int:
     return terminal
 
 
-def test_a_terminal_without_a_width_gets_lines(tmp_path: Path) -> None:
-    window, terminal = pty.openpty()  # Nobody has set its size.
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "result")]
-    subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=terminal)
-    os.close(terminal)  # Otherwise a read would wait if nothing was shown.
-    assert b"3 of 3 episodes" in os.read(window, 10_000)
-    os.close(window)
-
-
 @pytest.mark.parametrize("broken", [_full, _closed_terminal, None])
 def test_what_cannot_be_printed_stops_nothing(
     tmp_path: Path, broken: Callable[[], int] | None
