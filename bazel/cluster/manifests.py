@@ -41,7 +41,6 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.system import program
 
 # What a back end's file is called after the job's name, and its template before `.j2`.
 _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
@@ -117,7 +116,11 @@ def _parser() -> argparse.ArgumentParser:
             text += f"; default: {default}"
         parser.add_argument(f"--{name}", help=text, type=of, default=default, **how)
 
-    count = _int_in(1, sys.maxsize, "must be 1 or above")
+    number = _match(r"[1-9]\d*", "is not a whole number from 1")
+
+    def count(text: str) -> int:
+        return int(number(text))
+
     word = _match(r"\S+", "must not be empty and must hold no spaces")
     given = {"required": True}
     add("name", "a DNS label, with which the names of all that it creates begin", str, **given)
@@ -131,10 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     add("executable", "a Python zip or a script, for Slurm", word, "experiment.zip")
     text = "existing PersistentVolumeClaim for run directories, ReadWriteMany if they are shared"
     add("volume_claim", text, word, "runs")
-    port = _int_in(1024, 65535, "must lie in [1024, 65535]")
-    add("port", "the learner's port, where it takes rollouts and offers weights", port, 8470)
-    gpus = _int_in(0, 1, "must be 0 or 1, since a learner uses one")
-    add("gpus", "the learner's GPUs, 0 or 1; nobody else has any", gpus, 1)
+    add("port", "the learner's port, where it takes rollouts and offers weights", count, 8470)
+    add("gpus", "the learner's GPUs, 0 or 1; nobody else has any", int, 1, choices=(0, 1))
     text = "whether a process follows the run and logs its scores"
     action = argparse.BooleanOptionalAction
     parser.add_argument("--evaluator", action=action, default=True, help=text)
@@ -165,18 +166,6 @@ def _match(pattern: str, wrong: str) -> Callable[[str], str]:
     return read
 
 
-def _int_in(low: int, high: int, wrong: str) -> Callable[[str], int]:
-    """Makes a type of option, whose values are whole numbers from `low` to `high`."""
-
-    def read(text: str) -> int:
-        if not low <= (value := program.to_integer(text)) <= high:
-            raise argparse.ArgumentTypeError(f"{value} {wrong}")
-        return value
-
-    read.__name__ = "int"  # A text that is none is called an invalid int.
-    return read
-
-
 def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
     """Adds to a job what its processes have in common, and its runs.
 
@@ -185,25 +174,24 @@ def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
     whose number is None. Each has the job's attributes, its `run_name` and its `run_flags`.
     """
     given = _parse(flags)
-    job.population_size = given.get("population_size", 0) if given.get("mode") == "pbt" else None
-    if job.population_size is not None:
-        flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
-    job.flags = flags
     actors = f"{job.actor_jobs} actor job{'s' * (job.actor_jobs > 1)}"
     job.processes = f"a learner, {actors}{', an evaluator' * job.evaluator}"
-    single = {"member": None, "run_name": job.name, "run_flags": flags}
-    members = [single]
-    if job.population_size is not None:
-        job.processes = f"a population of {job.population_size}, each {job.processes}"
-        population = ["--mode=pbt", f"--population_size={job.population_size}"]
+    job.population_size = None
+    members: list[dict[str, Any]] = [{"member": None, "run_name": job.name, "run_flags": flags}]
+    if given.get("mode") == "pbt":
+        job.population_size = size = given.get("population_size", 0)
+        job.processes = f"a population of {size}, each {job.processes}"
+        flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
+        shared = [*flags, "--mode=pbt", f"--population_size={size}"]
         members = [
             {
-                "member": member,
-                "run_name": f"{job.name}-m{member:02d}",
-                "run_flags": [*flags, *population, f"--pbt_member={member}"],
+                "member": number,
+                "run_name": f"{job.name}-m{number:02d}",
+                "run_flags": [*shared, f"--pbt_member={number}"],
             }
-            for member in range(max(1, job.population_size))
+            for number in range(max(1, size))
         ]
+    job.flags = flags
     job.members = [argparse.Namespace(**vars(job), **member) for member in members]
 
 
