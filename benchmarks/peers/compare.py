@@ -73,13 +73,9 @@ def python_of(environments: Path, name: str | None) -> Path:
     python = environments / name / "bin" / "python"
     if not python.exists():
         print(f"Making {environments / name}", flush=True)
-        try:
-            venv.create(environments / name, with_pip=True)
-            arguments = ["-m", "pip", "install", "--quiet", "-r", str(_HERE / REQUIREMENTS[name])]
-            subprocess.run([str(python), *arguments], check=True)
-        except BaseException:
-            python.unlink(missing_ok=True)  # Half an environment must not be taken for one.
-            raise
+        venv.create(environments / name, with_pip=True)
+        arguments = ["-m", "pip", "install", "--quiet", "-r", str(_HERE / REQUIREMENTS[name])]
+        subprocess.run([str(python), *arguments], check=True)
     return python
 
 
