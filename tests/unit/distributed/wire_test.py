@@ -2,7 +2,6 @@
 
 import errno
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,18 +67,6 @@ def weights(link: LearnerLink, known: int = -1) -> tuple[int, list[bytes]] | Non
 def shown(version: int, *variables: bytes) -> Weights:
     """Weights whose variables have these bytes."""
     return Weights(version, [tf.constant(np.frombuffer(v, np.uint8)) for v in variables])
-
-
-class SlowTensor:
-    """A variable's value that a thread may copy only when it is allowed to."""
-
-    def __init__(self) -> None:
-        self.asked, self.may_copy = threading.Event(), threading.Event()
-
-    def numpy(self) -> np.ndarray:
-        self.asked.set()
-        assert self.may_copy.wait(DEADLINE_SECONDS)
-        return np.ones(1, np.float32)
 
 
 class Wire:
@@ -166,17 +153,14 @@ def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
 
 
 def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
-    port, link, other = run.open(), run.link(), run.link()
-    for version, older in ((1, None), (2, 1)):
-        port.publish(Weights(version, [slow := SlowTensor()]))  # type: ignore[list-item]
-        wait_until(lambda: status(link) is not None and status(other) is not None)
-        with ThreadPoolExecutor() as pool:
-            copied = pool.submit(weights, link)
-            assert slow.asked.wait(DEADLINE_SECONDS)
-            reply = weights(other, 7)  # It has weights of an earlier learner.
-            assert (reply and reply[0]) == older
-            slow.may_copy.set()
-        assert copied.result() == (version, [np.ones(1, np.float32).tobytes()])
+    link, (port,) = run.serve(b"first"), run.ports
+    with port._copying:
+        assert weights(link) is None
+    assert weights(link) == (0, [b"first"])
+    port.publish(shown(1, b"second"))
+    with port._copying:
+        assert weights(link) == (0, [b"first"])
+    assert weights(link) == (1, [b"second"])
 
 
 def test_bytes_are_read_as_they_were_laid_out() -> None:
