@@ -27,10 +27,12 @@ def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFra
     """Makes a row per run, task and point from its first episode on: the mean of recent returns."""
 
     def read(run: Run) -> pd.DataFrame:
-        recent = _curves(comparison, run, tasks).rename_axis(columns="task")
-        return recent.unstack().dropna().rename("return").reset_index()
+        recent = _curves(comparison, run, tasks)
+        # The values' name must be no task's, so it is a number at first.
+        table = recent.melt(var_name="task", value_name=0, ignore_index=False)
+        return table.dropna().reset_index().rename(columns={0: "return"})
 
-    return of_runs(comparison.runs if tasks else [], ["task", "frames", "return"], read)
+    return of_runs(comparison.runs, ["task", "frames", "return"], read)
 
 
 def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
