@@ -12,6 +12,7 @@ game, agent, lowest_return, median_return, highest_return, and agent_steps_milli
 if __name__ == "__main__":
     import start  # noqa: F401
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -71,11 +72,13 @@ def tabulate(path: str) -> pd.DataFrame:
 def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
     """Draws a panel per game: runs as lines, and the curves as lines within their ranges."""
     games = sorted(set(table["game"]))
-    figure = Figure(figsize=(3.2 * len(games) + 0.6, 3.4), layout="constrained")
+    columns, rows = min(len(games), 3), math.ceil(len(games) / 3)
+    figure = Figure(figsize=(3.2 * columns + 0.6, 2.8 * rows + 0.6), layout="constrained")
     others = sorted({*table["agent"]} - _COLOURS.keys())
     colours = _COLOURS | {agent: f"C{i + 2}" for i, agent in enumerate(others)}
     shown = {}
-    for axes, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
+    for number, game in enumerate(games, start=1):
+        axes = figure.add_subplot(rows, columns, number)
         runs = table[table["game"] == game].dropna(subset="mean_return")
         for (agent, _), run in runs.groupby(["agent", "run"]):
             colour = colours[agent]
