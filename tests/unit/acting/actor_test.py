@@ -1,6 +1,7 @@
 """Rollouts keep their order, task, state and weights from the environment to the sink."""
 
 import itertools
+import threading
 from collections import defaultdict
 from types import SimpleNamespace
 from unittest import mock
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from environments import Lockstep
+from environments import Lockstep, StepOutput
 from scalable_agent_popart import factory, rollouts
 from scalable_agent_popart.acting import actor
 from scalable_agent_popart.acting.actor import run_actor
@@ -19,6 +20,7 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.system.stage_clock import StageClock
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
+from tests.fakes.programs import DEADLINE_SECONDS, wait_until
 from tests.fakes.uneven_environments import UnevenEnvironments
 
 NUM_ACTIONS = 3
@@ -253,3 +255,46 @@ def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
         seen = [observed(frames[0]) for part in made for frames in part.env_outputs.observation]
         assert sorted(s.environment for s in seen) == list(range(32))
         assert [s.task for s in seen] == [task for part in made for task in part.task_id]
+
+
+class PacedEnvironments(CountingEnvironments):
+    """Environments whose every rollout takes as long as the learner needs for another batch."""
+
+    def __init__(self, task_ids: np.ndarray):
+        super().__init__(task_ids)
+        self.batches_taken = threading.Semaphore(0)
+        self.num_begun, self.waits = 0, False
+
+    def receive(self) -> StepOutput:
+        if self._step % UNROLL == 0:
+            self.waits = True
+            self.batches_taken.acquire(timeout=DEADLINE_SECONDS)
+            self.waits, self.num_begun = False, self.num_begun + 1
+        return super().receive()
+
+
+def test_the_learner_learns_equally_often_from_threads_of_unequal_speed() -> None:
+    """The slow thread could not make more than half of all rollouts, and makes its half."""
+    _, spec = make_agent(use_lstm=False, stacks=False)
+    queue, slow = RolloutQueue(spec, 4), PacedEnvironments(np.full(4, 1))
+    pools = (CountingEnvironments(np.full(4, 0)), slow)
+    threads = [threading.Thread(target=act, args=(pool, queue), daemon=True) for pool in pools]
+    for thread in threads:
+        thread.start()
+    counts = np.zeros(2, np.int64)
+    for num_batches in range(40):
+        # The slow thread waits for this batch to be taken, or both wait for capacity.
+        wait_until(
+            lambda num=num_batches: (
+                queue.fill() == 1
+                and ((slow.waits and slow.num_begun == num) or len(queue._waiting) == 2)
+            )
+        )
+        batch = queue.get(4)
+        counts += np.bincount(batch.task_id, minlength=2)
+        slow.batches_taken.release()
+    queue.close()
+    slow.batches_taken.release()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+    assert abs(counts[0] - counts[1]) <= 8, "two rollouts of each of four environments"

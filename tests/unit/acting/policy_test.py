@@ -24,8 +24,17 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     policy = Policy(acting, store, seed=0, num_environments=1)
     before = [variable.numpy() for variable in learned.trainable_variables]
     for variable in learned.trainable_variables:  # The learner changes them in place, too.
-        step = {"alpha": 1.0, "delta": tf.ones_like(variable)}
-        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, **step)
+        unused = tf.Variable(tf.ones_like(variable))
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=variable.handle,
+            ms=unused.handle,
+            mom=tf.Variable(unused).handle,
+            lr=1.0,
+            rho=0.9,
+            momentum=0.0,
+            epsilon=0.1,
+            grad=tf.ones_like(variable),
+        )
     after = [variable.numpy() for variable in learned.trainable_variables]
     assert policy.refresh() == 1
     for expected in (before, after):
