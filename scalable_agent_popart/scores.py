@@ -188,8 +188,9 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
         low, high = mean - width, mean + width
         correction = 1 - 3 / (4 * counts.sum() - 9)  # Effects of small samples come out too large.
         effect = float(correction * mean / pooled)
-    # Differences by rounding would break ties, so the means' difference is a whole number of these.
-    unit = _EQUAL * np.ptp([*first, *second]) or 1.0
+    # Differences by rounding would break ties, so the means' difference is a whole number of units.
+    # The root keeps fractions of the range from lying in the middle between two of them.
+    unit = _EQUAL * np.sqrt(2) * np.ptp([*first, *second]) or 1.0
     p = stats.permutation_test(
         (first, second),
         lambda one, other, axis: np.round((one.mean(axis) - other.mean(axis)) / unit),

@@ -50,6 +50,8 @@ _Player = Callable[[np.ndarray, float, bool], int]
 
 def main(argv: list[str]) -> None:
     """Records every game."""
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
     for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
         if path := FLAGS[name].value:
             FLAGS[name].value = os.path.expanduser(path)

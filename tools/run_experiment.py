@@ -90,7 +90,8 @@ class PlannedRun(NamedTuple):
 def _process(run: PlannedRun, arguments: Sequence[str], group: Group, stop: StopOnSignal) -> str:
     """Trains or tests a run until its process ends, or is asked to by a signal.
 
-    Nothing is started after a signal. Returns why the process failed, or nothing.
+    Nothing is started after a signal. Returns why the process failed, or nothing. Raises OSError
+    if it cannot be started.
     """
     if stop.signal_number:
         return ""
@@ -133,11 +134,15 @@ def _train(
     def work(run: PlannedRun) -> str:
         """Trains and tests a run; returns why it failed, or nothing."""
         train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-        failure = _process(run, train, group, stop)
-        if failure or stop.signal_number or not tests or run_records.is_tested(run.path, episodes):
+        try:
+            failure, ends = _process(run, train, group, stop), stop.signal_number or not tests
+            if failure or ends or run_records.is_tested(run.path, episodes):
+                return failure
+            named = _named(run.flag_file, more_flags, "level_name", "network")
+            return _process(run, [*test, *named], group, stop)
+        except OSError as error:
+            print(failure := f"{run.path} failed ({error})", flush=True)
             return failure
-        named = _named(run.flag_file, more_flags, "level_name", "network")
-        return _process(run, [*test, *named], group, stop)
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
     with Group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
@@ -160,6 +165,9 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
             raise UserError(f"{agent} names no --level_name")
         level_names[agent] = named[-1].partition("=")[2]
         settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
+        for flag in more_flags:
+            if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
+                raise UserError(f"{flag} is searched; leave it out")
         for number, values in enumerate(settings[agent]):
             file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
             search.write(agent, values, file)
@@ -245,7 +253,10 @@ def main(argv: list[str]) -> None:
         elif FLAGS.train:
             failures = _train(runs, more_flags, stop, tests=True)
         if not stop.signal_number and not FLAGS.search_frames:
-            _report(runs)
+            try:
+                _report(runs)
+            except UserError as error:
+                failures.append(str(error))
     if stop.signal_number:
         sys.exit(128 + stop.signal_number)
     if failures:

@@ -60,20 +60,21 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
 
 
 def is_tested(path: Path, num_episodes: int | None) -> bool:
-    """Returns whether a run's newest test is of the end of its log; populations need none.
+    """Returns whether a run was tested at the end of its log; populations need not be.
 
     The test must be from random starts, on all its tasks, with so many episodes of each or more.
     By default these are as many as its suite has.
     """
     if is_population(path):
         return True
-    if (test := _newest_test(path)) is None:
-        return False
     config = _config(path)
     least = num_episodes or config["flags"]["test_num_episodes"]
-    played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
-    whole = all(task in played and played[task]["episodes"] >= least for task in config["tasks"])
-    return whole and (test["starts"], test["frames"]) == ("noop", frames(path))
+    for file in path.glob(f"evaluations/noop-{frames(path)}-*.json"):
+        test = json.loads(file.read_text())
+        played = {**test["tasks"], **test.get("train", {"tasks": {}})["tasks"]}
+        if all(task in played and played[task]["episodes"] >= least for task in config["tasks"]):
+            return True
+    return False
 
 
 def describe(path: Path) -> dict[str, Any]:

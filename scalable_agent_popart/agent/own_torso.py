@@ -27,12 +27,16 @@ def check(network: str, image_shape: tuple[int, ...]) -> None:
     torso, images = make(network), tf.zeros([2, 3, *image_shape], tf.uint8)
     spec = tf.TensorSpec([2, None, *image_shape], tf.uint8)
 
-    def compute() -> tf.Tensor:
+    def compute() -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         torso(images[:1, :1], False)  # Functions, such as the learner's update, make no variables.
         run = tf.function(lambda each: torso(each, True), [spec], autograph=False)
-        return run(images)
+        with tf.GradientTape() as tape:
+            features = run(images)
+        return features, tape.gradient(features, torso.variables)
 
-    features = outside.call(compute, f"--network: {network} fails with images of {images.shape}")
+    features, gradients = outside.call(
+        compute, f"--network: {network} fails with images of {images.shape}"
+    )
     of_tensor = isinstance(features, tf.Tensor)
     returned = f"{features.dtype.name} {features.shape}" if of_tensor else type(features).__name__
     if not (of_tensor and features.dtype == tf.float32 and features.shape[:-1] == (2, 3)):
@@ -41,9 +45,7 @@ def check(network: str, image_shape: tuple[int, ...]) -> None:
     if fixed := [each.name for each in torso.variables if not each.trainable]:
         problem = f"has variables that are not trainable, so actors never get them: {fixed[0]}"
         raise UserError(f"--network: {network} {problem}")
-    with tf.GradientTape() as tape:
-        features = torso(images, False)
-    gradients = zip(torso.variables, tape.gradient(features, torso.variables), strict=True)
-    if unused := [each.name for each, gradient in gradients if gradient is None]:
-        problem = f"has variables on which its features do not depend: {unused[0]}"
+    reached = zip(torso.variables, gradients, strict=True)
+    if unused := [each.name for each, gradient in reached if gradient is None]:
+        problem = f"has variables that no gradient of its features reaches: {unused[0]}"
         raise UserError(f"--network: {network} {problem}")

@@ -291,7 +291,8 @@ class TrainedAgent:
 
     def _values(self, features: tf.Tensor, task: str) -> tf.Tensor:
         """Computes the values `[N]` of states in a task from features `[N, D]`."""
-        head_id = self._task_id(task) if self._head.num_tasks > 1 else 0
+        task_id = self._task_id(task)
+        head_id = task_id if self._head.num_tasks > 1 else 0
         return self._head(features, tf.fill(tf.shape(features)[:1], head_id)).unnormalised
 
     def _task_id(self, task: str) -> int:

@@ -169,7 +169,10 @@ class PopulationDirectory:
         self.check(config)  # A run's directory would have a lock, too.
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a") as lock:  # It may be a user's file.
-            fcntl.flock(lock, fcntl.LOCK_EX)  # If members begin at once, the first one decides.
+            try:  # If members begin at once, the first one decides.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:  # Lustre has locks only if it is mounted with -o flock.
+                raise UserError(f"{lock.name} cannot be locked ({error})") from error
             if self.check(config) is None:
                 write_atomically(self._settings, config.record)
 

@@ -195,6 +195,7 @@ def _p_by_hand(first: list[float], second: list[float]) -> float:
         # Ties, of scores that are rounded here and there.
         ([99.375, 98.125, 98.125, 99.375, 98.125], [100, 100 + 1e-8, 99.375, 98.125, 98.125], 0.4),
         ([3e-7, 0.1, 0.2], [0.1 + 1e-9, 0.3, 0.2], 0.5),
+        ([35.6, 54.3, 2.2, 11.3, 64.1], [46.8, 49.1, 0.1, 5.8, 55.4], 222 / 252),
         # A tie of means whose scores have no common unit.
         (
             [10.6678214, 13.9212856, 11.2538491, 10.7486528, 31.6233641],

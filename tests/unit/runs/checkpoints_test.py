@@ -138,6 +138,7 @@ _DELETE = r"damaged.*delete .*ckpt-2\.\* to resume from ckpt-1"
     [
         (_spoil_the_only_one, r"damaged.*give another --logdir", False),
         (_spoil("ckpt-2.index"), _DELETE, False),
+        (_spoil("ckpt-2.data-00000-of-00001"), _DELETE, False),
         (lambda path: (path / "ckpt-2.data-00000-of-00001").unlink(), _DELETE, False),
         (_fail(tf.train.Checkpoint, "read", _STALE), r"cannot be read .*repeat", True),
         (_fail(Path, "iterdir", OSError(errno.EIO, "away")), r"cannot be read \(away\)", True),
