@@ -111,6 +111,10 @@ def compare(
         raise UserError(f"no run has come to {_WINDOW} million agent steps yet")
     columns = ["game", "agent", against, "lowest_return", "median_return", "highest_return"]
     ranges = pd.read_csv(curves, usecols=columns) if curves else pd.DataFrame(columns=columns)
+    names = pd.Series([name for part in parts for name in part["run"].unique()])
+    if names.duplicated().any():
+        twice = ", ".join(names[names.duplicated()])
+        raise UserError(f"several runs are called {twice}; rename their directories")
     output.mkdir(parents=True, exist_ok=True)
     table.to_csv(output / "returns.csv", index=False, float_format="%.6g")
     draw(table, ranges, against).savefig(output / "returns.png", dpi=150)

@@ -145,9 +145,9 @@ def read_runs(paths: Iterable[str], every_record: bool = False) -> tuple[list[Ru
 def read_run(path: str, every_record: bool = False) -> Run:
     """Reads the directory of a run, such as a population's member, or of a population.
 
-    A population is one run: the ancestry of its best member's weights. Tests at a segment's ends do
-    not count, as they may be of the weights before a copy or after. Of metrics there are at most
-    `MAX_METRICS` records, or every one.
+    A population is one run: the ancestry of its best member's weights. Tests at the frames of a
+    copy do not count, as they may be of the weights before it or after. Of metrics there are at
+    most `MAX_METRICS` records, or every one.
 
     Raises UserError if it is not known what made it, or there is nothing to report in it.
     """
@@ -167,12 +167,18 @@ def read_run(path: str, every_record: bool = False) -> Run:
         logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
         logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
         tests[number] = _read_evaluations(source, record, problems)
+        if population:  # A copy leaves two checkpoints of the same frames.
+            lineage = population.members[number].lineage
+            copies = {event.frames for event in lineage if event.copied or event.started_over}
+            for frames in sorted({test.frames for test in tests[number]} & copies):
+                message = f"tests at {frames:,} frames skipped: a copy changed the weights there"
+                problems.append(f"{source.path}: {message}, before or after these tests")
+            tests[number] = [test for test in tests[number] if test.frames not in copies]
     evaluations = tuple(
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
-        and not (population and test.frames in (segment.first, segment.last))
     )
     tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
     if not any(map(len, tables.values())) and not evaluations:

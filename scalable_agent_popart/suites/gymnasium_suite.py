@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 import environments
+from scalable_agent_popart import outside
 from scalable_agent_popart.errors import UserError, describe
 from scalable_agent_popart.suites import checked, environment_process
 from scalable_agent_popart.suites.process_pool import ProcessPool, run_child
@@ -63,15 +64,19 @@ def check_environment(
             step += 1
             played.send(action)
             played.receive()
-        played.close()
     except environments.EnvironmentLostError as error:
         raise UserError(f"at step {step} {error}") from error
+    outside.call(played.close, f"{name} cannot be closed")
     return shape, num_actions
 
 
 def pad_images(environment: gymnasium.Env, height: int, width: int) -> gymnasium.Env:
     """Puts the images of an environment in the middle of larger black ones."""
-    rows, columns, num_channels = environment.observation_space.shape or ()
+    shape = environment.observation_space.shape or ()
+    if len(shape) != 3:
+        message = f"pad_images needs (height, width, channels), not {environment.observation_space}"
+        raise ValueError(message)
+    rows, columns, num_channels = shape
     below, right = height - rows, width - columns
     if min(below, right) < 0:
         raise ValueError(f"images of {rows}x{columns} do not fit into {height}x{width}")
