@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     [
         ("catch_1", {"use_lstm": True}),
         ("cluttered_catch", {"pixel_control": True}),
-        ("boxing", {"reward_clipping": "none"}),
+        ("boxing", {"reward_clipping": "none", "num_actors": 2}),
         ("tests.fakes.rare_rewards:small", {}),
     ],
 )
