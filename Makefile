@@ -15,8 +15,8 @@ demo: install
 	$(PY) experiment.py --mode=report --runs=runs/demo/krull --report_dir=runs/demo/krull-report
 	$(PY) tools/run_experiment.py --logdir=runs/demo --report_dir=runs/demo/report \
 	  --test_num_episodes=50 configs/demo/demo-*.flags
-	@echo "Open runs/demo/report/report.html in a browser: the first figure, scores against frames, shows what PopArt does."
 	@echo "The Atari agent's own report is runs/demo/krull-report/report.html; 0 is published random play."
+	@echo "Open runs/demo/report/report.html in a browser: the first figure, scores against frames, shows what PopArt does."
 
 test: install
 	$(PY) -m pytest -n 2 --dist worksteal --durations=20

@@ -15,7 +15,7 @@ _VERSION = scalable_agent_popart.__version__
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [
-        ("CHANGELOG.md", r"^## (\S+) - \d{4}-\d\d-\d\d$"),
+        ("CHANGELOG.md", r"^## (\S+) - (?:\d{4}-\d\d-\d\d|unreleased)$"),
         ("CITATION.cff", r"^version: (\S+)$"),
         ("MODULE.bazel", r'^    version = "(\S+)",$'),
     ],
