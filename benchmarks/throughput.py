@@ -64,7 +64,6 @@ import experiment
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.settings import SETTINGS
 from scalable_agent_popart.system import hardware, program
 
 FLAGS = flags.FLAGS
@@ -120,7 +119,7 @@ def changed(config: Config, changes: str) -> Config:
     """Returns the configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`."""
     try:
         pairs = [change.partition("=") for change in changes.split(";")]
-        values = {n: FLAGS[n].parser.parse(value) for n, _, value in pairs if n in SETTINGS}
+        values = {n: FLAGS[n].parser.parse(value) for n, _, value in pairs if n in config.flags}
     except ValueError as error:
         raise UserError(f"--against={changes}: {error}") from error
     if len(values) < len(pairs):

@@ -107,6 +107,12 @@ class Learner(snt.Module):
             self._norms, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
         )
 
+    def copy(self, source: "Learner") -> None:
+        """Copies all that another learner has learned and counted, and its hyperparameters."""
+        for variable, other in zip(self.variables, source.variables, strict=True):
+            variable.assign(other)
+        self.hyperparameters.assign(source.hyperparameters.values())
+
     def update(self, batch: Rollout) -> Mapping[str, tf.Tensor]:
         """Learns from one batch `[T + 1, B, ...]`; returns what to log.
 

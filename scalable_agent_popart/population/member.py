@@ -20,18 +20,14 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
-from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs import checkpoints, run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.logs import JsonLines
 from scalable_agent_popart.training import initial_weights, trainer
-from scalable_agent_popart.training.actors import Actors
-from scalable_agent_popart.training.local_actors import LocalActors
 
 _MAX_LOOKS = 5  # Attempts to fetch a checkpoint that newer ones replace.
 _FIRST_PAUSE_SECONDS = 0.1
@@ -160,7 +156,7 @@ class Member(trainer.Tuner):
             fresh = factory.make_learner(self._config, factory.make_rollout_spec(self._config))
             if self._config.init_from:
                 initial_weights.take_over(self._config, fresh)
-            _copy(fresh, self._learner)
+            self._learner.copy(fresh)
             values = rules.sample(self._config.suite.search_space, [*seed, 1])
         else:
             values = rules.explore(self._values(), generator)
@@ -204,30 +200,6 @@ class Member(trainer.Tuner):
         return None, False
 
 
-class ReusedParts(trainer.Parts):
-    """Makes one learner and one set of policies for all turns: TensorFlow frees no traced graph."""
-
-    def __init__(self) -> None:
-        self._learner: Learner | None = None
-        self._clips = False
-        self._policies: dict[int, Policy] = {}  # By actor thread.
-
-    def make_learner(self, config: Config, spec: Rollout) -> Learner:
-        """Makes a learner that has learned nothing, if possible in the last one's variables."""
-        fresh = super().make_learner(config, spec)
-        # Graphs read the hyperparameters from variables, but clip gradients only if asked to.
-        clips = config.max_grad_norm > 0
-        if self._learner is None or clips != self._clips:
-            self._learner, self._clips, self._policies = fresh, clips, {}
-        else:
-            _copy(fresh, self._learner)
-        return self._learner
-
-    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Makes actors with the policies of the last ones, if there were any."""
-        return LocalActors(config, spec, learner, self._policies)
-
-
 def train_member(
     config: Config,
     start: Mapping[str, float],
@@ -243,7 +215,7 @@ def train_member(
     """
     population, number = PopulationDirectory(config.logdir), config.pbt_member
     run_config = population.member_config(config, number, _starting_values(config, start))
-    parts = parts or ReusedParts()
+    parts = parts or trainer.ReusedParts()
     run.check(run_config)
     factory.check_network(config)
     population.join(config)
@@ -274,7 +246,7 @@ def take_turns(config: Config, start: Mapping[str, float]) -> int | None:
     It waits while others train all members that are left. Returns None, or the number of the signal
     that asked to stop.
     """
-    takes_turns, parts = config.population_size > config.pbt_places, ReusedParts()
+    takes_turns, parts = config.population_size > config.pbt_places, trainer.ReusedParts()
     while unfinished := _unfinished(config):
         for number in unfinished:
             member_config = dataclasses.replace(config, pbt_member=number, pbt_places=1)
@@ -317,9 +289,3 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
 @functools.cache  # A member warns once, though it may have more turns.
 def _warn(text: str) -> None:
     logging.warning("%s", text)
-
-
-def _copy(source: Learner, target: Learner) -> None:
-    """Copies everything that a learner has learned, and its hyperparameters."""
-    initial_weights.assign(target.variables, source.variables)
-    target.hyperparameters.assign(source.hyperparameters.values())

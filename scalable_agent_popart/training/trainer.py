@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import Policy
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
@@ -71,6 +72,33 @@ class Parts:
         """Makes the actors that play for the learner, not yet started."""
         assert not config.uses_port, "its actors are those of distributed.learner_side.RemoteParts"
         return LocalActors(config, spec, learner)
+
+
+class ReusedParts(Parts):
+    """Makes one learner and one set of policies for runs that this process trains in turn.
+
+    TensorFlow frees no traced graph, so that new ones for each turn would fill the memory.
+    """
+
+    def __init__(self) -> None:
+        self._learner: Learner | None = None
+        self._clips = False
+        self._policies: dict[int, Policy] = {}  # By actor thread.
+
+    def make_learner(self, config: Config, spec: Rollout) -> Learner:
+        """Makes a learner that has learned nothing, if possible in the last one's variables."""
+        fresh = super().make_learner(config, spec)
+        # Graphs read the hyperparameters from variables, but clip gradients only if asked to.
+        clips = config.max_grad_norm > 0
+        if self._learner is None or clips != self._clips:
+            self._learner, self._clips, self._policies = fresh, clips, {}
+        else:
+            self._learner.copy(fresh)
+        return self._learner
+
+    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
+        """Makes actors with the policies of the last ones, if there were any."""
+        return LocalActors(config, spec, learner, self._policies)
 
 
 def train(

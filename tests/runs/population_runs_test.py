@@ -17,6 +17,7 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import member
 from scalable_agent_popart.population.directory import MemberDirectory, PopulationDirectory
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.training import trainer
 from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
@@ -174,7 +175,7 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
 def test_a_reused_learner_is_as_good_as_new() -> None:
     first = _config(Path("unused"), epsilon=0.1)
     second = _config(Path("unused"), epsilon=0.2, seed=2)
-    spec, parts = factory.make_rollout_spec(first), member.ReusedParts()
+    spec, parts = factory.make_rollout_spec(first), trainer.ReusedParts()
     learner = parts.make_learner(first, spec)
     for variable in learner.variables:
         variable.assign(tf.ones_like(variable))
