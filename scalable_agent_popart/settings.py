@@ -235,6 +235,9 @@ class Settings:
         "Transformation of rewards for learning. Scores always use raw rewards.",
         ("abs_one", "none", "soft_asymmetric", "oar"),
     )
+    reward_scale: float = CHECKPOINT.setting(
+        1.0, "Factor of the rewards to learn from, before they are clipped.", POSITIVE
+    )
     entropy_cost: float = EXPERIMENT.setting(..., "Entropy cost/multiplier.", Bounds(0))
     baseline_cost: float = EXPERIMENT.setting(0.5, "Baseline cost/multiplier.", Bounds(0))
     discounting: float = EXPERIMENT.setting(0.99, "Discounting factor.", SHARE)

@@ -250,7 +250,7 @@ class Learner(snt.Module):
             target_policy_logits=unroll.policy_logits[:-1],
             actions=taken.action,
             discounts=tf.where(led_to.done, 0.0, self._settings.discounting),
-            rewards=losses.clip_rewards(led_to.reward, self._settings.reward_clipping),
+            rewards=self._rewards(batch),
             values=values[:-1],
             bootstrap_value=values[-1],
         )
@@ -291,9 +291,13 @@ class Learner(snt.Module):
 
     def _update_statistics(self, batch: Rollout, targets: tf.Tensor, included: tf.Tensor) -> None:
         """Moves the statistics towards the value targets `[T, B]` of some rollouts `[B]`."""
-        rewards = losses.clip_rewards(batch.env_outputs.reward[1:], self._settings.reward_clipping)
-        rewarded = tf.reduce_any(rewards != 0, axis=0)  # [B]
+        rewarded = tf.reduce_any(self._rewards(batch) != 0, axis=0)  # [B]
         self.head.update(targets, self._head_ids(batch), rewarded, included)
+
+    def _rewards(self, batch: Rollout) -> tf.Tensor:
+        """Returns the rewards `[T, B]` to learn from, each of the step that its action led to."""
+        settings, rewards = self._settings, batch.env_outputs.reward[1:]
+        return losses.clip_rewards(rewards, settings.reward_clipping, settings.reward_scale)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""

@@ -9,14 +9,15 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 
-def clip_rewards(rewards: tf.Tensor, clipping: str) -> tf.Tensor:
-    """Clips raw rewards `[...]` to those that the agent learns from; refuses an unknown clipping.
+def clip_rewards(rewards: tf.Tensor, clipping: str, scale: float = 1.0) -> tf.Tensor:
+    """Scales raw rewards `[...]`, and clips them to those that the agent learns from.
 
     `abs_one` clips to [-1, 1], and `none` changes nothing. `soft_asymmetric` is 5 tanh(r / 5),
     times 0.3 if negative, as in IMPALA's released code. `oar` is the papers' optimistic asymmetric
     reward, 0.3 min(tanh r, 0) + 5 max(tanh r, 0). The table in Hessel et al. (2019) has the wrong
-    sign in the first term.
+    sign in the first term. Raises ValueError for any other clipping.
     """
+    rewards *= scale
     if clipping == "abs_one":
         return tf.clip_by_value(rewards, -1.0, 1.0)
     if clipping == "none":

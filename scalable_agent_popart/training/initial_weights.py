@@ -15,6 +15,7 @@ _SAME_VALUES = (
     "use_popart",
     "multi_head",
     "reward_clipping",
+    "reward_scale",
     "discounting",
     "popart_start",
     "popart_second_moment_of",

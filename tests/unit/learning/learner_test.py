@@ -143,6 +143,13 @@ def test_rewards_are_clipped_as_the_settings_say() -> None:
     assert make_learner(**_CLIPPED).update(signs)["total_loss"] == loss
 
 
+def test_rewards_are_scaled_as_the_settings_say() -> None:
+    batch = make_batch()
+    tripled = with_rewards(batch, 3.0 * batch.env_outputs.reward)  # The agent sees ±1.
+    loss = make_learner(reward_scale=3.0).update(batch)["total_loss"]
+    assert make_learner().update(tripled)["total_loss"] == loss
+
+
 def test_gradients_are_clipped_by_their_global_norm() -> None:
     learner, changes = make_learner(**_CLIPPED), []
     before = snapshot(learner.variables)

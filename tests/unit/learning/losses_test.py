@@ -22,6 +22,8 @@ _REWARDS = [-10.0, -1.0, 0.0, 0.5, 1.0, 10.0]
 def test_reward_clipping_has_its_golden_values(clipping: str, expected: list[float]) -> None:
     clipped = losses.clip_rewards(tf.constant([_REWARDS]), clipping)
     np.testing.assert_allclose(clipped, [expected], rtol=4 * EPS)
+    scaled = losses.clip_rewards(tf.constant([_REWARDS]) / 4, clipping, scale=4.0)
+    np.testing.assert_array_equal(scaled, clipped)
     with pytest.raises(ValueError, match="'abs_two'"):
         losses.clip_rewards(tf.zeros([2]), "abs_two")
 
