@@ -13,7 +13,8 @@ from tests.fakes.main_program import run
 from tests.fakes.programs import metrics
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_network.md"
-_MODULE, _LOADS = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+_CODE = r"```python\n(.*?)```.*`(scalable_agent_popart\.load\(.*?\))`"
+_MODULE, _LOADS = re.findall(_CODE, _PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
 
 
 def test_the_pages_network_is_trained_resumed_tested_and_loaded(
@@ -40,9 +41,7 @@ def test_the_pages_network_is_trained_resumed_tested_and_loaded(
             scalable_agent_popart.load("runs/mlp", network=network)
     assert "my_networks" not in sys.modules
     run(mode="test", test_num_episodes=1, **logdir, **named)
-    names: dict = {}
-    exec(_LOADS, names)
-    agent = names["agent"]
+    agent = eval(_LOADS)
     observation, _ = agent.make_environment("catch_1").reset()
     assert agent.policy(observation).shape == (3,)
     agent.export("exported")
