@@ -114,11 +114,12 @@ def _make_torso(config: Config) -> snt.Module:
 def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":
     """Makes the learner with its agent, value head and optimiser, all variables created."""
     # Who only acts saves the memory of TensorFlow Probability.
-    from scalable_agent_popart.learning.learner import Learner  # noqa: PLC0415
+    from scalable_agent_popart.learning.learner import Learner, LearnerOptions  # noqa: PLC0415
 
     q_head = _make_q_head(config) if config.pixel_control else None
     agent, head = _bare_agent(config), make_head(config)
-    return Learner(agent, head, config, spec, q_head, _num_microbatches(config))
+    options = config.options(LearnerOptions)
+    return Learner(agent, head, options, spec, q_head, _num_microbatches(config))
 
 
 def make_head(config: Config) -> popart.ValueHead:

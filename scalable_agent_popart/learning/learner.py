@@ -17,7 +17,30 @@ from scalable_agent_popart.agent.agent import Agent, Unroll
 from scalable_agent_popart.learning import losses, pixel_control
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
-from scalable_agent_popart.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerOptions:
+    """Settings of a learner, by the names of their flags."""
+
+    batch_size: int  # rollouts
+    total_environment_frames: int  # over which the learning rate is annealed
+    num_action_repeats: int  # environment frames per agent step
+    reward_clipping: str
+    reward_scale: float
+    discounting: float
+    entropy_cost: float
+    baseline_cost: float
+    pixel_control_cost: float
+    pixel_control_discount: float
+    learning_rate: float
+    learning_rate_schedule: str
+    decay: float
+    momentum: float
+    initial_mean_square: float
+    epsilon: float
+    max_grad_norm: float  # 0 for never
+    xla: bool = False  # if true, XLA compiles the update
 
 
 # This is no `tf.Module`, because flags decide and not checkpoints. Population-based training, which
@@ -62,7 +85,7 @@ class Learner(snt.Module):
         self,
         agent: Agent,
         head: popart.ValueHead,
-        settings: Settings,
+        options: LearnerOptions,
         spec: Rollout,
         q_head: pixel_control.QHead | None = None,
         num_microbatches: int = 1,
@@ -78,11 +101,11 @@ class Learner(snt.Module):
         self.agent = agent
         self.head = head
         self.q_head = q_head
-        self._settings = settings
+        self._options = options
         self._num_microbatches = num_microbatches
         self.hyperparameters = Hyperparameters(
             *(
-                tf.Variable(getattr(settings, name), trainable=False, dtype=tf.float32, name=name)
+                tf.Variable(getattr(options, name), trainable=False, dtype=tf.float32, name=name)
                 for name in (field.name for field in fields(Hyperparameters))
             )
         )
@@ -95,13 +118,13 @@ class Learner(snt.Module):
             q_head(features)
             self._parameters += q_head.trainable_variables
         self._optimiser = RMSProp(
-            self._parameters, settings.decay, settings.momentum, settings.initial_mean_square
+            self._parameters, options.decay, options.momentum, options.initial_mean_square
         )
         self._compiled_update = tf.function(
             self._update,
-            input_signature=[rollouts.batch_spec(spec, settings.batch_size)],
+            input_signature=[rollouts.batch_spec(spec, options.batch_size)],
             autograph=False,  # There is nothing to convert, and looking for it takes seconds.
-            jit_compile=settings.xla or None,
+            jit_compile=options.xla or None,
         )
         self._compiled_norms = tf.function(
             self._norms, input_signature=[rollouts.batch_spec(spec, None)], autograph=False
@@ -159,20 +182,20 @@ class Learner(snt.Module):
         }
 
     def _update(self, batch: Rollout) -> dict[str, tf.Tensor]:
-        settings, hyperparameters = self._settings, self.hyperparameters
+        options, hyperparameters = self._options, self.hyperparameters
         if self._num_microbatches > 1:
             computed = self._differentiate_in_turn(batch)
         else:
             computed = self._differentiate(batch)
         targets, gradients = computed.targets, computed.gradients
         gradient_norm = tf.linalg.global_norm(gradients)
-        if settings.max_grad_norm > 0:
+        if options.max_grad_norm > 0:
             gradients, _ = tf.clip_by_global_norm(
                 gradients, hyperparameters.max_grad_norm, use_norm=gradient_norm
             )
         learning_rate = hyperparameters.learning_rate.read_value()
-        if settings.learning_rate_schedule == "linear":
-            progress = tf.cast(self.frames / settings.total_environment_frames, tf.float32)
+        if options.learning_rate_schedule == "linear":
+            progress = tf.cast(self.frames / options.total_environment_frames, tf.float32)
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
@@ -181,7 +204,7 @@ class Learner(snt.Module):
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
-        self.frames.assign_add(steps * batch_size * settings.num_action_repeats)
+        self.frames.assign_add(steps * batch_size * options.num_action_repeats)
         self.num_updates.assign_add(1)
         return {
             **computed.losses,
@@ -249,7 +272,7 @@ class Learner(snt.Module):
             behaviour_policy_logits=taken.policy_logits,
             target_policy_logits=unroll.policy_logits[:-1],
             actions=taken.action,
-            discounts=tf.where(led_to.done, 0.0, self._settings.discounting),
+            discounts=tf.where(led_to.done, 0.0, self._options.discounting),
             rewards=self._rewards(batch),
             values=values[:-1],
             bootstrap_value=values[-1],
@@ -260,7 +283,7 @@ class Learner(snt.Module):
         self, batch: Rollout, unroll: Unroll, returns: vtrace.VTraceFromLogitsReturns
     ) -> dict[str, tf.Tensor]:
         """Computes the total loss and its weighted parts with the present statistics."""
-        settings = self._settings
+        options = self._options
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
         normalised = self._values(batch, unroll).normalised[:-1]
         value_loss = losses.value_loss(returns.vs, normalised, shift, scale)
@@ -269,18 +292,18 @@ class Learner(snt.Module):
             "policy_gradient_loss": losses.policy_gradient_loss(
                 returns.target_action_log_probs, returns.pg_advantages / scale
             ),
-            "value_loss": settings.baseline_cost * value_loss,
+            "value_loss": options.baseline_cost * value_loss,
             "entropy_loss": self.hyperparameters.entropy_cost * entropy_loss,
         }
         if self.q_head is not None:
             taken, led_to = _transitions(batch)
-            parts["pixel_control_loss"] = settings.pixel_control_cost * pixel_control.loss(
+            parts["pixel_control_loss"] = options.pixel_control_cost * pixel_control.loss(
                 self.q_head,
                 unroll.features,
                 image_of(batch.env_outputs.observation),
                 batch.env_outputs.info.episode_end,
                 taken.action,
-                tf.where(led_to.done, 0.0, settings.pixel_control_discount),
+                tf.where(led_to.done, 0.0, options.pixel_control_discount),
             )
         return {"total_loss": tf.add_n(list(parts.values())), **parts}
 
@@ -296,8 +319,8 @@ class Learner(snt.Module):
 
     def _rewards(self, batch: Rollout) -> tf.Tensor:
         """Returns the rewards `[T, B]` to learn from, each of the step that its action led to."""
-        settings, rewards = self._settings, batch.env_outputs.reward[1:]
-        return losses.clip_rewards(rewards, settings.reward_clipping, settings.reward_scale)
+        options, rewards = self._options, batch.env_outputs.reward[1:]
+        return losses.clip_rewards(rewards, options.reward_clipping, options.reward_scale)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""

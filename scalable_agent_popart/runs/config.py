@@ -165,11 +165,15 @@ class Config(Settings):
         """The flags that an actor job and its learner must agree on."""
         return {name: getattr(self, name) for name, each in SETTINGS.items() if each.shared}
 
+    def options(self, record: type[Any]) -> Any:
+        """Returns a record of a dataclass, whose fields that are settings have the run's values."""
+        names = SETTINGS.keys() & {each.name for each in fields(record)}
+        return record(**{name: getattr(self, name) for name in names})
+
     def environment_options(self, training: bool) -> suites.EnvironmentOptions:
         """Returns how environments behave; only tests have human starts."""
-        names = SETTINGS.keys() & {each.name for each in fields(suites.EnvironmentOptions)}
-        options = {name: getattr(self, name) for name in names} | {"training": training}
-        return suites.EnvironmentOptions(**options | ({"human_starts_dir": ""} if training else {}))
+        options = replace(self.options(suites.EnvironmentOptions), training=training)
+        return replace(options, human_starts_dir="") if training else options
 
     def with_flags(self, given: Mapping[str, Any]) -> "Config":
         """Returns this configuration with other values of some flags, checked again."""

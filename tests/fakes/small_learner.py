@@ -14,9 +14,8 @@ from scalable_agent_popart import rollouts
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.agent.networks import ShallowTorso
 from scalable_agent_popart.learning import pixel_control
-from scalable_agent_popart.learning.learner import Learner
+from scalable_agent_popart.learning.learner import Learner, LearnerOptions
 from scalable_agent_popart.rollouts import AgentOutput, Rollout
-from scalable_agent_popart.runs.config import Config
 from tests.fakes import oracles
 from tests.fakes.agent_inputs import (
     NUM_ACTIONS,
@@ -31,13 +30,13 @@ UNROLL_LENGTH = 5
 BATCH_SIZE = 4
 PIXEL_CONTROL_SHAPE = (32, 35, 1)  # One column of pixels is cut off at the left, two at the right.
 
-SETTINGS = dataclasses.replace(
-    Config.from_flags({"level_name": "pong"}),
+OPTIONS = LearnerOptions(
     batch_size=BATCH_SIZE,
     total_environment_frames=1000,
     num_action_repeats=4,
     discounting=0.9,
     reward_clipping="none",
+    reward_scale=1.0,
     entropy_cost=0.01,
     baseline_cost=0.5,
     pixel_control_cost=0.25,
@@ -47,6 +46,7 @@ SETTINGS = dataclasses.replace(
     learning_rate_schedule="linear",
     decay=1.0,
     momentum=0.0,
+    initial_mean_square=1.0,
     epsilon=3.0,
     max_grad_norm=0.0,
 )
@@ -71,7 +71,7 @@ def _build(
     controls_pixels: bool = False,
     num_microbatches: int = 1,
     start: str = "fixed",
-    **settings: Any,
+    **options: Any,
 ) -> tuple[Learner, list[np.ndarray], dict[str, float]]:
     tf.random.set_seed(0)
     shape = PIXEL_CONTROL_SHAPE if controls_pixels else SMALL
@@ -81,7 +81,7 @@ def _build(
     )
     head = popart.ValueHead(num_tasks, normalise, step_size=0.1, start=start)
     q_head = pixel_control.QHead(NUM_ACTIONS, *shape[:2]) if controls_pixels else None
-    chosen = dataclasses.replace(SETTINGS, **settings)
+    chosen = dataclasses.replace(OPTIONS, **options)
     learner = Learner(agent, head, chosen, spec, q_head, num_microbatches)
     rng = np.random.default_rng(0)
     head.weights.assign(rng.normal(scale=0.1, size=head.weights.shape))
@@ -137,7 +137,7 @@ def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tens
     It shares no code with the learner: rewards are not clipped, targets are slow NumPy in float64,
     and whatever must have no gradient is NumPy.
     """
-    settings, env, acted = learner._settings, batch.env_outputs, batch.agent_outputs
+    options, env, acted = learner._options, batch.env_outputs, batch.agent_outputs
     ids = batch.task_id.numpy() * (learner.head.num_tasks > 1)  # [B]
     unroll = learner.agent.unroll(acted.action, env, batch.agent_state)
     value = learner.head(unroll.features, np.tile(ids, [len(env.reward), 1]))
@@ -149,7 +149,7 @@ def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tens
     behaviour = (taken * oracles.log_softmax(acted.policy_logits[1:])).sum(axis=-1)
     targets, advantages = oracles.vtrace(
         log_probs - behaviour,
-        settings.discounting * ~ends,
+        options.discounting * ~ends,
         env.reward.numpy()[1:],
         value.unnormalised.numpy()[:-1],
         value.unnormalised.numpy()[-1],
@@ -159,15 +159,15 @@ def expected_losses(learner: Learner, batch: Rollout) -> tuple[dict[str, tf.Tens
     negative_entropy = tf.reduce_sum(tf.exp(log_policy) * log_policy)
     losses = {
         "policy_gradient_loss": -tf.reduce_sum(np.float32(advantages / scale) * log_probs),
-        "value_loss": settings.baseline_cost * 0.5 * tf.reduce_sum(errors**2),
-        "entropy_loss": settings.entropy_cost * negative_entropy,
+        "value_loss": options.baseline_cost * 0.5 * tf.reduce_sum(errors**2),
+        "entropy_loss": options.entropy_cost * negative_entropy,
     }
     if learner.q_head is not None:
         q_last = oracles.q_values(learner.q_head, unroll.features.numpy())[-1]
         images, game_ends = env.observation.numpy(), env.info.episode_end.numpy()
         rewards = oracles.cell_rewards(images[:, :, :, 1:33], game_ends, 0, 0)
-        q_targets = oracles.q_targets(rewards, settings.pixel_control_discount * ~ends, q_last)
+        q_targets = oracles.q_targets(rewards, options.pixel_control_discount * ~ends, q_last)
         chosen = pixel_control.action_values(learner.q_head(unroll.features[:-1]), actions)
         squares = tf.reduce_sum((np.float32(q_targets) - chosen) ** 2)
-        losses["pixel_control_loss"] = settings.pixel_control_cost * 0.5 * squares
+        losses["pixel_control_loss"] = options.pixel_control_cost * 0.5 * squares
     return losses, targets
