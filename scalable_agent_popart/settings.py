@@ -261,7 +261,7 @@ class Settings:
     initial_mean_square: float = CHECKPOINT.setting(
         1.0,
         "Mean of squared gradients with which RMSProp begins: 1 as in the papers, which makes the "
-        "first updates small, or 0 for short runs.",
+        "first updates small, or 0 for short runs, corrected as in Adam.",
         Bounds(0),
     )
     epsilon: float = EXPERIMENT.setting(..., "RMSProp epsilon, inside the root.", POSITIVE)

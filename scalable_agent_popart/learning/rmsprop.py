@@ -6,7 +6,12 @@
 
 It differs in two things from the optimisers of Sonnet 2 and Keras. Epsilon stands inside the
 root, and ms starts at one rather than zero, which keeps the first steps small. With small gradients
-ms needs some hundreds of steps to forget that start, so short runs may begin at zero.
+ms needs some hundreds of steps to forget that start.
+
+Short runs may begin at zero. Step t then divides by the root of ms / (1 - decay^t) + epsilon, where
+ms / (1 - decay^t) is the average of g^2 over the steps so far, as Adam corrects it. Without
+the correction the first steps would be up to 1 / sqrt(1 - decay) times as large, and can silence a
+torso's ReLUs for good.
 
 With momentum above zero a weight whose gradient is zero keeps moving. So do the value heads of
 tasks that are absent from a batch.
@@ -32,6 +37,7 @@ class RMSProp(snt.Module):
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
+        self._corrects = initial_mean_square == 0
         self.mean_square = [
             tf.Variable(
                 initial_mean_square * tf.ones_like(variable), trainable=False, name="mean_square"
@@ -43,9 +49,20 @@ class RMSProp(snt.Module):
         ]
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor | float
+        self,
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+        epsilon: tf.Tensor,
+        num_steps: tf.Tensor,
     ) -> None:
-        """Takes one step, with gradients in the order of the variables."""
+        """Takes a step after `num_steps` others, with gradients in the order of the variables."""
+        if self._corrects:
+            decayed = tf.pow(
+                tf.constant(self._decay, tf.float64), tf.cast(num_steps + 1, tf.float64)
+            )
+            weight = tf.cast(1.0 - decayed, tf.float32)
+            # This is the same as to divide ms by the weight.
+            learning_rate, epsilon = learning_rate * tf.sqrt(weight), epsilon * weight
         slots = zip(self._variables, self.mean_square, self.accumulator, gradients, strict=True)
         for variable, mean_square, accumulator, gradient in slots:
             tf.raw_ops.ResourceApplyRMSProp(
