@@ -40,7 +40,7 @@ def test_an_lstm_remembers_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_pixel_control_learns_which_action_changes_which_pixels(tmp_path: Path) -> None:
-    how = {"pixel_control": True, "pixel_control_cost": 0.1}
+    how = {"pixel_control": True, "pixel_control_cost": 0.1, "learning_rate": 3e-3}
     config = _train(tmp_path, "tests.fakes.switch:switch", 25_000, **how)
     saved = factory.make_saved_parts(config)
     restore_at(RunDirectory(tmp_path).checkpoints, None, learner=saved)
