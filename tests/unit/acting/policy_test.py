@@ -7,6 +7,7 @@ import tensorflow as tf
 from environments import StepOutput
 from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.errors import DivergenceError
+from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
 from tests.unit.acting.actor_test import make_agent
 
@@ -23,18 +24,9 @@ def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
     store = WeightStore(learned.trainable_variables, version=1)
     policy = Policy(acting, store, seed=0, num_environments=1)
     before = [variable.numpy() for variable in learned.trainable_variables]
-    for variable in learned.trainable_variables:  # The learner changes them in place, too.
-        unused = tf.Variable(tf.ones_like(variable))
-        tf.raw_ops.ResourceApplyRMSProp(
-            var=variable.handle,
-            ms=unused.handle,
-            mom=tf.Variable(unused).handle,
-            lr=1.0,
-            rho=0.9,
-            momentum=0.0,
-            epsilon=0.1,
-            grad=tf.ones_like(variable),
-        )
+    # The learner changes them in place.
+    optimiser = RMSProp(learned.trainable_variables, decay=0.9, momentum=0.0)
+    optimiser.apply([tf.ones_like(v) for v in learned.trainable_variables], 1.0, epsilon=0.1)
     after = [variable.numpy() for variable in learned.trainable_variables]
     assert policy.refresh() == 1
     for expected in (before, after):
