@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import fcntl
 import itertools
-import json
 import os
 import pathlib
 import shutil
@@ -19,7 +18,6 @@ import pytest
 
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import (
-    Event,
     MemberDirectory,
     PopulationDirectory,
     Published,
@@ -224,19 +222,6 @@ def test_a_checkpoint_that_goes_before_or_while_it_is_copied_is_not_fetched(
         cannot_be_fetched()
     Path(f"{source.checkpoint}.{_ENDINGS[1]}").unlink()
     cannot_be_fetched()
-
-
-# Lineage.
-
-_START = Event(0, 0, None, None, None, False, None, _VALUES)
-
-
-def test_lineage_is_read_as_far_as_it_is_written(members: list[MemberDirectory]) -> None:
-    events = [_START, _START._replace(comparison=1, fitness=2.5, started_over=True)]
-    lines = [json.dumps(event._asdict()) for event in events]
-    for unfinished in ("", lines[0][:9], lines[0]):
-        members[0].lineage.write_text("".join(f"{line}\n" for line in lines) + unfinished)
-        assert members[0].read_lineage() == events
 
 
 @pytest.mark.parametrize("damage", ["{", "{}"])

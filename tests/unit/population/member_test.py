@@ -165,11 +165,17 @@ def test_a_much_fitter_member_is_copied_with_all_that_it_learned(tmp_path: Path)
     assert event.hyperparameters == pytest.approx(run.tuned())
 
 
-@pytest.mark.parametrize("percent", [55.1, 90.0])
-def test_a_member_that_is_as_fit_keeps_its_weights_and_explores(
-    tmp_path: Path, percent: float
+@pytest.mark.parametrize(
+    ("percent", "partner_fitness"),
+    [(55.1, 60.0), (90.0, 60.0), (10.0, None)],  # The last one's partner cannot be read.
+)
+def test_a_member_that_copies_nobody_keeps_its_weights_and_explores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, percent: float, partner_fitness: float | None
 ) -> None:
-    _publish(tmp_path, 1, 60.0)
+    monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
+    partner = _publish(tmp_path, 1, 60.0)
+    if partner_fitness is None:
+        shutil.rmtree(partner.directory.path / "snapshots")
     run = _Run(tmp_path, 0).learn(1500).play(percent)
     weights, hyperparameters = run.weights(), run.tuned()
     assert run.tune()
@@ -178,18 +184,27 @@ def test_a_member_that_is_as_fit_keeps_its_weights_and_explores(
     assert _explored(run.tuned(), hyperparameters)
     event = run.event()
     assert (event.partner, event.copied, event.source_frames) == (1, False, None)
+    assert event.partner_fitness == pytest.approx(partner_fitness)
 
 
-def test_a_finished_run_ends_with_what_it_published(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 90.0)
-    run = _Run(tmp_path, 0)
-    run.learn(run.config.total_environment_frames).play(10.0)
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_that_is_finished_or_takes_turns_ends_with_what_it_published(
+    tmp_path: Path, finished: bool
+) -> None:
+    weights_of_fitter = _publish(tmp_path, 1, 90.0).weights()
+    run = _Run(tmp_path, 0, takes_turns=not finished)
+    run.learn(run.config.total_environment_frames if finished else 2000).play(10.0)
     weights, hyperparameters = run.weights(), run.tuned()
     assert not run.tune()
     assert _same(run.weights(), weights)
     assert run.tuned() == hyperparameters
     assert len(run.directory.read_lineage()) == 1
     assert run.published().fitness == pytest.approx(10.0)
+    if not finished:  # The next turn begins with the comparison.
+        again = _Run(tmp_path, 0, takes_turns=True)
+        assert again.event().copied
+        assert _same(again.weights(), weights_of_fitter)
+        assert not again.member.due()
 
 
 def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: Path) -> None:
@@ -211,16 +226,6 @@ def test_each_member_explores_and_meets_others_by_chances_of_its_own(tmp_path: P
     # After the first comparison, both choose one of two.
     assert np.abs(changes[0] - changes[1])[1:].max() > 0.1
     assert len({tuple(event.partner == 0 for event in events[2:]) for events in lineages}) == 2
-
-
-def test_a_member_that_takes_turns_is_compared_when_its_next_one_begins(tmp_path: Path) -> None:
-    run = _publish(tmp_path, 0, 10.0)
-    assert len(run.directory.read_lineage()) == 1
-    weights = _publish(tmp_path, 1, 90.0).weights()
-    again = _Run(tmp_path, 0, takes_turns=True)
-    assert again.event().copied
-    assert _same(again.weights(), weights)
-    assert not again.member.due()
 
 
 def test_the_member_that_is_furthest_behind_has_the_next_turn(
@@ -278,21 +283,6 @@ def test_a_member_that_dies_in_a_comparison_returns_whole_and_makes_the_same(
     assert _same(again.weights(), undisturbed.weights())
     assert again.tuned() == undisturbed.tuned()
     assert not (again.directory.path / "incoming").exists()
-
-
-def test_of_a_vanished_checkpoint_nothing_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
-    shutil.rmtree(_publish(tmp_path, 1, 90.0).directory.path / "snapshots")
-    run = _Run(tmp_path, 0).learn(1500).play(10.0)
-    weights, hyperparameters, progress = run.weights(), run.tuned(), run.progress()
-    assert run.tune()
-    assert _same(run.weights(), weights)
-    assert _explored(run.tuned(), hyperparameters)
-    assert run.progress() == progress
-    event = run.event()
-    assert (event.partner, event.partner_fitness, event.copied) == (1, None, False)
 
 
 def test_a_diverged_run_goes_on_from_anybody_who_can_be_read(

@@ -42,8 +42,11 @@ def test_workers_end_when_they_are_done_or_are_asked_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory := tmp_path / "my runs").mkdir()
-    assert _train(monkeypatch, directory, "") is None
+    start = Event(0, 0, None, None, None, False, None, {"epsilon": 0.1})
+    line, path = json.dumps(start._asdict()) + "\n", directory / "member-00" / "lineage.jsonl"
+    assert _train(monkeypatch, directory, f"open({str(path)!r}, 'w').write({line!r})") is None
     end = capsys.readouterr().err
+    assert "member 0 starts with epsilon 0.1" in end.splitlines(), "on a line of its own"
     assert end.endswith(f"report on it with --mode=report --runs='{directory}'\n")
     assert "saved" not in end
     assert _train(monkeypatch, directory, "when_asked(sys.exit, 143)") == signal.SIGTERM
@@ -73,17 +76,3 @@ def test_a_worker_that_fails_ends_the_population_with_its_message_and_code(
         _train(monkeypatch, tmp_path, program)
     assert exit_code(error.value) == code
     assert "saved" not in capsys.readouterr().err
-
-
-def test_what_happens_to_a_member_stands_on_a_line_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = {"mode": "pbt", "population_size": 2, "level_name": "catch5", "logdir": str(tmp_path)}
-    progress = train._Progress(Config.from_flags(flags))
-    lineage = tmp_path / "member-01" / "lineage.jsonl"
-    lineage.parent.mkdir()
-    start = Event(0, 0, None, None, None, False, None, {"epsilon": 0.1})
-    lineage.write_text(json.dumps(start._asdict()) + "\n")
-    progress.refresh()
-    progress.close()
-    assert "member 1 starts with epsilon 0.1" in capsys.readouterr().err.splitlines()
