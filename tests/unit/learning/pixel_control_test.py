@@ -63,10 +63,3 @@ def test_the_head_has_the_papers_shapes() -> None:
     shapes = {tuple(v.shape) for v in head.trainable_variables if v.shape.rank > 1}
     # 6x9x32 by a linear layer, 3x3 kernels, 4x4 kernels to one value and the advantages.
     assert shapes == {(256, 6 * 9 * 32), (3, 3, 32, 32), (4, 4, 1 + NUM_ACTIONS, 32)}
-
-
-def test_images_of_less_than_32_pixels_are_refused() -> None:
-    for height, width in ((31, 84), (84, 31)):
-        with pytest.raises(ValueError, match=f"{height}x{width}"):
-            pixel_control.QHead(NUM_ACTIONS, height, width)
-    pixel_control.QHead(NUM_ACTIONS, 32, 33)
