@@ -38,15 +38,11 @@ def fresh(earlier: str, level_name: str = "catch_100,catch_1", **flags: Any) -> 
     return config, factory.make_learner(config, factory.make_rollout_spec(config))
 
 
-@pytest.mark.parametrize("level_name", ["catch_100,catch_1", "catch_10"])
-def test_policy_values_and_statistics_of_known_tasks_are_taken_by_name(
-    earlier: str, level_name: str
-) -> None:
-    config, learner = fresh(earlier, level_name)
+def test_policy_values_and_statistics_of_known_tasks_are_taken_by_name(earlier: str) -> None:
+    config, learner = fresh(earlier, "catch_100,catch_1")
     before = learner.agent.trainable_variables[0].numpy()
-    said = take_over(config, learner)
-    values = f"the values of {level_name.replace(',', ', ')}"
-    assert said.endswith(f"at 400 frames: network and policy, and {values}")
+    values = "the values of catch_100, catch_1"
+    assert take_over(config, learner).endswith(f"at 400 frames: network and policy, and {values}")
     other = scalable_agent_popart.load(earlier)
     assert (learner.agent.trainable_variables[0] != before).numpy().any()
     for variable, source in zip(
