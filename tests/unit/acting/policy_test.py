@@ -9,6 +9,7 @@ from scalable_agent_popart.acting.policy import Policy, WeightStore
 from scalable_agent_popart.errors import DivergenceError
 from scalable_agent_popart.learning.rmsprop import RMSProp
 from scalable_agent_popart.rollouts import Rollout
+from tests.fakes.small_learner import snapshot
 from tests.unit.acting.actor_test import make_agent
 
 
@@ -19,39 +20,28 @@ def _zero_step(spec: Rollout) -> StepOutput:
     )
 
 
-def test_a_policy_keeps_its_weights_until_it_refreshes() -> None:
+def test_a_policy_acts_with_the_weights_that_were_published_when_it_refreshed() -> None:
     learned, acting = (make_agent(use_lstm=False, stacks=False)[0] for _ in range(2))
-    store = WeightStore(learned.trainable_variables, version=1)
+    variables = learned.trainable_variables
+    optimiser = RMSProp(variables, decay=0.9, momentum=0.0)
+    store = WeightStore(variables, version=1)
     policy = Policy(acting, store, seed=0, num_environments=1)
-    before = [variable.numpy() for variable in learned.trainable_variables]
-    # The learner changes them in place.
-    optimiser = RMSProp(learned.trainable_variables, decay=0.9, momentum=0.0)
-    optimiser.apply([tf.ones_like(v) for v in learned.trainable_variables], 1.0, epsilon=0.1)
-    after = [variable.numpy() for variable in learned.trainable_variables]
-    assert policy.refresh() == 1
-    for expected in (before, after):
-        for variable, value in zip(acting.trainable_variables, expected, strict=True):
-            np.testing.assert_array_equal(variable, value)
-        if expected is before:
-            store.publish(2)
-            assert policy.refresh() == 2
 
-
-def test_a_policy_takes_older_weights_of_a_learner_that_went_back() -> None:
-    learned, acting = (make_agent(use_lstm=False, stacks=False)[0] for _ in range(2))
-    store = WeightStore(learned.trainable_variables, version=2)
-    policy = Policy(acting, store, seed=0, num_environments=1)
-    assert policy.refresh() == 2
-    for restarts in (False, True):  # The second time to others of the same version.
-        for variable in learned.trainable_variables:
-            variable.assign_add(tf.ones_like(variable))
-        store.publish(0)
-        if restarts:
-            policy.restart(store, seed=0)
-        assert policy.refresh() == 0
-        pairs = zip(acting.trainable_variables, learned.trainable_variables, strict=True)
-        for variable, expected in pairs:
+    def assert_acts_with(version: int, weights: list[np.ndarray]) -> None:
+        assert policy.refresh() == version
+        for variable, expected in zip(acting.trainable_variables, weights, strict=True):
             np.testing.assert_array_equal(variable, expected)
+
+    # The second learner goes back to older weights, and the third has others of the same version.
+    for before, version in ((1, 2), (2, 0), (0, 0)):
+        published = snapshot(variables)
+        # The learner changes them in place.
+        optimiser.apply([tf.ones_like(variable) for variable in variables], 1.0, epsilon=0.1)
+        assert_acts_with(before, published)
+        store.publish(version)
+        if version == before:
+            policy.restart(store, seed=0)
+        assert_acts_with(version, snapshot(variables))
 
 
 def test_a_policy_that_can_choose_no_action_says_that_training_diverged() -> None:
