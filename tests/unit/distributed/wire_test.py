@@ -329,7 +329,7 @@ TOO_MUCH = HandshakeRequest(name="x" * port_module._MAX_HANDSHAKE_BYTES).Seriali
         (f"{wire.SERVICE}/Weights", b"", "UNAUTHENTICATED"),
         (f"{wire.SERVICE}/Put", b"", "UNAUTHENTICATED"),
         (f"{wire.SERVICE}/Handshake", TOO_MUCH, "PERMISSION_DENIED"),
-        ("Learner/Handshake", b"", "UNIMPLEMENTED"),  # As if it were another version's service.
+        ("Learner/Handshake", b"", "UNIMPLEMENTED"),  # Another version may have this service.
     ],
 )
 def test_nothing_is_answered_before_a_handshake(
