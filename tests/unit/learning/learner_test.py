@@ -1,5 +1,6 @@
 """The learner's update against the papers' losses, what it counts, and what it leaves alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -136,18 +137,15 @@ def test_the_learning_rate_falls_linearly_to_zero_or_is_constant() -> None:
     assert constant.update(make_batch())["learning_rate"] == 2.0
 
 
-def test_rewards_are_clipped_as_the_settings_say() -> None:
-    learner, batch = make_learner(**_CLIPPED), make_batch()
-    signs = with_rewards(batch, np.sign(batch.env_outputs.reward))  # All are at least one in size.
-    loss = learner.update(batch)["total_loss"]
-    assert make_learner(**_CLIPPED).update(signs)["total_loss"] == loss
-
-
-def test_rewards_are_scaled_as_the_settings_say() -> None:
-    batch = make_batch()
-    tripled = with_rewards(batch, 3.0 * batch.env_outputs.reward)  # The agent sees ±1.
-    loss = make_learner(reward_scale=3.0).update(batch)["total_loss"]
-    assert make_learner().update(tripled)["total_loss"] == loss
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [({"reward_clipping": "abs_one"}, tf.sign), ({"reward_scale": 3.0}, lambda r: 3.0 * r)],
+)
+def test_rewards_are_changed_as_the_settings_say(settings: dict, change: Callable) -> None:
+    batch = make_batch()  # All rewards are at least one in size, so that the agent sees ±1.
+    changed = with_rewards(batch, change(batch.env_outputs.reward))
+    loss = make_learner(**settings).update(batch)["total_loss"]
+    assert make_learner().update(changed)["total_loss"] == loss
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
