@@ -227,6 +227,13 @@ def test_statistics_wait_for_a_tasks_first_reward(kind: dict) -> None:
     assert (head.shift.numpy() == shift).tolist() == [True, True, False, True, True]
 
 
+def test_task_ids_change_values_but_not_the_policy() -> None:
+    metrics = make_learner().update(make_batch((0, 2, 2, 4)))
+    others = make_learner().update(make_batch((1, 3, 0, 0)))
+    assert metrics["entropy_loss"] == others["entropy_loss"]
+    assert abs(metrics["value_loss"] - others["value_loss"]) > 0.1
+
+
 def test_an_update_that_xla_compiled_is_the_same_update() -> None:
     plain, by_xla = (make_learner(**_PIXEL_CONTROL, **how) for how in ({}, {"xla": True}))
     attributes = by_xla._compiled_update.get_concrete_function().function_def.attr
