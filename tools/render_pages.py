@@ -1,7 +1,7 @@
 """Renders the Markdown pages that have tables and numbers of files: each PAGE.md of its PAGE.md.j2.
 
 A source is a Jinja2 template, in which `load` reads a CSV or JSON file by its path from the root of
-the repository. The functions below are its filters:
+the repository, and `fields` are all settings. The functions below are its filters:
 
   {% set catch5 = load("results/catch5/summary.csv") %}
   IMPALA scores {{ catch5 | score("mean", "IMPALA") | interval }}, and PopArt-IMPALA's lead
@@ -24,9 +24,11 @@ import jinja2
 import pandas as pd
 from absl import flags
 
-from scalable_agent_popart import scores
+import experiment
+from scalable_agent_popart import scores, settings
 from scalable_agent_popart.report.final_scores import PAPERS_MEAN
 from scalable_agent_popart.report.render import number
+from scalable_agent_popart.runs.config import describe_default
 from scalable_agent_popart.system import program
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -132,9 +134,9 @@ def render(source: Path, root: Path = _ROOT) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals["load"] = load
+    environment.globals |= {"load": load, "fields": settings.FIELDS, "groups": experiment.GROUPS}
     filters: list[Any] = [where, score, lead, rows, named, says, interval, difference, number, span]
-    filters += [mean_interval, median]
+    filters += [mean_interval, median, experiment.describe, describe_default]
     environment.filters |= {each.__name__: each for each in filters} | {"mean": fmean}
     page = environment.from_string(source.read_text()).render()
     return f"<!-- Made of {source.name} by tools/render_pages.py. -->\n\n{page}"

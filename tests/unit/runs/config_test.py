@@ -17,7 +17,8 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config, refuse_meaningless
 from scalable_agent_popart.settings import FIELDS, SETTINGS, Bounds
 from tests.fakes.main_program import given_flags
-from tools import write_configuration
+from tests.fakes.programs import ROOT
+from tools import render_pages
 
 _HUMAN = {"starts": "human", "human_starts_dir": "starts"}
 _PBT = {"mode": "pbt", "population_size": 4}
@@ -54,8 +55,9 @@ def test_flags_have_the_declared_types_defaults_and_choices() -> None:
 
 
 def test_page_of_all_settings_is_current() -> None:
-    text = write_configuration.page()
-    assert write_configuration.PAGE.read_text() == text, "run tools/write_configuration.py"
+    page = ROOT / "docs" / "configuration.md"
+    text = render_pages.render(page.with_name("configuration.md.j2"))
+    assert page.read_text() == text, "run tools/render_pages.py"
     assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs"))
 
 
