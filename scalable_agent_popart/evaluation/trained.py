@@ -84,16 +84,7 @@ class TrainedAgent:
         level_cache_dir: str | os.PathLike[str] | None = None,
         network: str | None = None,
     ):
-        """Restores a run's newest checkpoint, or the one at so many `frames`.
-
-        A suite from outside of the package is imported only if `level_name` names it, as in the
-        run's flags. Without it such an agent acts, but makes no environments. A network from
-        outside must be named likewise, by `network`. The other two take the place of the run's
-        flags in environments, since another machine may have other folders.
-
-        Raises UserError if the directory holds no run, or no such checkpoint that can be read, or
-        if the run's tasks are not of the suite of `level_name`, or if its network is another.
-        """
+        """Restores a checkpoint; arguments and errors are those of `scalable_agent_popart.load`."""
         refuse_pattern(logdir)
         run = Run.open(logdir)
         config = run.config
