@@ -14,7 +14,7 @@ import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import open_to_append, read_lines, spread
+from scalable_agent_popart.runs.json_lines import last_frames, open_to_append, read_lines, spread
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name folders and addresses of the machine, for which kept records have stand-ins.
@@ -29,7 +29,6 @@ _STAND_INS = {
 # Reports and records are made of these; the rest are checkpoints, films and TensorBoard's events.
 _LOGS = [POPULATION_FILE, "config.json", "metrics.jsonl", "episodes.jsonl", "processes.jsonl"]
 _LOGS += ["evaluation.json", "evaluations/*", "lineage.jsonl"]
-_TAIL = 2**20  # So many bytes at the end of a log are sure to have a whole line.
 
 
 def directories(path: Path) -> list[Path]:
@@ -44,8 +43,7 @@ def has_begun(path: Path) -> bool:
 
 def frames(path: Path) -> int:
     """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
-    ends = (_read(directory / "metrics.jsonl", _TAIL) for directory in directories(path))
-    return sum(end[-1]["frames"] for end in ends if end)
+    return sum(last_frames(directory / "metrics.jsonl") for directory in directories(path))
 
 
 def record_process(path: Path, seconds: float, memory: int) -> None:
@@ -191,6 +189,6 @@ def _newest_test(path: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.is_file() else None
 
 
-def _read(path: Path, tail: int | None = None) -> list[Any]:
+def _read(path: Path) -> list[Any]:
     """Reads a log as `read_lines`; no lines if there is none."""
-    return list(read_lines(path, tail)) if path.is_file() else []
+    return list(read_lines(path)) if path.is_file() else []

@@ -6,7 +6,6 @@ Workers save and end when it does, and the same command resumes.
 """
 
 import contextlib
-import json
 import shlex
 import signal
 import sys
@@ -16,13 +15,13 @@ from collections.abc import Mapping
 from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.json_lines import last_frames
 from scalable_agent_popart.system import child_program, supervisor
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import progress_bar, show_saved
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 120.0  # Workers may take so long to save and end when they are asked to.
-_MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 _WHAT = "a process that trains members"
 
 
@@ -101,7 +100,6 @@ class _Progress:
     def __init__(self, config: Config):
         population = PopulationDirectory(config.logdir)
         self._members = [population.member(number) for number in range(config.population_size)]
-        self._member_frames = [0] * len(self._members)
         self._num_events = [0] * len(self._members)  # Lines of each lineage that are known.
         self._fitness: dict[int, float] = {}
         self._read()
@@ -129,9 +127,6 @@ class _Progress:
             self._num_events[number] = len(events)
             if published := member.published():
                 self._fitness[number] = published.fitness
-            # The last line may not be whole yet.
-            if lines := supervisor.tail(member.metrics, _MAX_LINE_BYTES).split("\n")[:-1]:
-                self._member_frames[number] = json.loads(lines[-1])["frames"]
-        self.frames = sum(self._member_frames)
+        self.frames = sum(last_frames(member.metrics) for member in self._members)
         self.best = max(self._fitness.values(), default=None)
         return news

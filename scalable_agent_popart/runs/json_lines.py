@@ -9,8 +9,11 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from scalable_agent_popart.system import supervisor
+
 # Reading a file of unexpected content raises one of these.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+_MAX_LINE_BYTES = 2**17  # The end of a log that is sure to hold its last line.
 
 
 def to_json(record: Any, indent: int | None = None) -> str:
@@ -38,18 +41,14 @@ def open_to_append(path: Path, most: int = sys.maxsize) -> IO[str]:
     return open(path, "a", encoding="utf-8")
 
 
-def read_lines(path: Path, tail: int | None = None, at_most: int | None = None) -> Iterator[Any]:
+def read_lines(path: Path, at_most: int | None = None) -> Iterator[Any]:
     """Yields the records of a log's whole lines; raises OSError, or one of DAMAGE.
 
-    `tail` takes only lines that begin within so many bytes at the end. `at_most` takes so many
-    lines, spread from the first to the last.
+    `at_most` takes so many lines, spread from the first to the last.
     """
     with open(path, "rb") as file:
         chosen = spread(file, at_most) if at_most else None
-        begin = max(0, file.seek(0, os.SEEK_END) - tail) if tail else 0
-        file.seek(max(0, begin - 1))
-        if begin:
-            file.readline()
+        file.seek(0)
         for i, line in enumerate(file):
             if not line.endswith(b"\n"):
                 break  # What is written meanwhile is the rest of this line.
@@ -59,6 +58,12 @@ def read_lines(path: Path, tail: int | None = None, at_most: int | None = None) 
                 except ValueError as error:
                     raise ValueError(f"line {i + 1} is no JSON: {error}") from error
                 yield record
+
+
+def last_frames(path: Path) -> int:
+    """Returns the frames that a log's last whole line names; 0 if there is none."""
+    lines = supervisor.tail(path, _MAX_LINE_BYTES).split("\n")[:-1]
+    return int(json.loads(lines[-1])["frames"]) if lines else 0
 
 
 def spread(file: BinaryIO, at_most: int) -> set[int]:
