@@ -41,12 +41,10 @@ def recent_means(run: Run, task: str, frames: np.ndarray) -> np.ndarray:
     """Averages a task's latest episodes up to each of `frames`; NaN before the first."""
     episodes = run.logs["episodes"]
     episodes = episodes[episodes["task"] == task]
+    window = 1 if run.from_file else scores.RECENT_EPISODES
+    means = episodes["episode_return"].rolling(window, min_periods=1).mean()
     ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
-    begins = np.maximum(ends - (1 if run.from_file else scores.RECENT_EPISODES), 0)
-    # Each window is summed by itself: differences of a running sum of large returns lose digits.
-    padded = np.append(episodes["episode_return"].to_numpy(), 0.0)
-    sums = np.add.reduceat(padded, np.stack([begins, ends], axis=1).ravel())[::2]
-    return np.where(ends > 0, sums / np.maximum(ends - begins, 1), np.nan)
+    return np.append(means, np.nan)[ends - 1]
 
 
 def long(wide: pd.DataFrame, name: str) -> pd.DataFrame:
