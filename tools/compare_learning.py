@@ -24,7 +24,6 @@ from matplotlib.figure import Figure
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report.read import read_runs
 from scalable_agent_popart.runs.directory import find_runs
-from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.system import program
 
 _FLAGS = flags.FLAGS
@@ -41,7 +40,7 @@ def tabulate(path: str) -> pd.DataFrame:
     They leave out the time between a stop and the next start, and work that was lost by it. Raises
     UserError for several games, for a population, and if there is nothing to compare in the run.
     """
-    (run,), _ = read_runs([path])
+    (run,), _ = read_runs([path], every_record=True)
     if len(run.config.suite.tasks) > 1 or run.population:
         raise UserError(f"{run.path} is no run of a single game; give such runs")
     frames_per_window = _WINDOW * 1e6 * run.config.num_action_repeats
@@ -49,11 +48,9 @@ def tabulate(path: str) -> pd.DataFrame:
     marks = np.arange(1, int(run.frames / frames_per_window) + 1)
     windows = np.ceil(episodes["frames"] / frames_per_window).astype(int)
     ended = episodes["episode_return"].groupby(windows)
-    lines = [
-        (line["frames"], line["frames_per_second"]) for line in read_lines(run.directory.metrics)
-    ]
-    frames, speeds = np.array([(0, 1.0), *lines]).T
-    minutes = np.cumsum([0.0, *np.diff(frames) / speeds[1:]]) / 60
+    metrics = run.numbers("metrics", ["frames_per_second"])
+    frames = np.array([0, *metrics["frames"]])
+    minutes = np.cumsum([0.0, *np.diff(frames) / metrics["frames_per_second"]]) / 60
     return pd.DataFrame(
         {
             "run": run.path.name,
