@@ -15,6 +15,7 @@ import argparse
 import multiprocessing
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -124,20 +125,20 @@ def make_actor_critic(cfg: AttrDict, *spaces: gymnasium.Space) -> ActorCritic:
     return network.to(memory_format=torch.channels_last) if cfg.channels_last else network
 
 
-def make_config(directory: str, settings: dict[str, Any], rest: list[str]) -> AttrDict:
+def make_config(
+    settings: dict[str, Any],
+    rest: list[str],
+    change_defaults: Callable[[str, argparse.ArgumentParser], None] | None = None,
+) -> AttrDict:
     """Makes Sample Factory's settings of its defaults, ours, and the rest of the command line."""
-    arguments = ["--env=pong", "--experiment=throughput", f"--train_dir={directory}"]
-    for name, value in settings.items():
-        arguments += [f"--{name}", str(value)]
-    parser, _ = parse_sf_args(arguments + rest)
-    add_tuning(parser)
-    return parse_full_cfg(parser, arguments + rest)
-
-
-def add_tuning(parser: argparse.ArgumentParser) -> None:
-    """Declares what `make_actor_critic` tunes a network by."""
+    arguments = [f"--{name}={value}" for name, value in settings.items()] + rest
+    parser, known = parse_sf_args(arguments)
+    if change_defaults:
+        change_defaults(known.env, parser)
+    # These tune the network in `make_actor_critic`.
     parser.add_argument("--channels_last", type=lambda text: text == "True", default=False)
     parser.add_argument("--torch_threads", type=int, default=0, help="0 leaves it as it is")
+    return parse_full_cfg(parser, arguments)
 
 
 def main() -> int:
@@ -164,7 +165,8 @@ def main() -> int:
     global_model_factory().register_actor_critic_factory(make_actor_critic)
     learner_worker.Learner = VtraceLearner
     with tempfile.TemporaryDirectory() as directory:
-        _, runner = make_runner(make_config(directory, {**SETTING, **settings}, rest))
+        where = {"env": "pong", "experiment": "throughput", "train_dir": directory}
+        _, runner = make_runner(make_config({**where, **SETTING, **settings}, rest))
         runner.policy_msg_handlers[TRAIN_STATS] = [on_update]
         status = runner.init()
         if status == ExperimentStatus.SUCCESS:

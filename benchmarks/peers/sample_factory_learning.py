@@ -24,29 +24,16 @@ import sample_factory_appo
 import setting
 from sample_factory.algo.utils.context import global_model_factory
 from sample_factory.algo.utils.misc import EPISODIC, ExperimentStatus
-from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
-from sample_factory.utils.attr_dict import AttrDict
 from sf_examples.atari.atari_params import atari_override_defaults
 from sf_examples.atari.atari_utils import make_atari_env
 
 _SETTINGS = {"device": "cpu", "num_workers": 2, "num_envs_per_worker": 4}
+_SETTINGS |= {**sample_factory_appo.TUNED, "train_for_env_steps": 1_000_000_000}
 _RETURN = "RecordEpisodeStatistics_reward"  # The raw return of a whole game.
 _WHO = ["run", "game", "agent", "seed"]
 _COLUMNS = [*_WHO, "agent_steps_millions", "games", "mean_return", "minutes"]
-
-
-def make_config(directory: str, name: str, seed: int, rest: list[str]) -> AttrDict:
-    """Makes the example's settings for the game that it calls `name`, and those of speed."""
-    arguments = [f"--env={name}", f"--seed={seed}", f"--train_dir={directory}"]
-    for option, value in {**_SETTINGS, **sample_factory_appo.TUNED}.items():
-        arguments += [f"--{option}", str(value)]
-    arguments += ["--train_for_env_steps=1000000000", *rest]
-    parser, partial = parse_sf_args(arguments)
-    atari_override_defaults(partial.env, parser)
-    sample_factory_appo.add_tuning(parser)
-    return parse_full_cfg(parser, arguments)
 
 
 def main() -> int:
@@ -75,7 +62,9 @@ def main() -> int:
     register_env(name, make_atari_env)
     global_model_factory().register_actor_critic_factory(sample_factory_appo.make_actor_critic)
     with tempfile.TemporaryDirectory() as directory:
-        _, runner = make_runner(make_config(directory, name, options.seed, rest))
+        settings = {"env": name, "seed": options.seed, "train_dir": directory, **_SETTINGS}
+        config = sample_factory_appo.make_config(settings, rest, atari_override_defaults)
+        _, runner = make_runner(config)
         runner.register_episodic_stats_handler(on_episode)
         status = runner.init()
         if status == ExperimentStatus.SUCCESS:
