@@ -17,7 +17,6 @@ and a snapshot is removed only after its successor is in place.
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -167,12 +166,7 @@ class PopulationDirectory:
     def join(self, config: Config) -> None:
         """Begins the population if no member has; raises as `check`."""
         self.check(config)  # A run's directory would have a lock, too.
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "a") as lock:  # It may be a user's file.
-            try:  # If members begin at once, the first one decides.
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:  # Lustre has locks only if it is mounted with -o flock.
-                raise UserError(f"{lock.name} cannot be locked ({error})") from error
+        with RunDirectory(self.path).lock(waits=True):  # The first one that begins decides.
             if self.check(config) is None:
                 write_atomically(self._settings, config.record)
 

@@ -91,12 +91,15 @@ class RunDirectory:
         """Returns whether the run has learned and saved something."""
         return any(self.checkpoints.glob("ckpt-*.index"))
 
-    def lock(self) -> IO[str]:
-        """Locks the directory until the returned file is closed; raises InUseError or UserError."""
+    def lock(self, waits: bool = False) -> IO[str]:
+        """Locks the directory until the returned file is closed; raises UserError.
+
+        A lock that another process has is waited for, or otherwise raises InUseError.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / "lock", "a")  # noqa: SIM115 - the caller closes the file.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
             return file
         except BlockingIOError as error:
             message = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
