@@ -39,13 +39,10 @@ from scalable_agent_popart.runs.run import open_initial
 class Published(NamedTuple):
     """The publication of a member, for others to compare with and to copy."""
 
-    member: int
     comparison: int  # its number, from 1
     frames: int  # environment frames of the member's run
     fitness: float  # mean capped human-normalised score, in percent
     episodes: int  # number of those that earned the fitness
-    mean_returns: Mapping[str, float]  # raw, by task
-    hyperparameters: Mapping[str, float]  # by flag
     checkpoint: str  # path of the weights that earned the fitness, without the files' endings
 
 
@@ -94,9 +91,9 @@ class MemberDirectory(RunDirectory):
     def published(self) -> Published | None:
         """Returns what was published last, if anything; raises UserError if it is damaged."""
         with explained(self._fitness, "delete it, and the member publishes again"):
-            record = Published(**json.loads(self._fitness.read_text()))
-            checkpoint = str(self._snapshots / record.checkpoint)
-            return record._replace(fitness=float(record.fitness), checkpoint=checkpoint)
+            record = json.loads(self._fitness.read_text())  # Older ones have more.
+            published = Published(**{name: record[name] for name in Published._fields})
+            return published._replace(checkpoint=str(self._snapshots / published.checkpoint))
         return None
 
     def publish(self, record: Published) -> None:

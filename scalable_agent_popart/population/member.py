@@ -108,13 +108,10 @@ class Member(trainer.Tuner):
         fitness = self._fitness()
         assert fitness is not None, "due"
         record = Published(
-            member=self._config.pbt_member,
             comparison=int(self._num_comparisons) + 1,
             frames=int(self._learner.frames),
             fitness=fitness,
             episodes=sum(map(len, self._returns.values())),
-            mean_returns={task: float(np.mean(r)) for task, r in self._returns.items() if r},
-            hyperparameters=self._values(),
             checkpoint=save(),
         )
         self._directory.publish(record)

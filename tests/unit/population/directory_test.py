@@ -109,7 +109,7 @@ def _save(member: MemberDirectory, comparison: int, content: str) -> Published:
     checkpoint.parent.mkdir(exist_ok=True)
     for ending in _ENDINGS:
         Path(f"{checkpoint}.{ending}").write_text(f"{ending} {content}")
-    return Published(2, comparison, 1800, 12.5, 40, {"catch_1": -0.25}, _VALUES, str(checkpoint))
+    return Published(comparison, 1800, 12.5, 40, str(checkpoint))
 
 
 def _published(member: MemberDirectory) -> Published:
