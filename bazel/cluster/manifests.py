@@ -26,7 +26,6 @@ if __name__ == "__main__":
 import argparse
 import functools
 import json
-import os
 import re
 import shlex
 import sys
@@ -71,9 +70,7 @@ def main(arguments: Sequence[str]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for back_end in _BACK_ENDS:
             path = directory / f"{job.name}.{back_end}"
-            text = _render(back_end, job)
-            # YAML is in UTF-8, and a script has the bytes that paths of this machine have.
-            path.write_bytes(text.encode() if back_end.endswith("yaml") else os.fsencode(text))
+            path.write_text(_render(back_end, job), encoding="utf-8")
             print(f"written: {path}")
     except (UserError, absl_flags.Error, OSError) as error:
         _give_up(str(error))
