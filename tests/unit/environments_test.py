@@ -1,9 +1,12 @@
 """The environment contract: episode totals and environments stepped in lockstep."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 import environments
+from tests.fakes.counting_environment import CountingEnvironments, observed
 
 
 def _step(counter: environments.EpisodeCounter, rewards: list[float], ends: list[bool]):
@@ -47,56 +50,35 @@ def test_counter_counts_some_environments_and_no_step_where_one_begins() -> None
     np.testing.assert_array_equal(_step(counter, [0.0] * 3, [False] * 3).episode_step, [1, 2, 3])
 
 
-class _Recording:
-    """Writes every call into a log that it shares; a reward names task and action."""
-
-    def __init__(self, name: str, task_ids: list[int], calls: list[str]):
-        self.task_ids, self._name, self._calls = np.array(task_ids, np.int32), name, calls
-        self._counter = environments.EpisodeCounter(len(task_ids))
-
-    def reset(self) -> environments.StepOutput:
-        return self._counter.start(self.task_ids)
-
-    def send(self, actions: np.ndarray) -> None:
-        self._calls.append(f"send {self._name}")
-        self._actions = actions.copy()
-
-    def receive(self) -> environments.StepOutput:
-        self._calls.append(f"receive {self._name}")
-        done = self._actions == 0
-        reward = (self.task_ids * 10 + self._actions).astype(np.float32)
-        info = self._counter.step(reward, done)
-        return environments.StepOutput(reward, info, done, self._actions)
-
-    def close(self) -> None:
-        self._calls.append(f"close {self._name}")
-        if self._name == "b":
-            raise OSError("b cannot be closed")
-
-
 def test_lockstep_sends_to_all_members_before_it_receives_and_lets_some_rest() -> None:
-    calls: list[str] = []
-    tasks = {"a": [4, 4], "b": [7], "c": [1, 2, 3]}
-    pool = environments.Lockstep(*(_Recording(n, t, calls) for n, t in tasks.items()))
+    calls = mock.Mock()
+    for name, tasks in {"a": [4, 4], "b": [7], "c": [1, 2, 3]}.items():
+        member = CountingEnvironments(np.array(tasks))
+        calls.attach_mock(mock.Mock(wraps=member, task_ids=member.task_ids), name)
+    pool = environments.Lockstep(calls.a, calls.b, calls.c)
     np.testing.assert_array_equal(pool.groups, [0, 0, 1, 2, 2, 2])
+
+    def received() -> tuple[list[int], list[bool], list[tuple[int, int, int]]]:
+        """Returns who has stepped, who is fresh, and of each its task, step and last action."""
+        ids, output, fresh = pool.receive(0.0)
+        seen = [observed(observation)[1:] for observation in output.observation]
+        return ids.tolist(), fresh.tolist(), seen
+
+    first = [(4, 0, 0), (4, 0, 0), (7, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0)]
     pool.start()
-    ids, output, fresh = pool.receive(0.0)
-    assert ids.tolist() == list(range(6))
-    assert fresh.all()
-    np.testing.assert_array_equal(output.observation, [4, 4, 7, 1, 2, 3])
-    pool.send(ids, np.array([1, 0, 2, 3, 0, 5], np.int32))
-    ids, output, fresh = pool.receive(0.0)
-    assert calls == ["send a", "send b", "send c", "receive a", "receive b", "receive c"]
-    assert not fresh.any()
-    np.testing.assert_array_equal(output.reward, [41, 40, 72, 13, 20, 35])
-    np.testing.assert_array_equal(output.done, [False, True, False, False, True, False])
-    rest = np.array([0, 1, 3, 4, 5])
-    pool.send(rest, np.array([1, 2, 3, 4, 5], np.int32))
-    ready = pool.receive(0.0)
-    np.testing.assert_array_equal(ready.ids, rest)
-    np.testing.assert_array_equal(ready.output.reward, [41, 42, 13, 24, 35])
+    assert received() == ([*range(6)], [True] * 6, first)
+    calls.reset_mock()
+    pool.send(np.arange(6), np.array([1, 0, 2, 3, 0, 5], np.int32))
+    stepped = [(4, 1, 1), (4, 1, 0), (7, 1, 2), (1, 1, 3), (2, 1, 0), (3, 1, 5)]
+    assert received() == ([*range(6)], [False] * 6, stepped)
+    in_order = ["a.send", "b.send", "c.send", "a.receive", "b.receive", "c.receive"]
+    assert [name for name, *_ in calls.mock_calls] == in_order
+    pool.send(np.array([0, 1, 3, 4, 5]), np.array([1, 2, 3, 4, 5], np.int32))
+    without_b = [(4, 2, 1), (4, 2, 2), (1, 2, 3), (2, 2, 4), (3, 2, 5)]
+    assert received() == ([0, 1, 3, 4, 5], [False] * 5, without_b)
     pool.start()
-    assert pool.receive(0.0).ids.tolist() == list(range(6))
+    assert received()[0] == [*range(6)]
+    calls.b.close.side_effect = OSError("b cannot be closed")
     with pytest.raises(OSError, match="b cannot be closed"):
         pool.close()
-    assert sorted(calls[-3:]) == ["close a", "close b", "close c"]
+    assert [each.close.call_count for each in pool.members] == [1, 1, 1]
