@@ -36,7 +36,7 @@ from scalable_agent_popart.suites.atari import emulator, starts
 from scalable_agent_popart.system.terminal import progress_bar
 from tests.fakes import main_program
 from tests.fakes.counting_environment import EPISODE_STEPS, CountingEnvironments
-from tests.fakes.programs import read_log, run_python
+from tests.fakes.programs import metrics, read_log, run_python
 from tests.fakes.uneven_environments import UnevenEnvironments
 
 _TASKS = ("pong", "boxing")
@@ -46,6 +46,15 @@ _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environ
 def _run(config: Config) -> Run:
     """Returns the run of a configuration's directory, whose record has the same."""
     return Run(RunDirectory(config.logdir), Record(config))
+
+
+@pytest.fixture
+def tester(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """Stands in for testers, and for the looks at a run's checkpoints, which have no pause."""
+    for name in ("Tester", "saved_frames"):
+        monkeypatch.setattr(evaluate, name, mock.Mock())
+    monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
+    return evaluate.Tester.return_value
 
 
 class _StillPolicy:
@@ -144,7 +153,9 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
         main_program.run(mode="test", logdir=str(run), **given)
         return json.loads((run / "evaluation.json").read_text())
 
-    main_program.run(level_name="breakout", use_popart=True, logdir=str(run), **_SMALL)
+    trained = {"level_name": "breakout", "use_popart": True, "pixel_control": True}
+    main_program.run(**trained, logdir=str(run), **_SMALL)
+    assert all(line["pixel_control_loss"] > 0 for line in metrics(run))
     random = test(test_num_episodes=2)
     assert (random["starts"], random["frames"]) == ("noop", 640)
     human = {"starts": "human", "human_starts_dir": str(recorded)}
@@ -162,11 +173,19 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     assert made == started == [(2, 2), (4, 4)]
     assert films_made == [(0, 0), (0, 1)], "human starts are not filmed in colour"
     with av.open(run / "videos" / "breakout.mp4") as film:
-        assert len(list(film.decode(video=0))) > 40
-        assert film.streams.video[0].width == 4 * 84 + 8 + 256  # The picture and the policy.
+        frames = np.array([each.to_ndarray(format="rgb24") for each in film.decode(video=0)])
+    assert len(frames) > 40
+    # The picture, both maps and the policy.
+    _, change, max_q, policy = np.split(frames, [336, 336 + 344, 336 + 2 * 344], axis=2)
+    assert policy.shape[2] == 8 + 256
+    assert all(maps[1:].std(axis=0).max() > 1 for maps in (change, max_q)), "they never change"
     opened = Run.open(run)
     config = opened.config.for_test({"mode": "test", **films})
-    (saved := evaluate.SavedPolicy(opened, config, 1)).restore()
+    saved = evaluate.SavedPolicy(opened, config, 1)
+    new = [variable.numpy() for variable in saved.view.q_head.variables]
+    assert saved.restore() == 640
+    restored = zip(new, saved.view.q_head.variables, strict=True)
+    assert any((before != variable).numpy().any() for before, variable in restored)
     image = np.random.default_rng(0).integers(256, size=(1, 84, 84, 1)).astype(np.uint8)
     output = EpisodeCounter(1).start(image)
     _, (play,) = saved.view.look(Ready(np.arange(1), output, np.ones(1, bool)), ["breakout"])
@@ -214,40 +233,29 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
 
 
 def test_a_signal_ends_a_test_that_waits_for_an_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tester: mock.Mock
 ) -> None:
-    class Waits:
-        def __init__(self, run: Run, config: Config):
-            pass
-
-        def test(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-    given = {"level_name": "catch5", "logdir": str(tmp_path)}
-    RunDirectory(tmp_path).record(Config.from_flags(given))
-    monkeypatch.setattr(evaluate, "Tester", Waits)
+    RunDirectory(tmp_path).record(Config.from_flags({"level_name": "catch5"}))
+    tester.test.side_effect = lambda: signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end:
         main_program.run(mode="test", logdir=str(tmp_path))
     assert end.value.code == 128 + signal.SIGTERM
 
 
 def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tester: mock.Mock
 ) -> None:
     tasks = {"catch_1": {"mean_return": 0.5}, "catch_10": {"mean_return": math.inf}}
     result = {"starts": "noop", "aggregate": {"mean": 1.5, "median": None}, "tasks": tasks}
-    monkeypatch.setattr(evaluate, "Tester", tester := mock.Mock())
-    tester.return_value.test.side_effect = [{**result, "frames": n} for n in (100, 200)]
-    saved = mock.Mock(side_effect=[None, 100, 100, None, 200])
-    monkeypatch.setattr(evaluate, "saved_frames", saved)
-    monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
+    tester.test.side_effect = [{**result, "frames": n} for n in (100, 200)]
+    evaluate.saved_frames.side_effect = [None, 100, 100, None, 200]
     given = {"level_name": "catch5", "logdir": str(tmp_path), "total_environment_frames": 200}
     # A disk was full in the middle of a line.
     (tmp_path / "evaluations.jsonl").write_text('{"frames": 50}\n{"frames": 1')
     config = Config.from_flags(given)
     evaluate.follow(_run(config), config)
-    tester.assert_called_once()
-    assert saved.call_count == 5, "nothing is tested twice"
+    evaluate.Tester.assert_called_once()
+    assert evaluate.saved_frames.call_count == 5, "nothing is tested twice"
     lines = read_log(tmp_path / "evaluations.jsonl")
     assert [line["frames"] for line in lines] == [50, 100, 200]
     assert lines[1]["mean_return"] == {"catch_1": 0.5, "catch_10": None}
@@ -261,14 +269,10 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
 
 @pytest.mark.parametrize("saved", [None, 100])
 def test_an_evaluator_whose_learner_is_gone_ends_as_actor_jobs_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, saved: Any
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tester: mock.Mock, saved: int | None
 ) -> None:
-    looks = iter([saved] * 9)
-    head = {"frames": 100, "starts": "noop", "aggregate": {}, "tasks": {}}
-    monkeypatch.setattr(evaluate, "Tester", mock.Mock())
-    evaluate.Tester.return_value.test.side_effect = [head]
-    monkeypatch.setattr(evaluate, "saved_frames", lambda _: next(looks))
-    monkeypatch.setattr(evaluate, "_POLL_SECONDS", 0)
+    tester.test.side_effect = [{"frames": 100, "starts": "noop", "aggregate": {}, "tasks": {}}]
+    evaluate.saved_frames.side_effect = [saved] * 9
     given = {"level_name": "catch5", "logdir": str(tmp_path), "checkpoint_seconds": 1e-9}
     config = Config.from_flags({**given, "learner_timeout_hours": 1e-12})
     evaluate.follow(_run(config), config)

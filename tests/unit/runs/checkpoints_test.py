@@ -40,14 +40,14 @@ def _restored_frames(checkpoints: Checkpoints, learner: tf.train.Checkpoint) -> 
 
 
 def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> None:
-    flags = {"level_name": "catch5", "batch_size": 2, "use_popart": True, "use_lstm": True}
-    config = Config.from_flags(flags)
+    flags = {"level_name": "cluttered_catch", "pixel_control": True}
+    config = Config.from_flags({**flags, "use_popart": True, "use_lstm": True, "batch_size": 2})
     learner = factory.make_learner(config, factory.make_rollout_spec(config))
     for i, variable in enumerate(learner.variables):
         values = np.arange(variable.shape.num_elements()) % 13 + i + 1
         variable.assign(tf.cast(tf.reshape(values, variable.shape), variable.dtype))
     names = [variable.name for variable in learner.variables]
-    for part in ("shift", "second_moment", "mean_square", "momentum", "frames", "num_updates"):
+    for part in ("shift", "second_moment", "mean_square", "momentum", "num_updates", "q_head"):
         assert any(part in name for name in names), part
     before = [variable.numpy() for variable in learner.variables]
     assert not Checkpoints(tmp_path / "here", learner=learner).restore(), "there is none yet"
@@ -55,11 +55,6 @@ def test_weights_statistics_optimiser_and_frames_come_back(tmp_path: Path) -> No
     (tmp_path / "here").rename(tmp_path / "moved")
     for variable in learner.variables:
         variable.assign(tf.zeros_like(variable))
-    # A tester reads the policy alone.
-    saved = tf.train.Checkpoint(agent=learner.agent)
-    assert Checkpoints(tmp_path / "moved", learner=saved).restore()
-    assert not np.any(learner.head.weights)
-    assert np.any(learner.agent.trainable_variables[0])
     assert Checkpoints(tmp_path / "moved", learner=learner).restore()
     for variable, value in zip(learner.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
