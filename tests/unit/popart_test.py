@@ -221,13 +221,6 @@ def test_arguments_out_of_range_are_refused() -> None:
             popart.ValueHead(**{"num_tasks": 2, **arguments})
 
 
-def test_update_before_the_first_call_moves_the_statistics() -> None:
-    head = popart.ValueHead(2, step_size=0.5, start="fixed")
-    head.update(tf.constant([[4.0]]), tf.constant([1]))
-    np.testing.assert_array_equal(head.shift, [0.0, 2.0])
-    np.testing.assert_array_equal(head.second_moment, [1.0, 8.5])
-
-
 def test_one_tasks_broken_targets_stay_with_that_task() -> None:
     head = make_head(3, 4)
     head.update(tf.constant([[np.nan, 1.0]], tf.float32), tf.constant([0, 1]))
