@@ -24,22 +24,6 @@ def _population(run: Run) -> Population:
     return run.population
 
 
-def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
-    run = read_run(str(tmp_path / "run"))
-    assert (run.problems, run.frames) == ([], 200_000)
-    written = read_log(directory.episodes)
-    for column in ("task", "frames", "episode_return"):
-        assert list(run.logs["episodes"][column]) == [line[column] for line in written]
-    metrics = read_log(directory.metrics)
-    for line, (_, rows) in zip(metrics, run.logs["task_metrics"].groupby("frames"), strict=True):
-        for name in ("shift", "scale"):
-            assert dict(zip(rows["task"], rows[name], strict=True)) == line[name]
-    (newest,) = run.evaluations
-    assert (newest.frames, newest.starts) == (200_000, "noop")
-    assert list(map(len, newest.returns.values())) == [5] * 5
-
-
 def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch5", use_popart=True)
     append(directory.episodes, {"task": "catch_1", "frames": 10**6, "episode_return": -1e300})

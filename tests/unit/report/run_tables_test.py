@@ -28,8 +28,9 @@ def test_runs_are_tables_in_long_form(tmp_path: Path, monkeypatch: pytest.Monkey
     boxing = of_run[of_run["task"] == "boxing"]
     assert boxing["scale"].tolist() == [record["scale"]["boxing"] for record in records]
     (episodes,) = (table for run, table in runs.episodes.groupby("run") if run == ours["run"])
-    written = [line["episode_return"] for line in read_log(popart.episodes)]
-    assert episodes["episode_return"].tolist() == written
+    columns = ["task", "frames", "episode_return"]
+    written = [[line[name] for name in columns] for line in read_log(popart.episodes)]
+    assert episodes[columns].to_numpy().tolist() == written
 
 
 def test_scores_are_those_of_tests_and_of_learning_curves(tmp_path: Path) -> None:
