@@ -287,8 +287,6 @@ def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
 
 
 def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"there is no run in .*; give {trained}$"):
-        scalable_agent_popart.load(f"{trained}/checkpoints")
     unfinished = shutil.copytree(trained, tmp_path / "unfinished")
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(UserError, match=r"no checkpoint .* train first"):
@@ -301,8 +299,6 @@ def test_a_module_is_imported_only_if_the_caller_names_it(tmp_path: Path) -> Non
     logdir = train(tmp_path / "run", level_name := "tests.fakes.rare_rewards:small,once")
     with pytest.raises(UserError, match="give --level_name too"):
         scalable_agent_popart.load(logdir).make_environment("small")
-    with pytest.raises(UserError, match="it cannot be tested on pong"):
-        scalable_agent_popart.load(logdir, level_name="pong")
     environment = scalable_agent_popart.load(logdir, level_name=level_name).make_environment("once")
     environment.reset()
     assert environment.step(0)[1:4] == (1.0, True, False)

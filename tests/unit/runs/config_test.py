@@ -1,7 +1,6 @@
 """The configuration: its declarations and flags, defaults by suite, and what is refused."""
 
 import dataclasses
-import importlib.util
 import json
 import math
 import re
@@ -49,9 +48,6 @@ def test_flags_have_the_declared_types_defaults_and_choices() -> None:
         assert flag.flag_type().startswith(("comma", field.type.__name__[:3]))
         assert declared.help in flag.help
         assert tuple(getattr(flag.parser, "enum_values", None) or ()) == declared.choices
-    assert "18 in catch5, 100 in dmlab30" in flags.FLAGS["unroll_length"].help
-    assert flags.FLAGS["batch_size"].help.endswith("Default: 32.")
-    assert "samples its own in atari57" in flags.FLAGS["max_grad_norm"].help
 
 
 def test_page_of_all_settings_is_current() -> None:
@@ -62,15 +58,13 @@ def test_page_of_all_settings_is_current() -> None:
 
 
 def test_defaults_are_the_papers() -> None:
+    """The tests of flag files have those that all experiments share."""
     expected = {
-        **{"unroll_length": 20, "batch_size": 32, "num_action_repeats": 4, "height": 84},
-        **{"width": 84, "network": "deep", "use_lstm": False, "reward_clipping": "abs_one"},
         **{"learning_rate": 6e-4, "entropy_cost": 0.01, "epsilon": 0.01, "max_grad_norm": 40.0},
-        **{"decay": 0.99, "momentum": 0.0, "baseline_cost": 0.5, "discounting": 0.99},
-        **{"popart_step_size": 3e-4, "mode": "train", "learning_rate_schedule": "linear"},
-        **{"popart_scale_lower_bound": 1e-4, "popart_scale_upper_bound": 1e6},
+        **{"decay": 0.99, "network": "deep", "reward_clipping": "abs_one"},
         **{"popart_second_moment_of": "squares", "pixel_control_discount": 0.9},
         **{"use_popart": False, "multi_head": False, "pixel_control": False},
+        **{"mode": "train", "learning_rate_schedule": "linear"},
     }
     assert _config("atari57").flags.items() >= expected.items()
     population = _config("atari57", **_PBT)
@@ -281,7 +275,6 @@ _MEANINGLESS = [
         ("pong", {**_PBT, "population_size": 1}, "--mode=pbt needs --population_size"),
         ("pong", {**_PBT, "pbt_member": 4}, r"--pbt_member=4 .*\[0, 3\]"),
         ("pong", {**_PBT, **_CLUSTER}, "--learner_address.* give --pbt_member too"),
-        ("pong", {**_POPART, "multi_head": True}, "--multi_head means nothing with --use_popart"),
         ("pong", {"logdir": "runs/[1]"}, r"--logdir=runs/\[1\] has the character \["),
         ("pong", {"logdir": "gs://runs/1"}, "--logdir=gs://runs/1 is no directory of this machine"),
         ("stairway_to_melon", _PBT, "melon has none: add a level of dmlab30"),
@@ -304,18 +297,6 @@ def test_values_at_their_limits_are_taken() -> None:
     _config("pong", num_actors=4, actor_threads=4).for_test({"num_actors": 3})
     _config("pong", **_POPART, popart_scale_lower_bound=1.0, popart_scale_upper_bound=1.0)
     assert _config("catch5", width=5, height=10, num_action_repeats=1) == _config("catch5")
-
-
-def test_suite_without_its_emulator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install ale-py" in _refusal("pong")
-    _config("catch5").check_playable()
-
-
-def test_longer_run_is_a_change_and_no_other_run() -> None:
-    then, now = _config("pong"), _config("pong", total_environment_frames=10**9, log_seconds=1.0)
-    assert now.changes(then) == {"total_environment_frames": (200_000_000, 10**9)}
-    assert now.refused_changes(then) == now.differences(then) == []
 
 
 def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:

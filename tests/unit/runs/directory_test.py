@@ -183,14 +183,16 @@ def test_the_record_keeps_the_changes_with_which_something_was_learned(
     directory: RunDirectory,
 ) -> None:
     first = (800, {"discounting": (0.99, 0.6)})
-    others = {"seed": (1, 2), "batch_size": (_config().batch_size, 9), "discounting": (0.6, 0.99)}
+    given = {"seed": 2, "batch_size": 9, "total_environment_frames": 10**9}
+    others = {name: (getattr(_config(), name), value) for name, value in given.items()}
+    others["discounting"] = (0.6, 0.99)
     for flags, frames, expected in (
         ({"seed": 3}, 0, []),
         ({}, 0, []),
         ({}, 400, []),
         ({"discounting": 0.5, "num_actors": 20}, 800, [(800, {"discounting": (0.99, 0.5)})]),
         ({"discounting": 0.6}, 800, [first]),
-        ({"seed": 2, "batch_size": 9}, 1600, [first, (1600, others)]),
+        (given, 1600, [first, (1600, others)]),
         ({}, 400, []),  # Newer checkpoints are gone.
     ):
         directory.record(_config(**flags), frames, _DEVICE)
