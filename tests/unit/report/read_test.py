@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.report import progress
 from scalable_agent_popart.report.read import Population, Run, read_run
 from tests.fakes.programs import read_log
@@ -77,19 +76,6 @@ def test_what_is_missing_or_damaged_is_named_and_the_rest_is_read(tmp_path: Path
     population.member(2).lineage.write_text("not json\n")
     (problem, *_) = read_run(str(population.path)).problems
     assert problem.startswith(f"{population.member(2).path} skipped: ")
-
-
-def test_directories_without_a_known_origin_or_content_are_refused(tmp_path: Path) -> None:
-    directory = make_run(tmp_path / "run", tests={}, level_name="catch5")
-    directory.episodes.write_text("")
-    directory.metrics.write_text("")
-    with pytest.raises(UserError, match="nothing to report yet"):
-        read_run(str(tmp_path / "run"))
-    (tmp_path / "run" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"there is no run in"):
-        read_run(str(tmp_path / "run"))
-    with pytest.raises(UserError, match="cannot be read"):  # So ends a denied access, too.
-        read_run(str(tmp_path / ("x" * 300)))
 
 
 def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None:
