@@ -41,14 +41,6 @@ def test_atari_has_scores_and_aggregates_with_their_intervals() -> None:
     assert "NaN" not in json.dumps(summary)
 
 
-def test_human_starts_have_reference_scores_of_their_own() -> None:
-    human = {"starts": "human", "human_starts_dir": "starts"}
-    for given, low, high in (({}, 227.8, 7127.7), (human, 128.3, 6371.3)):
-        summary = _summary({"alien": [3000.0]}, **given)
-        expected = 100 * (3000 - low) / (high - low)
-        assert summary["tasks"]["alien"]["normalised"] == pytest.approx(expected)
-
-
 def test_dmlab_has_both_columns() -> None:
     watermaze = "rooms_watermaze"
     returns = {_TEST: [1.0, 3.0], watermaze: [10.0, 20.0], _TRAIN: [5.0, 5.0]}

@@ -53,6 +53,7 @@ def test_the_57_games_are_the_emulators_and_have_the_published_scores() -> None:
     assert all(Path(roms.get_rom_path(task) or "").is_file() for task in suite.tasks)
     # DQN Zoo, dqn_zoo/atari_data.py.
     assert suite.reference_scores["alien"] == (227.8, 7127.7)
+    assert suite.references("human")["alien"] == (128.3, 6371.3)
 
 
 def test_lost_life_is_done_while_the_game_goes_on(breakout: StepOutput) -> None:
