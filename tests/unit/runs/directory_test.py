@@ -252,17 +252,6 @@ def test_a_check_of_a_new_directory_writes_nothing(tmp_path: Path) -> None:
         RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
 
 
-def test_logs_are_overwritten_only_of_a_run_that_was_killed_at_once(
-    directory: RunDirectory,
-) -> None:
-    directory.refuse_to_lose_logs()
-    directory.metrics.write_text('{"frames": 640}\n')  # All there is before the first checkpoint.
-    directory.refuse_to_lose_logs()
-    directory.metrics.write_text('{"frames": 640}\n{"frames": 1280}\n')
-    with pytest.raises(UserError, match=r"logs but no checkpoints.*--logdir"):
-        directory.refuse_to_lose_logs()
-
-
 def test_the_lock_is_free_once_its_owner_closed_it(tmp_path: Path) -> None:
     first, second = (RunDirectory(str(tmp_path / "some" / "run")) for _ in range(2))
     with first.lock(), pytest.raises(UserError, match="another process trains in"):
