@@ -57,31 +57,25 @@ def tester(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     return evaluate.Tester.return_value
 
 
-class _StillPolicy:
-    """Always chooses action 0; records how many environments it acts in, and whom it forgets."""
+def _still_policy() -> mock.Mock:
+    """Makes a policy that always chooses action 0."""
 
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.forgotten: list[int] = []
+    def act(ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
+        return AgentOutput(np.zeros_like(env_output.reward, np.int32), np.zeros((len(ids), 2)))
 
-    def forget(self, ids: np.ndarray) -> None:
-        self.forgotten += ids.tolist()
-
-    def act(self, ids: np.ndarray, env_output: StepOutput) -> AgentOutput:
-        assert len(ids) == len(env_output.reward)
-        self.sizes.append(len(ids))
-        return AgentOutput(np.zeros(len(ids), np.int32), np.zeros((len(ids), 2), np.float32))
+    return mock.Mock(**{"act.side_effect": act})
 
 
 def test_each_environment_plays_its_quota_and_rests_when_its_group_has(tmp_path: Path) -> None:
     pool = Lockstep(CountingEnvironments(np.array([0, 0])), CountingEnvironments(np.array([1])))
-    policy = _StillPolicy()
+    policy = _still_policy()
     returns = evaluate.play(pool, policy, [2, 1, 4], VideoRecorder(tmp_path, {}), _TASKS)
     # The reward of step n is n modulo 5.
     episodes = np.reshape(np.arange(1, 4 * EPISODE_STEPS + 1) % 5, (4, EPISODE_STEPS)).sum(axis=1)
     assert returns == [[*episodes[:2]], [*episodes[:1]], [*episodes]]
     # The second copy plays on, uncounted, as long as the first does.
-    assert policy.sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
+    sizes = [len(call.args[0]) for call in policy.act.call_args_list]
+    assert sizes == [3] * 2 * EPISODE_STEPS + [1] * 2 * EPISODE_STEPS
 
 
 @pytest.mark.parametrize(
@@ -98,7 +92,7 @@ def test_tasks_whose_episodes_do_not_end_are_named_ever_more_rarely(
     monkeypatch.setattr(evaluate, "monotonic", clock.__next__)
     pool = Lockstep(*(CountingEnvironments(np.array([task, task])) for task in (0, 1)))
     # The first environment has met its quota and its task has not.
-    evaluate.play(pool, _StillPolicy(), [0, 1, 1, 1], VideoRecorder(tmp_path, {}), _TASKS)
+    evaluate.play(pool, _still_policy(), [0, 1, 1, 1], VideoRecorder(tmp_path, {}), _TASKS)
     assert capsys.readouterr().err.splitlines()[:-1] == [
         f"pong, boxing: no episode has ended for {minutes_per_step * step:.0f} minutes, and the "
         f"longest has {step - 1} agent steps; the test waits for the end"
@@ -107,10 +101,11 @@ def test_tasks_whose_episodes_do_not_end_are_named_ever_more_rarely(
 
 
 def test_lost_environments_begin_anew_and_are_forgotten(tmp_path: Path) -> None:
-    pool, policy = UnevenEnvironments(np.zeros(2), lost=0.02), _StillPolicy()
+    pool, policy = UnevenEnvironments(np.zeros(2), lost=0.02), _still_policy()
     returns = evaluate.play(pool, policy, [20, 20], VideoRecorder(tmp_path, {}), _TASKS)
     assert pool.restarts.max() > evaluate._MAX_RESTARTS, "but not within an episode"
-    assert np.bincount(policy.forgotten).tolist() == (1 + pool.restarts).tolist()
+    forgotten = np.concatenate([call.args[0] for call in policy.forget.call_args_list])
+    assert np.bincount(forgotten).tolist() == (1 + pool.restarts).tolist()
     in_turn = [13.0, 17.0, 11.0, 15.0, 14.0]  # Episodes' returns, again and again.
     for returns_of_environment in returns:
         turns = [in_turn.index(value) for value in returns_of_environment]
@@ -123,7 +118,7 @@ def test_environments_that_start_one_by_one_are_counted_until_all_are_ready(
 ) -> None:
     monkeypatch.setattr(evaluate, "progress_bar", bar := mock.MagicMock())
     pool = UnevenEnvironments(np.zeros(3), lost=0.0)
-    evaluate.play(pool, _StillPolicy(), [1] * 3, VideoRecorder(tmp_path, {}), _TASKS)
+    evaluate.play(pool, _still_policy(), [1] * 3, VideoRecorder(tmp_path, {}), _TASKS)
     calls = bar.return_value.__enter__.return_value.set_description.call_args_list
     shown = dict.fromkeys(call.args[0] for call in calls)  # Two are ready at once.
     assert list(shown) == ["2 of 3 environments ready", None]
@@ -132,7 +127,7 @@ def test_environments_that_start_one_by_one_are_counted_until_all_are_ready(
 def test_an_environment_that_is_lost_too_often_ends_the_test(tmp_path: Path) -> None:
     pool = UnevenEnvironments(np.zeros(1), lost=0.1)  # The episode would end at last.
     with pytest.raises(EnvironmentLostError, match="more than 8 times before it could finish"):
-        evaluate.play(pool, _StillPolicy(), [1], VideoRecorder(tmp_path, {}), _TASKS)
+        evaluate.play(pool, _still_policy(), [1], VideoRecorder(tmp_path, {}), _TASKS)
     assert pool.restarts.tolist() == [9]
 
 
@@ -194,27 +189,14 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     np.testing.assert_allclose(play.probabilities, agent.policy(image)[0], rtol=1e-5)
 
 
-def test_later_tests_take_newer_weights_and_trace_nothing_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_tests_take_newer_weights_and_trace_nothing_anew(tmp_path: Path) -> None:
     flags = {"level_name": "catch5", "logdir": str(tmp_path), "use_lstm": True}
     main_program.run(**flags, **_SMALL | {"num_actors": 5})
-    traced, modes, seeds = [], [], []
-    step, make_environments = Agent.step, factory.make_environments
-
-    def count_traces(agent: Agent, *inputs: Any) -> Any:
-        traced.append(agent)
-        return step(agent, *inputs)
-
-    def record(*given: Any, training: bool) -> Any:
-        modes.append(training)
-        seeds.append(given[-1].generate_state(4).tolist())
-        return make_environments(*given, training=training)
-
     config = Config.from_flags({**flags, "mode": "test", "test_num_episodes": 3})
-    with monkeypatch.context() as patch:
-        patch.setattr(Agent, "step", count_traces)
-        patch.setattr(factory, "make_environments", record)
+    with (
+        mock.patch.object(Agent, "step", autospec=True, side_effect=Agent.step) as steps,
+        mock.patch.object(factory, "make_environments", wraps=factory.make_environments) as made,
+    ):
         run = _run(config)
         tester = evaluate.Tester(run, config)
         first = tester.test()
@@ -223,13 +205,14 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(
             assert np.abs(result["returns"]).tolist() == pytest.approx([scale] * 3)
         assert tester.test()["tasks"] == first["tasks"]  # The same weights play the same games.
         evaluate.Tester(run, config.with_flags({"seed": 2})).test()
-        assert seeds[0] == seeds[1] != seeds[2]
+    assert steps.call_count == 2, "traced once a tester"
+    assert [call.kwargs["training"] for call in made.call_args_list] == [False] * 3
+    seeds = [call.args[-1].generate_state(4).tolist() for call in made.call_args_list]
+    assert seeds[0] == seeds[1] != seeds[2]
     main_program.run(**flags, **_SMALL | {"num_actors": 5, "total_environment_frames": 1280})
     newer = tester.test()
     assert newer["frames"] > first["frames"]
     assert newer["tasks"] == evaluate.Tester(run, config).test()["tasks"]
-    assert len(traced) == 2, "once a tester"
-    assert modes == [False] * 3
 
 
 def test_a_signal_ends_a_test_that_waits_for_an_environment(
