@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from scalable_agent_popart import factory
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.system import hardware
 from tests.fakes.agent_inputs import make_inputs
 
@@ -44,17 +44,13 @@ def test_a_run_on_atari_stacks_frames_and_one_on_catch_does_not(
 
 
 def test_seeds_decide_how_episodes_begin_where_threads_do_not_race() -> None:
-    config, reproducible = make_config(), []
-
-    def make(games: Any, ids: Any, seeds: Any, options: EnvironmentOptions) -> Any:
-        reproducible.append(options.reproducible)
-        return config.suite.environment_factory(games, ids, seeds, options)
-
+    config = make_config()
+    make = mock.Mock(wraps=config.suite.environment_factory)
     suite = dataclasses.replace(config.suite, environment_factory=make)
     for training, num_pools in ((True, 1), (True, 2), (False, 2)):
         random = np.random.SeedSequence(1)
         factory.make_environments(config, suite, [0], random, training, num_pools).close()
-    assert reproducible == [True, False, True]
+    assert [call.args[3].reproducible for call in make.call_args_list] == [True, False, True]
 
 
 def convolutions(config: Config, num_steps: int) -> list[str]:
@@ -113,11 +109,8 @@ def test_a_batch_is_split_into_microbatches_where_the_deep_network_sees_many_pix
 def test_a_type_that_cannot_be_computed_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for network in ("shallow", "deep"):
         factory.check_network(make_config(network=network, precision="bfloat16"))
-
-    def fail(*_: object) -> None:
-        raise tf.errors.UnimplementedError(None, None, "no such kernel")
-
-    monkeypatch.setattr(networks.Torso, "_convolved", fail)
+    error = tf.errors.UnimplementedError(None, None, "no such kernel")
+    monkeypatch.setattr(networks.Torso, "_convolved", mock.Mock(side_effect=error))
     factory.check_network(make_config())
     with pytest.raises(UserError, match=r"cannot compute .* bfloat16: give --precision=float32"):
         factory.check_network(make_config(precision="bfloat16"))

@@ -4,6 +4,7 @@ import math
 import os
 import random
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -53,11 +54,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_entry(
 ) -> None:
     cache = LevelCache(str(tmp_path / "cache"), math.inf)
     _write(cache, tmp_path, "level")
-
-    def fail(path: Path, target: Path) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(Path, "replace", mock.Mock(side_effect=OSError("No space left")))
     _write(cache, tmp_path, "level", b"another map")
     assert _fetch(cache, tmp_path, "level") == _MAP
     assert len(_files(tmp_path / "cache")) == 1
@@ -88,8 +85,8 @@ def test_the_maps_not_used_for_longest_make_room(
 def test_small_maps_rarely_list_the_directory_and_hardly_pass_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, listings, scan = LevelCache(str(tmp_path / "cache"), max_bytes=40_000), [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: listings.append(path) or scan(path))
+    cache = LevelCache(str(tmp_path / "cache"), max_bytes=40_000)
+    monkeypatch.setattr(os, "scandir", scan := mock.Mock(wraps=os.scandir))
     random.seed(1)
     sizes = []
     for key in range(1500):
@@ -97,4 +94,4 @@ def test_small_maps_rarely_list_the_directory_and_hardly_pass_the_limit(
         if key % 10 == 0:
             sizes.append(40 * len(os.listdir(tmp_path / "cache")))
     assert 40_000 < max(sizes) < 1.1 * 40_000
-    assert 100 < len(listings) < 200
+    assert 100 < scan.call_count < 200
