@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import av
-import numpy as np
 import pandas as pd
 import pytest
 
 import scalable_agent_popart
-from scalable_agent_popart import scores, suites
+from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import process_pool
 from tests.conftest import Engine
@@ -55,8 +54,6 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
         for task in suite.test_versions:
             played = column["tasks"][tested(task)]
             assert played["episodes"] == len(played["returns"]) == 2
-            score = scores.normalise(np.mean(played["returns"]), suite.reference_scores[task])
-            assert played["normalised"] == pytest.approx(score)
     agent = scalable_agent_popart.load(logdir)
     for level in levels:  # Two of them have a version that is held out.
         with contextlib.closing(agent.make_environment(level)) as environment:
