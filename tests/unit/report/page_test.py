@@ -109,6 +109,7 @@ def test_tables_are_those_of_the_files(written: Path) -> None:
     impala, popart = "IMPALA, clipped", "PopArt-IMPALA, clipped"
     variants = [popart, "PopArt-IMPALA, raw rewards", f"Pixel-{popart}"]
     assert list(rows) == [impala, f"MultiHead-{impala}", *variants, RANDOM, IMPALA]
+    assert rows[RANDOM]["from"].endswith(" episodes per task")
     summary = pd.read_csv(written / "summary.csv")
     assert set(summary["comparison"]) == {"atari57-3-tasks", "catch5"}
     summary = summary[summary["comparison"] == "atari57-3-tasks"]
