@@ -97,7 +97,6 @@ def test_a_process_refuses_in_one_line_and_without_tensorflow(tmp_path: Path) ->
         ("bazel/cluster/manifests.py", "--nope", "--image"),
         ("experiment.py", "--nope", "nope"),
         ("experiment.py", "--flagfile=nope", "flagfile.* 'nope'"),
-        ("experiment.py", "--task=1e20", "--task=1e20"),
     ],
 )
 def test_a_program_answers_a_wrong_flag_in_one_line_and_with_the_same_exit_code(
