@@ -18,5 +18,3 @@ def test_an_interval_of_one_run_has_the_digits_of_its_resamples() -> None:
     assert interval(row | {"runs": 1}, unit="%") == "18.0% [5, 38]"
     assert interval(row | {"runs": 2}, unit="%") == "18.0% [5.3, 37.7]"  # By Student's t.
     assert interval({"value": 18.04, "low": 5.31, "high": 37.66}, ".3g") == "18 [5.31, 37.7]"
-    # A raw return has three digits of the width.
-    assert interval({"value": 0.123, "low": -0.4, "high": 0.5}) == "0.123 [-0.400, 0.500]"
