@@ -17,13 +17,7 @@ import tqdm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import scalable_agent_popart
-from environments import (
-    EnvironmentLostError,
-    EpisodeCounter,
-    Lockstep,
-    Ready,
-    StepOutput,
-)
+from environments import EnvironmentLostError, EpisodeCounter, Lockstep, Ready, StepOutput
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.evaluation import evaluate

@@ -9,13 +9,7 @@ import pytest
 from scalable_agent_popart.report import progress
 from scalable_agent_popart.report.read import Population, Run, read_run
 from tests.fakes.programs import read_log
-from tests.fakes.synthetic_runs import (
-    append,
-    compare_runs,
-    make_population,
-    make_run,
-    write_test,
-)
+from tests.fakes.synthetic_runs import append, compare_runs, make_population, make_run, write_test
 
 
 def _population(run: Run) -> Population:

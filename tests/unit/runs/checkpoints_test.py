@@ -88,10 +88,7 @@ def test_of_two_at_the_same_frames_the_newer_is_restored(
 
 @pytest.mark.parametrize("ending", [".data-00000-of-00001", ".index"])
 def test_an_interrupted_write_leaves_the_one_before_it_in_force(
-    tmp_path: Path,
-    learner: tf.train.Checkpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    ending: str,
+    tmp_path: Path, learner: tf.train.Checkpoint, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     def rename(file: Path, target: Path) -> None:
         if file.suffix == ending:  # The disk is full, or the process is killed.

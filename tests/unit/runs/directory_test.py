@@ -212,11 +212,7 @@ def _fail(number: int) -> Callable[[Path], Any]:
     return lambda path: mock.patch.object(Path, "read_text", side_effect=error).start()
 
 
-_DAMAGED = (
-    b"",
-    b'{"flags": null}',
-    b'{"flags": {"no_such_setting": 1}}',
-)
+_DAMAGED = (b"", b'{"flags": null}', b'{"flags": {"no_such_setting": 1}}')
 _WITHOUT_RECORD = ("metrics.jsonl", "episodes.jsonl", "checkpoints", "events.out.tfevents.1.host")
 _AWAY = r"config\.json cannot be read \(away\)"
 

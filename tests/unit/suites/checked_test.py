@@ -7,13 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from environments import (
-    ArraySpec,
-    EnvironmentLostError,
-    EpisodeCounter,
-    InvalidStepError,
-    Ready,
-)
+from environments import ArraySpec, EnvironmentLostError, EpisodeCounter, InvalidStepError, Ready
 from scalable_agent_popart.suites.checked import CheckedPool, SerialEnvironments, StepCheck
 
 _IMAGE = np.zeros((4, 4, 3), np.uint8)

@@ -141,9 +141,7 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
         assert "logdir" not in record["flags"]
 
 
-def test_a_signal_saves_what_trains_and_what_follows_does_not_begin(
-    experiment: Experiment,
-) -> None:
+def test_a_signal_saves_what_trains_and_what_follows_does_not_begin(experiment: Experiment) -> None:
     names = ("first", "second", "third")
     files = [experiment.flag_file(name, _ENDLESS) for name in names]
     with experiment.running("--places=2", *files) as process:
