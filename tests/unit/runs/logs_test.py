@@ -93,13 +93,6 @@ def test_a_disk_that_is_full_for_tensorboard_is_the_users_to_mend(
     log.close()
 
 
-def _curves(directory: Path) -> dict[str, list[int]]:
-    """The steps of each curve as TensorBoard's reader sees them."""
-    reader = EventAccumulator(str(directory), {"tensors": 0})
-    reader.Reload()
-    return {tag: [e.step for e in reader.Tensors(tag)] for tag in reader.Tags()["tensors"]}
-
-
 def test_tensorboard_has_the_flags_of_the_start_that_learned(tmp_path: Path) -> None:
     for tasks in ("catch_1", "catch_10"):
         log = _log(tmp_path, tasks)
@@ -131,7 +124,8 @@ def test_a_record_has_scores_and_what_the_batches_since_the_last_were_of(tmp_pat
     # Memory of a process that has loaded TensorFlow.
     assert all(100 < record["memory_mib"] < 100_000 for record in (first, second))
     assert second.keys() >= {"frames", "total_loss", "queue_fill", "mean_capped", "shift", "scale"}
-    tags = [tag for tag in sorted(_curves(tmp_path)) if not tag.startswith("_")]  # In groups.
+    tags = sorted(EventAccumulator(str(tmp_path)).Reload().Tags()["tensors"])  # In groups.
+    tags = [tag for tag in tags if not tag.startswith("_")]
     assert {*tags} >= {"losses/total_loss", "losses/entropy_loss", "learning/mean_entropy"}
     assert {*tags} >= {"speed/queue_fill", "speed/frames_per_second", "speed/memory_mib"}
     assert {*tags} >= {"popart_shift/catch_1", "popart_scale/catch_1", "share_of_batch/catch_1"}
