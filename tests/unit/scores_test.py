@@ -110,7 +110,6 @@ def test_aggregates_resample_each_tasks_episodes_by_themselves() -> None:
         "mean_capped": np.minimum(percent, 100).mean(axis=0),
     }
     intervals = scores.intervals_of_aggregates({**returns, "unknown": [1e9, -1e9]}, references)
-    assert intervals is not None
     assert set(intervals) == set(expected)
     for name, values in expected.items():
         low, high = np.quantile(values, [0.025, 0.975])
@@ -125,7 +124,6 @@ def test_digits_of_intervals_are_those_of_any_resamples(monkeypatch: pytest.Monk
     for seed in range(20):
         monkeypatch.setattr(scores, "_SEED", seed)
         aggregates = scores.intervals_of_aggregates(returns, dict.fromkeys(returns, _UNIT))
-        assert aggregates is not None
         repeated.append([scores.interval_of_mean(returns["a"]), aggregates["mean"]])
     errors = np.std(repeated, axis=0)
     assert (errors < 0.01 * np.ptp(repeated[0], axis=1)[:, None]).all()

@@ -184,7 +184,6 @@ def test_axes_name_the_suites_scores(suite: Suite, of_curves: str, of_levels: st
 
 def test_a_population_shows_the_lineages_and_the_way_through_them(tmp_path: Path) -> None:
     population = read_run(str(make_population(tmp_path / "pbt").path)).population
-    assert population is not None
     fitness, epsilon = (
         [line for line in axes.lines if line.get_color() == "black"]
         for axes in populations.draw(population).axes
@@ -207,7 +206,6 @@ def test_a_population_that_tunes_nothing_has_a_panel_before_it_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     population = read_run(str(make_population(tmp_path / "pbt", {0: [START]}).path)).population
-    assert population is not None
     monkeypatch.setattr(Config, "tuned", ())
     panel, _ = populations.draw(population).axes
     assert panel.get_title().startswith("fitness at comparisons")

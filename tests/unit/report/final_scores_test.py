@@ -104,16 +104,14 @@ def test_each_runs_scores_have_intervals_over_its_episodes(tmp_path: Path) -> No
     names = ("value", "low", "high")
     for task, (random, human) in _CATCH.items():
         ends = scores.interval_of_mean(returns[task])
-        assert ends is not None
         expected = np.array([np.mean(returns[task]), *ends])
         raw, percent = (_value(table, measure, task) for measure in ("return", "normalised"))
         assert [raw[name] for name in names] == pytest.approx(expected)
         expected = 100 * (expected - random) / (human - random)
         assert [percent[name] for name in names] == pytest.approx(expected)
     intervals = scores.intervals_of_aggregates(returns, _CATCH)
-    assert intervals is not None
     mean = _value(table, "aggregate", "mean")
-    assert mean["value"] == pytest.approx(scores.aggregate_returns(returns, _CATCH).mean)  # type: ignore[union-attr]
+    assert mean["value"] == pytest.approx(scores.aggregate_returns(returns, _CATCH).mean)
     assert (mean["low"], mean["high"]) == pytest.approx(intervals["mean"])
 
 

@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 
 from scalable_agent_popart.report import progress
-from scalable_agent_popart.report.read import Population, Run, read_run
+from scalable_agent_popart.report.read import read_run
 from tests.fakes.programs import read_log
 from tests.fakes.synthetic_runs import append, compare_runs, make_population, make_run, write_test
-
-
-def _population(run: Run) -> Population:
-    assert run.population is not None
-    return run.population
 
 
 def test_returns_may_be_of_any_size_and_measurements_unknown(tmp_path: Path) -> None:
@@ -76,7 +71,7 @@ def test_a_population_is_the_ancestry_of_its_best_member(tmp_path: Path) -> None
     make_population(tmp_path / "pbt")
     run = read_run(str(tmp_path / "pbt"))
     assert (run.problems, run.path, run.seed) == ([], tmp_path / "pbt", 7)
-    population = _population(run)
+    population = run.population
     assert population.best.name == "member-03"
     ends = ((0, 10, 200, 0), (1, 310, 650, -100), (2, 410, 700, 150), (3, 910, 1200, -50))
     expected = [(f + offset, n) for n, a, b, offset in ends for f in range(a, b + 1, 10)]
@@ -93,7 +88,6 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
     for number, tests in {1: (120, 310, 640, 660), 2: (540, 550, 700), 3: (500, 1000)}.items():
         directory = population.member(number)
         config = directory.read_config()
-        assert config is not None
         for frames in tests:
             write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
     run = read_run(str(population.path))
@@ -112,7 +106,7 @@ def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path)
     lines = [line for line in read_log(log) if line["task"] != "catch_1"]
     log.unlink()
     append(log, *({**line, "episode_return": 100.0} for line in lines))
-    whole = _population(read_run(str(population.path)))
+    whole = read_run(str(population.path)).population
     ranks = {number: member.rank for number, member in whole.members.items()}
     assert (whole.best.number, min(ranks, key=ranks.__getitem__)) == (1, 0)
     assert whole.members[2].score == pytest.approx((100 + 4 * 37.5) / 5, abs=0.2)  # 0 is 37.5%.

@@ -156,7 +156,6 @@ def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_pat
         path = tmp_path / f"{episodes}-{seed}"
         make_population(path, begun, best, pbt_episodes=episodes, seed=seed)
         population = read_run(str(path)).population
-        assert population is not None
         members = population.members.values()
         expected[episodes].append(sorted(member.score or 0.0 for member in members))
     # Members that have not begun, or not all tasks, say nothing of their population.

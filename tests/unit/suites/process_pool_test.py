@@ -231,7 +231,6 @@ def test_processes_notice_that_their_parent_was_killed(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert parent.stdout
     counting = int(parent.stdout.readline())
     wait_until(lambda: bool(list(tmp_path.glob("waiting_*"))))
     waiting = int(next(tmp_path.glob("waiting_*")).name.split("_")[1])

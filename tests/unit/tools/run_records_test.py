@@ -43,7 +43,6 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(
     unpacked = _unpacked([path], tmp_path) / level_name
     assert "machine" not in (unpacked / "config.json").read_text()
     record = RunDirectory(unpacked).read_record()
-    assert record is not None
     assert record.config.experiment == config.experiment
     assert record.config.remarks() == config.remarks()
     stand_in = run_records.portable({"init_from": "machine"})["init_from"]

@@ -30,7 +30,7 @@ _IMPALA_TABLE = """
 
 def _options(**changes: object) -> suites.EnvironmentOptions:
     settings = {"num_action_repeats": 4, "height": 72, "width": 96, "action_set": "popart"}
-    return suites.EnvironmentOptions(**{**settings, **changes})  # type: ignore[arg-type]
+    return suites.EnvironmentOptions(**{**settings, **changes})
 
 
 def _level(directory: Path, level: str = "lt_chasm", **options: object):
