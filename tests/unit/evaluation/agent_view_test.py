@@ -38,13 +38,6 @@ _LEARNED = ["catch_10", "catch_1"]
 _LEVELS = {"catch_10": 0, "held_out": 1, "catch_100": None, "catch_1": 1}
 
 
-def _play_outputs() -> StepOutput:
-    """Samples what each environment returns, `[_STEPS, _NUM, ...]`; lives and games end."""
-    _, outputs = make_inputs(_STEPS, _NUM, (_HEIGHT, _WIDTH, 1), seed=1)
-    outputs = with_game_over(with_done(outputs, (2, 0)), (3, 0), (1, 2))
-    return tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
-
-
 def _of(outputs: StepOutput, env: int, steps: slice) -> StepOutput:
     """Returns some steps of one environment, `[steps, 1, ...]`."""
     return tf.nest.map_structure(lambda a: tf.constant(a[steps, env : env + 1]), outputs)
@@ -63,7 +56,10 @@ def _overwrite(buffer: Any, rows: Any) -> Any:
 @pytest.mark.parametrize("num_heads", [1, 2])
 def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> None:
     tf.random.set_seed(0)
-    outputs = _play_outputs()
+    # What each environment returns, `[_STEPS, _NUM, ...]`; lives and games end.
+    _, outputs = make_inputs(_STEPS, _NUM, (_HEIGHT, _WIDTH, 1), seed=1)
+    outputs = with_game_over(with_done(outputs, (2, 0)), (3, 0), (1, 2))
+    outputs = tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
     agent = Agent(
         NUM_ACTIONS,
         ShallowTorso(tf.float32),
