@@ -51,7 +51,7 @@ def test_the_57_games_are_the_emulators_and_have_the_published_scores() -> None:
     suite = suites.resolve("atari57")
     assert len(set(suite.tasks)) == len(suite.tasks) == 57
     assert all(Path(roms.get_rom_path(task) or "").is_file() for task in suite.tasks)
-    # DQN Zoo, dqn_zoo/atari_data.py.
+    # DQN Zoo, dqn_zoo/atari_data.py, and the papers' for human starts.
     assert suite.reference_scores["alien"] == (227.8, 7127.7)
     assert suite.references("human")["alien"] == (128.3, 6371.3)
 
