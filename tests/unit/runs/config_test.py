@@ -228,10 +228,10 @@ def test_records_of_other_versions_are_read_if_they_mean_the_same(
     ("level_name", "given", "expected"),
     [
         ("pong", {"popart_start": "average"}, "--popart_start .*without --use_popart"),
-        ("pong", {**_POPART, "pixel_control_cost": 0.1}, "l_cost .*without --pixel_control;"),
+        ("pong", {**_POPART, "pixel_control_cost": 0.1}, "--pixel_control_cost .*--pixel_control;"),
         ("pong", {"pbt_member": -1}, r"--pbt_member is for --mode=pbt\|test, not --mode=train"),
         ("pong", {**_CLUSTER, "video_policy": True}, "--video_policy .*without --record_video"),
-        ("pong", {"mode": "test", "checkpoint_seconds": 60.0}, r"train\|pbt, not --mode=test"),
+        ("pong", {"mode": "test", "checkpoint_seconds": 6.0}, "--checkpoint_seconds .*--mode=test"),
         ("pong", {**_EVALUATOR, "report_dir": "dir"}, "--report_dir is for --mode=report"),
         ("pong", {"mode": "report", "logdir": "dir"}, "--logdir .*not --mode=report"),
         ("pong", {"mode": "report", **_EVALUATOR}, r"--job_name is for --mode=train\|pbt"),
