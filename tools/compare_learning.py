@@ -43,6 +43,8 @@ def tabulate(path: str) -> pd.DataFrame:
     (run,), _ = read_runs([path], every_record=True)
     if len(run.config.suite.tasks) > 1 or run.population:
         raise UserError(f"{run.path} is no run of a single game; give such runs")
+    if run.problems:
+        raise UserError(f"{run.path} cannot be compared: {'; '.join(run.problems)}")
     frames_per_window = _WINDOW * 1e6 * run.config.num_action_repeats
     episodes = run.logs["episodes"]
     marks = np.arange(1, int(run.frames / frames_per_window) + 1)

@@ -197,7 +197,7 @@ class Learner(snt.Module):
         if options.learning_rate_schedule == "linear":
             progress = tf.cast(self.frames / options.total_environment_frames, tf.float32)
             learning_rate *= tf.maximum(1.0 - progress, 0.0)
-        self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon, self.num_updates)
+        self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
         largest_target = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
         self._update_statistics(batch, targets, ~computed.began)

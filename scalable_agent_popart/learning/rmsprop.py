@@ -24,7 +24,10 @@ import tensorflow as tf
 
 
 class RMSProp(snt.Module):
-    """The update, and its slots of each variable: `mean_square` is ms, `accumulator` is mom."""
+    """The update, and its slots of each variable: `mean_square` is ms, `accumulator` is mom.
+
+    Where a mean square from zero is corrected, `num_steps` counts the steps.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,10 @@ class RMSProp(snt.Module):
         self._variables = list(variables)
         self._decay = decay
         self._momentum = momentum
-        self._corrects = initial_mean_square == 0
+        # A mean square that begins elsewhere, or never changes, is not corrected.
+        self._corrects = initial_mean_square == 0 and decay < 1
+        if self._corrects:
+            self.num_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="num_steps")
         self.mean_square = [
             tf.Variable(
                 initial_mean_square * tf.ones_like(variable), trainable=False, name="mean_square"
@@ -53,13 +59,11 @@ class RMSProp(snt.Module):
         gradients: Sequence[tf.Tensor],
         learning_rate: tf.Tensor,
         epsilon: tf.Tensor,
-        num_steps: tf.Tensor,
     ) -> None:
-        """Takes a step after `num_steps` others, with gradients in the order of the variables."""
+        """Takes one step, with gradients in the order of the variables."""
         if self._corrects:
-            decayed = tf.pow(
-                tf.constant(self._decay, tf.float64), tf.cast(num_steps + 1, tf.float64)
-            )
+            steps = tf.cast(self.num_steps.assign_add(1), tf.float64)
+            decayed = tf.pow(tf.constant(self._decay, tf.float64), steps)
             weight = tf.cast(1.0 - decayed, tf.float32)
             # This is the same as to divide ms by the weight.
             learning_rate, epsilon = learning_rate * tf.sqrt(weight), epsilon * weight

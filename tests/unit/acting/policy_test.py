@@ -36,7 +36,7 @@ def test_a_policy_acts_with_the_weights_that_were_published_when_it_refreshed() 
     for before, version in ((1, 2), (2, 0), (0, 0)):
         published = snapshot(variables)
         # The learner changes them in place.
-        optimiser.apply([tf.ones_like(variable) for variable in variables], 1.0, 0.1, num_steps=0)
+        optimiser.apply([tf.ones_like(variable) for variable in variables], 1.0, 0.1)
         assert_acts_with(before, published)
         store.publish(version)
         if version == before:

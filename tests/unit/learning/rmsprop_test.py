@@ -20,7 +20,7 @@ def change_in_closed_form(
         mean_square = start * decay ** (j + 1) + (1 - decay) * sum(
             decay ** (j - k) * squares[k] for k in range(j + 1)
         )
-        if start == 0:  # The weights of the squares become one in sum.
+        if start == 0 and decay < 1:  # The weights of the squares become one in sum.
             mean_square /= sum((1 - decay) * decay ** (j - k) for k in range(j + 1))
         step = _RATES[j] * np.float64(gradient) / np.sqrt(mean_square + epsilon)
         change -= step * sum(momentum ** (i - j) for i in range(j, len(gradients)))
@@ -29,7 +29,13 @@ def change_in_closed_form(
 
 @pytest.mark.parametrize(
     ("decay", "epsilon", "momentum", "start"),
-    [(0.99, 0.1, 0.0, 1.0), (0.9, 1e-3, 0.9, 1.0), (0.5, 2.0, 0.9, 1.0), (0.99, 1e-3, 0.9, 0)],
+    [
+        (0.99, 0.1, 0.0, 1.0),
+        (0.9, 1e-3, 0.9, 1.0),
+        (0.5, 2.0, 0.9, 1.0),
+        (0.99, 1e-3, 0.9, 0),
+        (1.0, 1e-3, 0.0, 0),
+    ],
 )
 def test_several_steps_are_tensorflow_1_s(
     decay: float, epsilon: float, momentum: float, start: float
@@ -40,9 +46,9 @@ def test_several_steps_are_tensorflow_1_s(
     optimiser = RMSProp(variables, decay, momentum, start)
     sizes = 10.0 ** rng.uniform(-3, 1, len(_RATES))
     gradients = [[np.float32(s * rng.normal(size=shape)) for shape in _SHAPES] for s in sizes]
-    for i, (rate, gradients_of_step) in enumerate(zip(_RATES, gradients, strict=True)):
-        inputs = map(tf.constant, (rate, epsilon, i))
-        optimiser.apply([tf.constant(g) for g in gradients_of_step], *inputs)
+    for rate, gradients_of_step in zip(_RATES, gradients, strict=True):
+        rates = tf.constant(rate), tf.constant(epsilon)
+        optimiser.apply([tf.constant(g) for g in gradients_of_step], *rates)
     for variable, before, *steps in zip(variables, initial, *gradients, strict=True):
         expected = before + change_in_closed_form(steps, decay, momentum, epsilon, start)
         tolerance = 8 * EPS * np.abs(expected).max()
