@@ -10,8 +10,8 @@ ms needs some hundreds of steps to forget that start.
 
 Short runs may begin at zero. Step t then divides by the root of ms / (1 - decay^t) + epsilon, where
 ms / (1 - decay^t) is the average of g^2 over the steps so far, as Adam corrects it. Without
-the correction the first steps would be up to 1 / sqrt(1 - decay) times as large, and can silence a
-torso's ReLUs for good.
+the correction the first steps would be up to 1 / sqrt(1 - decay) times as large, which can switch
+off ReLUs for good.
 
 With momentum above zero a weight whose gradient is zero keeps moving. So do the value heads of
 tasks that are absent from a batch.
@@ -55,10 +55,7 @@ class RMSProp(snt.Module):
         ]
 
     def apply(
-        self,
-        gradients: Sequence[tf.Tensor],
-        learning_rate: tf.Tensor,
-        epsilon: tf.Tensor,
+        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor
     ) -> None:
         """Takes one step, with gradients in the order of the variables."""
         if self._corrects:

@@ -13,7 +13,7 @@ from scalable_agent_popart.system import supervisor
 
 # Reading a file of unexpected content raises one of these.
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-_MAX_LINE_BYTES = 2**20  # The end of a log that is sure to hold its last line.
+_MAX_LINE_BYTES = 2**18  # The end of a log that is sure to hold its last line, of 1,000 tasks.
 
 
 def to_json(record: Any, indent: int | None = None) -> str:
