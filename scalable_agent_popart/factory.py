@@ -107,8 +107,13 @@ def _make_torso(config: Config) -> snt.Module:
     images = config.unroll_length * config.batch_size // _num_microbatches(config)
     n = cores.num_cores()
     num_parts = 1 if hardware.has_gpu() else n * math.ceil(images / (_IMAGES_PER_PART * n))
-    make, dtype = networks.TORSOS[config.network], tf.as_dtype(config.precision)
-    return make(dtype, config.padding.upper(), config.image_scale, num_parts)
+    return networks.TORSOS[config.network](
+        tf.as_dtype(config.precision),
+        config.padding.upper(),
+        config.image_scale,
+        config.zero_mean_filters,
+        num_parts,
+    )
 
 
 def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":

@@ -209,6 +209,12 @@ class Settings:
         POSITIVE,
         shared=True,
     )
+    zero_mean_filters: bool = CHECKPOINT.setting(
+        False,
+        "Subtracts from each filter of the network's first layer the mean of its weights, so that "
+        "an even background passes nothing. In short runs fewer filters die so.",
+        shared=True,
+    )
     use_lstm: bool = CHECKPOINT.setting(..., "Adds an LSTM after the torso.", shared=True)
     multi_head: bool = CHECKPOINT.setting(False, "One value head per level (MultiHead-IMPALA).")
     use_popart: bool = CHECKPOINT.setting(

@@ -26,14 +26,21 @@ class Convolution(snt.Module):
         self._stride = stride
         self._padding = padding
 
-    def __call__(self, inputs: tf.Tensor, input_scale: float = 1.0) -> tf.Tensor:
+    def __call__(
+        self, inputs: tf.Tensor, input_scale: float = 1.0, zero_mean: bool = False
+    ) -> tf.Tensor:
         """Maps scaled inputs `[N, H, W, C]` to `[N, ceil(h / stride), ceil(w / stride), F]`.
 
-        With SAME padding h and w are H and W, with VALID H - kernel + 1 and W - kernel + 1.
+        With SAME padding h and w are H and W, with VALID H - kernel + 1 and W - kernel + 1. With
+        `zero_mean` each filter is its weights less their mean. So the output is the bias where
+        the inputs are all alike, and there the gradient of each filter adds up to zero.
         """
         self._create(inputs.shape[-1])
+        filters = self.weights * input_scale
+        if zero_mean:
+            filters -= tf.reduce_mean(filters, axis=[0, 1, 2])
         # The cast at every call lets gradients of several calls be added in float32.
-        weights = tf.cast(self.weights * input_scale, inputs.dtype)
+        weights = tf.cast(filters, inputs.dtype)
         outputs = tf.nn.conv2d(inputs, weights, self._stride, self._padding)
         return _add_bias(outputs, tf.cast(self.bias, inputs.dtype))
 
@@ -69,6 +76,7 @@ class Torso(snt.Module):
         dtype: tf.DType,
         padding: str = "SAME",
         image_scale: float = 1.0,
+        zero_mean_filters: bool = False,
         num_parts: int = 1,
     ):
         """Builds the layers.
@@ -77,6 +85,7 @@ class Torso(snt.Module):
           dtype: of the convolutions, float32 or bfloat16.
           padding: SAME or VALID, of the shallow network's convolutions.
           image_scale: factor of images, after bytes are scaled to [0, 1].
+          zero_mean_filters: whether the filters that see the images have a mean of zero.
           num_parts: max number of parts of a sequence that pass through the convolutions in
             parallel. Processor cores that each take a part need not wait for one another within
             a convolution, and find in their cache what the layer before has left there.
@@ -84,8 +93,14 @@ class Torso(snt.Module):
         super().__init__()
         self._dtype = dtype
         self._image_scale = image_scale
+        self._zero_mean_filters = zero_mean_filters
         self._num_parts = num_parts
         self._linear = snt.Linear(256)
+        self._build(padding)
+
+    def _build(self, padding: str) -> None:
+        """Builds the convolutions."""
+        raise NotImplementedError
 
     def __call__(self, images: tf.Tensor, bootstrap: bool = False) -> tf.Tensor:
         """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T, B, 256]`.
@@ -136,10 +151,7 @@ class DeepTorso(Torso):
     Its padding is always SAME, as in the code that was released with IMPALA.
     """
 
-    def __init__(
-        self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0, num_parts: int = 1
-    ):
-        super().__init__(dtype, padding, image_scale, num_parts)
+    def _build(self, padding: str) -> None:
         self._sections = [
             (
                 Convolution(num_channels, kernel=3, name=f"section_{i}"),
@@ -150,10 +162,10 @@ class DeepTorso(Torso):
         ]
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
-        hidden = images
+        hidden, zero_mean = images, self._zero_mean_filters
         for convolution, first_block, second_block in self._sections:
-            hidden = convolution(hidden, scale)
-            scale = 1.0  # Only the images are scaled.
+            hidden = convolution(hidden, scale, zero_mean)
+            scale, zero_mean = 1.0, False  # Later layers do not see the images.
             hidden = tf.nn.max_pool2d(hidden, ksize=3, strides=2, padding="SAME")
             hidden = second_block(first_block(hidden))
         return hidden
@@ -166,15 +178,12 @@ class ShallowTorso(Torso):
     on images of 72x96. Images of fewer than 20 pixels per side, as Catch's boards, need SAME.
     """
 
-    def __init__(
-        self, dtype: tf.DType, padding: str = "SAME", image_scale: float = 1.0, num_parts: int = 1
-    ):
-        super().__init__(dtype, padding, image_scale, num_parts)
+    def _build(self, padding: str) -> None:
         self._first = Convolution(16, kernel=8, stride=4, padding=padding, name="first")
         self._second = Convolution(32, kernel=4, stride=2, padding=padding, name="second")
 
     def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
-        return self._second(tf.nn.relu(self._first(images, scale)))
+        return self._second(tf.nn.relu(self._first(images, scale, self._zero_mean_filters)))
 
 
 TORSOS: dict[str, type[Torso]] = {"deep": DeepTorso, "shallow": ShallowTorso}

@@ -325,8 +325,10 @@ def _problems(config: Config) -> Iterator[str]:
         yield f"--pixel_control needs images of {_MIN_PIXELS}x{_MIN_PIXELS} or more, got {got}"
     if config.network not in ("deep", "shallow") and not config.has_own_network:
         yield f"--network must be deep, shallow or MODULE:NAME, got {config.network}"
-    if config.has_own_network and (config.image_scale, config.precision) != (1.0, "float32"):
-        yield f"--image_scale and --precision are not for {config.network}; leave them out"
+    of_torsos = (config.image_scale, config.zero_mean_filters, config.precision)
+    if config.has_own_network and of_torsos != (1.0, False, "float32"):
+        names = "--image_scale, --zero_mean_filters and --precision"
+        yield f"{names} are not for {config.network}; leave them out"
     if config.padding == "valid" and (
         config.network != "shallow" or min(config.height, config.width) < _MIN_UNPADDED
     ):

@@ -142,6 +142,30 @@ def test_a_torso_in_bfloat16_is_near_the_one_in_float32(name: str) -> None:
         assert relative_error(features_of(scaled, halved), expected) < 16 * EPS
 
 
+@pytest.mark.parametrize("name", TORSOS)
+def test_zero_mean_filters_are_the_first_layers_weights_less_their_mean(name: str) -> None:
+    tf.random.set_seed(0)
+    images = np.random.default_rng(0).random((1, 2, 42, 42, 4), np.float32)
+    plain, torso = TORSOS[name](tf.float32), TORSOS[name](tf.float32, zero_mean_filters=True)
+    for each in (plain, torso):
+        features_of(each, images)
+    for variable, value in zip(plain.variables, torso.variables, strict=True):
+        variable.assign(value)
+    for_plain, for_zero_mean = (
+        each._first if isinstance(each, ShallowTorso) else each._sections[0][0]
+        for each in (plain, torso)
+    )
+    weights = for_zero_mean.weights.numpy()
+    for_plain.weights.assign(weights - weights.mean((0, 1, 2)))
+    with tf.GradientTape() as tape:
+        features = features_of(torso, images)
+    assert relative_error(features, features_of(plain, images)) < 16 * EPS
+    upstream = normal(features.shape)
+    gradient = np.float64(tape.gradient(features, for_zero_mean.weights, upstream))
+    total = np.abs(gradient.sum((0, 1, 2)))
+    assert (total < 1e-5 * np.abs(gradient).sum((0, 1, 2))).all(), "nothing moves a whole filter"
+
+
 def features_of_figure_3(torso: Any, images: np.ndarray, padding: str) -> tf.Tensor:
     """Computes the features by TensorFlow's own layers, as IMPALA's figure shows them."""
 

@@ -73,7 +73,9 @@ def test_what_is_no_torso_is_refused_in_a_line(name: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", [{"image_scale": 2.0}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize(
+    "given", [{"image_scale": 2.0}, {"zero_mean_filters": True}, {"precision": "bfloat16"}]
+)
 def test_flags_of_the_packages_torsos_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"--precision are not for {__name__}:wide"):
         _config(f"{__name__}:wide", **given)
