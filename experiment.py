@@ -36,7 +36,7 @@ from typing import Any
 from absl import flags, logging
 
 import scalable_agent_popart
-from scalable_agent_popart import errors, settings, suites
+from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import config as config_lib
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
         message = f"{place.filename}, line {place.lineno}, called sys.exit, which ends the program"
         raise SystemExit(f"error: {message}; raise an exception there instead") from end
     except Exception as error:
-        line = errors.explain(error)
+        line = program.explain(error)
         if line is None:
             raise
         raise SystemExit(f"error: {line}") from error

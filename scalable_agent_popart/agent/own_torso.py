@@ -3,8 +3,8 @@
 import sonnet as snt
 import tensorflow as tf
 
-from scalable_agent_popart import outside
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.system import outside
 
 
 def make(network: str) -> snt.Module:

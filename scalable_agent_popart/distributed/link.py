@@ -14,7 +14,8 @@ from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed.handshake import differences
 from scalable_agent_popart.distributed.keys import LEARNER, Keys
 from scalable_agent_popart.distributed.wire import METHODS, SERVICE, serialize
-from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
+from scalable_agent_popart.system.program import exit_code
 
 # A call that takes longer has lost the learner, and so has a connection that is not there by then.
 _TIMEOUT_SECONDS, _CONNECT_MILLISECONDS = 20.0, 2000

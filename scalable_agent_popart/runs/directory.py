@@ -173,7 +173,7 @@ class RunDirectory:
 def explained(path: Path, advice: str) -> Iterator[None]:
     """Ends a block that reads a missing file, and raises UserError if one cannot be read.
 
-    By the cause, `errors.exit_code` knows whether that may pass. The advice is for damaged content.
+    By the cause, `program.exit_code` knows if that may pass. The advice is for damaged content.
     """
     try:
         yield

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scalable_agent_popart import outside
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import catch, cluttered_catch
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.dmlab import dmlab30
 from scalable_agent_popart.suites.suite import MINIMAL, EnvironmentOptions, Suite
+from scalable_agent_popart.system import outside
 
 ALL = (atari57.SUITE, catch.SUITE, cluttered_catch.SUITE, dmlab30.SUITE)
 

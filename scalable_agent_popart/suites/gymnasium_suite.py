@@ -13,12 +13,11 @@ import numpy as np
 from gymnasium import spaces
 
 import environments
-from scalable_agent_popart import outside
 from scalable_agent_popart.errors import UserError, describe
 from scalable_agent_popart.suites import checked, environment_process
 from scalable_agent_popart.suites.process_pool import ProcessPool, run_child
 from scalable_agent_popart.suites.suite import EnvironmentOptions, Suite
-from scalable_agent_popart.system import supervisor
+from scalable_agent_popart.system import outside, supervisor
 
 _MARK = "\0"
 

@@ -1,5 +1,5 @@
 """The machine and its operating system: cores, memory, signals, threads, processes, terminal.
 
-It may know nothing of what runs on the machine, and any folder may use it. The machine's
-properties come out; threads, signals and settings of the process go in.
+Of what runs on the machine it may know only the errors that end it. Any folder may use it. The
+machine's properties come out; threads, signals and settings of the process go in.
 """

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scalable_agent_popart.errors import UserError, exit_code, explain
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.system import supervisor, tensorflow_import, terminal
+from scalable_agent_popart.system.program import exit_code, explain
 from scalable_agent_popart.system.supervisor import Child, Restarts
 
 # It takes the payload and returns the number of the signal that asked it to stop, or None. Its

@@ -1,5 +1,6 @@
 """What the project's programs have in common: integers in flags, errors in a line, exit codes."""
 
+import errno
 import re
 import signal
 import sys
@@ -9,12 +10,15 @@ from typing import Any
 
 from absl import app, flags
 
-from scalable_agent_popart import errors
-from scalable_agent_popart.errors import UserError
+from environments import EnvironmentLostError, InvalidStepError
+from scalable_agent_popart.errors import FAILS_AGAIN, PassingError, UserError, one_line
 from scalable_agent_popart.system import signals
 
 _INTEGER = re.compile(r"([+-]?\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?)([kmbg]?)", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+# A full disk may be cleared, and a file system over a network may come back.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (*_FULL, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 class Integer(flags.IntegerParser):
@@ -35,6 +39,33 @@ def to_integer(text: str) -> int:
     return int(value)
 
 
+def explain(error: BaseException) -> str | None:
+    """Returns one line for the user; None if it is no error that a user can fix."""
+    if isinstance(error, UserError | EnvironmentLostError):
+        return one_line(str(error))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"no space left on a disk that is needed ({error}); make room and repeat"
+    if isinstance(error, MemoryError):
+        sizes = "--num_actors, --batch_size, --unroll_length or --test_num_episodes"
+        return f"there is not enough memory ({one_line(str(error))}); lower {sizes}"
+    return None
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Returns `FAILS_AGAIN` if a cluster need not try again, and otherwise 1.
+
+    Locks of a lost node, full disks, file systems that are away and lost environments may all be
+    fixed meanwhile.
+    """
+    cause = getattr(error, "__cause__", None)
+    if type(error) is UserError and isinstance(cause, UserError):
+        return exit_code(cause)  # It is repeated in more words.
+    passing = isinstance(cause, OSError) and cause.errno in _PASSING
+    fails_again = isinstance(error, UserError | InvalidStepError | MemoryError)
+    passing |= isinstance(error, PassingError)
+    return FAILS_AGAIN if fails_again and not passing else 1
+
+
 def run(
     main: Callable[[list[str]], Any],
     parse: Callable[[list[str]], list[str]],
@@ -50,7 +81,7 @@ def run(
         try:
             app.run(main, flags_parser=parse)
         except users as error:
-            if errors.explain(error):
+            if explain(error):
                 raise
             # The library begins some of its lines so.
             message = str(error).removeprefix("ERROR:: ").removesuffix(".")
@@ -59,14 +90,14 @@ def run(
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        if (line := errors.explain(error)) is None:
+        if (line := explain(error)) is None:
             raise
         print(f"error: {line}", file=sys.stderr)
-        sys.exit(errors.exit_code(error))
+        sys.exit(exit_code(error))
     except SystemExit as end:
         if end.code == 1 and any(re.match(r"--?(help|\?)", word) for word in sys.argv[1:]):
             sys.exit(0)  # The library ends with 1 after it has shown the help.
         if not isinstance(end.code, str):
             raise
         print(end.code, file=sys.stderr)
-        sys.exit(errors.exit_code(end.__cause__))
+        sys.exit(exit_code(end.__cause__))

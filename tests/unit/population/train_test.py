@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scalable_agent_popart.errors import UserError, exit_code
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population import train
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import child_program
+from scalable_agent_popart.system.program import exit_code
 
 _BEGIN = """
 import os, signal, sys

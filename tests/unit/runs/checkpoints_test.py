@@ -12,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs.checkpoints import Checkpoints, restore_at, saved_frames
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.system.program import exit_code
 
 
 @pytest.fixture

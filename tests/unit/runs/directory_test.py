@@ -14,13 +14,14 @@ from unittest import mock
 
 import pytest
 
-from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.settings import SETTINGS
+from scalable_agent_popart.system.program import exit_code
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DEVICE = {"processor": "Xeon", "cores": 1, "gpus": ["H100"]}

@@ -13,10 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from environments import StepOutputInfo
-from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.logs import JsonLines, RunLog
+from scalable_agent_popart.system.program import exit_code
 from tests.fakes.programs import metrics, read_log
 
 

@@ -17,10 +17,11 @@ import pytest
 import tree
 
 from environments import EnvironmentLostError, InvalidStepError, Ready
-from scalable_agent_popart.errors import FAILS_AGAIN, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN
 from scalable_agent_popart.suites import process_pool
 from scalable_agent_popart.suites.environment_process import REFUSED, MakeEnvironment
 from scalable_agent_popart.suites.process_pool import ProcessPool
+from scalable_agent_popart.system.program import exit_code
 from tests.fakes.process_environments import (
     EPISODE_STEPS,
     OBSERVATION,

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 import scalable_agent_popart
 from scalable_agent_popart import factory
-from scalable_agent_popart.errors import FAILS_AGAIN, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.system.program import exit_code
 from scalable_agent_popart.training.initial_weights import take_over
 from tests.fakes.main_program import run
 

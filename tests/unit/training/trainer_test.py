@@ -11,11 +11,12 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import rollouts
-from scalable_agent_popart.errors import FAILS_AGAIN, DivergenceError, UserError, exit_code
+from scalable_agent_popart.errors import FAILS_AGAIN, DivergenceError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import Checkpoints, saved_frames
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.system.program import exit_code
 from scalable_agent_popart.training import trainer
 from scalable_agent_popart.training.actors import Actors
 from tests.fakes.programs import metrics
