@@ -110,9 +110,9 @@ def _make_torso(config: Config) -> snt.Module:
     return networks.TORSOS[config.network](
         tf.as_dtype(config.precision),
         config.padding.upper(),
-        config.image_scale,
-        config.zero_mean_filters,
-        num_parts,
+        image_scale=config.image_scale,
+        zero_mean_filters=config.zero_mean_filters,
+        num_parts=num_parts,
     )
 
 

@@ -25,7 +25,7 @@ def count(logdir: str, num_steps: int = 200) -> int:
     layer = {v.name: v for v in agent._agent.trainable_variables if "/first/" in v.name}
     bias, weights = (layer[name] for name in sorted(layer))
     if agent.config.zero_mean_filters:
-        weights -= tf.reduce_mean(weights, axis=[0, 1, 2])
+        weights = weights - tf.reduce_mean(weights, axis=[0, 1, 2])
     inputs = tf.nn.conv2d(images, weights, strides=4, padding="VALID") + bias  # [N, H, W, 16]
     return int(np.sum(tf.reduce_max(inputs, axis=[0, 1, 2]) > 0))
 

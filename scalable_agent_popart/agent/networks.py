@@ -32,8 +32,8 @@ class Convolution(snt.Module):
         """Maps scaled inputs `[N, H, W, C]` to `[N, ceil(h / stride), ceil(w / stride), F]`.
 
         With SAME padding h and w are H and W, with VALID H - kernel + 1 and W - kernel + 1. With
-        `zero_mean` each filter is its weights less their mean. So the output is the bias where
-        the inputs are all alike, and there the gradient of each filter adds up to zero.
+        `zero_mean` each filter is its weights less their mean. Where the inputs that a filter sees
+        are all alike, the output is then the bias, and the filter's gradient is zero.
         """
         self._create(inputs.shape[-1])
         filters = self.weights * input_scale
@@ -75,6 +75,7 @@ class Torso(snt.Module):
         self,
         dtype: tf.DType,
         padding: str = "SAME",
+        *,
         image_scale: float = 1.0,
         zero_mean_filters: bool = False,
         num_parts: int = 1,
@@ -99,8 +100,7 @@ class Torso(snt.Module):
         self._build(padding)
 
     def _build(self, padding: str) -> None:
-        """Builds the convolutions."""
-        raise NotImplementedError
+        """Builds the convolutions, which a torso may do without."""
 
     def __call__(self, images: tf.Tensor, bootstrap: bool = False) -> tf.Tensor:
         """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T, B, 256]`.

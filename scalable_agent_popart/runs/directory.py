@@ -173,7 +173,8 @@ class RunDirectory:
 def explained(path: Path, advice: str) -> Iterator[None]:
     """Ends a block that reads a missing file, and raises UserError if one cannot be read.
 
-    By the cause, `program.exit_code` knows if that may pass. The advice is for damaged content.
+    `system.program.exit_code` sees by the cause whether it may pass. The advice is for damaged
+    content.
     """
     try:
         yield

@@ -18,8 +18,10 @@ from scalable_agent_popart.runs.directory import (
 
 _MAX_NEARBY = 3  # A message names so many runs.
 # A network's weights fit another one only if these are equal.
-_SAME_IMAGES = ("padding", "image_scale", "zero_mean_filters", "height", "width")
-_SAME_NETWORK = ("network", *_SAME_IMAGES, "use_lstm")
+_SAME_NETWORK = (
+    *("network", "padding", "image_scale", "zero_mean_filters"),
+    *("use_lstm", "height", "width"),
+)
 _SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
 
 

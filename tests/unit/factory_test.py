@@ -148,6 +148,16 @@ def test_popart_learns_statistics_as_the_flags_say() -> None:
     np.testing.assert_allclose(head.shift, [0, 2, 0, 0, 0])
 
 
+@pytest.mark.parametrize("zero_mean", [False, True])
+def test_an_even_background_is_seen_unless_filters_have_a_mean_of_zero(zero_mean: bool) -> None:
+    config = make_config("pong", network="shallow", zero_mean_filters=zero_mean)
+    torso = factory.make_agent(config, factory.make_rollout_spec(config))._torso
+    images = np.zeros([2, 1, 84, 84, 4], np.uint8)
+    images[1] = 90
+    black, grey = torso(tf.constant(images)).numpy()
+    assert np.allclose(black, grey, rtol=0, atol=1e-6) == zero_mean
+
+
 @pytest.mark.parametrize(("padding", "parameters"), [("valid", 1_230_446), ("same", 1_541_742)])
 def test_without_padding_the_shallow_network_is_as_large_as_published(
     padding: str, parameters: int

@@ -119,10 +119,12 @@ def test_values_of_another_agent_are_not_taken(
 def test_what_cannot_be_taken_is_said_in_one_line(
     earlier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, learner = fresh(earlier, network="deep")
-    with pytest.raises(UserError, match="differs: --network was shallow and is deep; give the"):
+    config, learner = fresh(earlier, network="deep", zero_mean_filters=True)
+    message = "--network was shallow and is deep; --zero_mean_filters was False and is True; give"
+    with pytest.raises(UserError, match=f"differs: {message} the"):
         take_over(config, learner)
-    config = dataclasses.replace(config, network="shallow", init_from=str(tmp_path))
+    given = {"network": "shallow", "zero_mean_filters": False}
+    config = dataclasses.replace(config, **given, init_from=str(tmp_path))
     with pytest.raises(UserError, match="--init_from: there is no run in"):
         take_over(config, learner)
     damaged = shutil.copytree(earlier, str(tmp_path / "damaged"))
