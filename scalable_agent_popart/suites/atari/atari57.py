@@ -45,7 +45,8 @@ class AtariEnvironments:
         self.task_ids, self._seeds = task_ids, seeds
         self._counter = EpisodeCounter(len(task_ids))
         self._training = options.training
-        self._first_frame = atari_emulator.FIRST_FRAMES.get(game, 0)
+        begun = game in atari_emulator.BEGUN_BY_BUTTONS
+        self._first_frame = atari_emulator.Emulator(game, options).frame if begun else 0
         self._game_frame, self._lives = np.zeros((2, len(task_ids)), np.int32)
         self._environments: Any = ale_py.AtariVectorEnv(
             game,

@@ -10,14 +10,10 @@ from scalable_agent_popart.suites import suite
 MAX_FRAMES_PER_GAME = 108_000
 MAX_NOOPS = 30
 # These games begin at another frame than 0, because the emulator presses buttons to start them.
-FIRST_FRAMES = {
-    "air_raid": 8,
-    "berzerk": 20,
-    "double_dunk": 21,
-    "name_this_game": 134,
-    "surround": 1,
-    "yars_revenge": 7,
-}
+# Machines may differ in how many it needs: Double Dunk has begun at frame 13 and at frame 21.
+BEGUN_BY_BUTTONS = frozenset(
+    ["air_raid", "berzerk", "double_dunk", "name_this_game", "surround", "yars_revenge"]
+)
 _NOOP = 0
 NUM_ACTIONS = 18
 # The names of the actions that have an effect, by game.
@@ -59,6 +55,11 @@ class Emulator:
         self._ale.setInt("max_num_frames_per_episode", MAX_FRAMES_PER_GAME)
         self._ale.loadROM(Path(roms.get_rom_path(game) or game))
         self._ale.reset_game()
+
+    @property
+    def frame(self) -> int:
+        """The number of frames since the game was loaded or reset, with those that begin it."""
+        return self._ale.getEpisodeFrameNumber()
 
     @property
     def state(self) -> bytes:
