@@ -212,7 +212,7 @@ class Settings:
     zero_mean_filters: bool = CHECKPOINT.setting(
         False,
         "Subtracts from each filter of the network's first layer the mean of its weights. An even "
-        "grey background then passes only the bias, and switches no filter off for good.",
+        "grey background then passes only the bias, and no gradient to the filters.",
         shared=True,
     )
     use_lstm: bool = CHECKPOINT.setting(..., "Adds an LSTM after the torso.", shared=True)
