@@ -30,6 +30,7 @@ from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
     explained,
+    lock,
     write_atomically,
 )
 from scalable_agent_popart.runs.json_lines import read_lines
@@ -163,7 +164,7 @@ class PopulationDirectory:
     def join(self, config: Config) -> None:
         """Begins the population if no member has; raises as `check`."""
         self.check(config)  # A run's directory would have a lock, too.
-        with RunDirectory(self.path).lock(waits=True):  # The first one that begins decides.
+        with lock(self.path, waits=True):  # The first one that begins decides.
             if self.check(config) is None:
                 write_atomically(self._settings, config.record)
 

@@ -32,8 +32,10 @@ def write_films(
         suite, where = comparison.suite, f", {comparison.title}" * (len(comparisons) > 1)
         levels = dict.fromkeys([*map(suite.test_version, suite.tasks), *suite.tasks])
         for agent, run in comparison.runs:
+            if run.videos is None:
+                continue
             for level in levels:
-                path = film_path(run.directory.videos, level)
+                path = film_path(run.videos, level)
                 if os.path.isfile(path):  # `Path.is_file` may raise.
                     files.setdefault((agent.label + where, level), []).append(path)
     films: dict[str, list[dict[str, str]]] = {}

@@ -76,7 +76,7 @@ class Run:
     """The content of a run or a population, by the frames that its weights learned from."""
 
     path: Path
-    directory: RunDirectory  # A population's is that of its best member.
+    videos: Path | None  # Films of tests, a population's of its best member; a file has none.
     config: Config
     logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `_read_metrics`.
     evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
@@ -183,7 +183,8 @@ def read_run(path: str, every_record: bool = False) -> Run:
     tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
     if not any(map(len, tables.values())) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    return Run(Path(path), directory, config, tables, evaluations, problems, population, record)
+    videos = directory.videos
+    return Run(Path(path), videos, config, tables, evaluations, problems, population, record)
 
 
 def _join(

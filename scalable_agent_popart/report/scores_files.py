@@ -13,7 +13,7 @@ from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.read import Evaluation, Run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Record, RunDirectory
+from scalable_agent_popart.runs.directory import Record
 
 _COLUMNS = {"agent": str, "seed": int, "task": str, "frames": int, "return": float}
 
@@ -66,7 +66,7 @@ def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
     config = replace(config, total_environment_frames=frames)
     return Run(
         path=Path(place),
-        directory=RunDirectory(place),
+        videos=None,
         config=config,
         logs=logs,
         evaluations=(Evaluation("noop", frames, last),),

@@ -91,23 +91,6 @@ class RunDirectory:
         """Returns whether the run has learned and saved something."""
         return any(self.checkpoints.glob("ckpt-*.index"))
 
-    def lock(self, waits: bool = False) -> IO[str]:
-        """Locks the directory until the returned file is closed; raises UserError.
-
-        A lock that another process has is waited for, or otherwise raises InUseError.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "lock", "a")  # noqa: SIM115 - the caller closes the file.
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-            return file
-        except BlockingIOError as error:
-            message = f"another process trains in {self.path}; stop it or give {ANOTHER_LOGDIR}"
-            raise InUseError(message) from error
-        except OSError as error:  # Lustre has locks only if it is mounted with -o flock.
-            message = f"--logdir={self.path} cannot be written to or locked ({error})"
-            raise UserError(message) from error
-
     def refuse_to_lose_logs(self) -> None:
         """Raises UserError if a run that begins here would overwrite another's logs."""
         lines = json_lines.read_lines(self.metrics) if self.metrics.exists() else ()
@@ -167,6 +150,24 @@ class RunDirectory:
         for path in (kept, self.evaluation):  # Another evaluation may replace the newest meanwhile.
             write_atomically(path.with_suffix(".csv"), table.getvalue())
             write_atomically(path, summary)
+
+
+def lock(path: Path, waits: bool = False) -> IO[str]:
+    """Locks a run or a population until the returned file is closed; raises UserError.
+
+    A lock that another process has is waited for, or otherwise raises InUseError.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / "lock", "a")  # noqa: SIM115 - the caller closes the file.
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        return file
+    except BlockingIOError as error:
+        message = f"another process trains in {path}; stop it or give {ANOTHER_LOGDIR}"
+        raise InUseError(message) from error
+    except OSError as error:  # Lustre has locks only if it is mounted with -o flock.
+        message = f"--logdir={path} cannot be written to or locked ({error})"
+        raise UserError(message) from error
 
 
 @contextlib.contextmanager

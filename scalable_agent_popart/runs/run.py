@@ -13,6 +13,7 @@ from scalable_agent_popart.runs.directory import (
     RunDirectory,
     is_population,
     is_run,
+    lock,
     runs_in,
 )
 
@@ -68,7 +69,7 @@ def resumed(config: Config) -> Config | None:
 def begin(config: Config) -> Iterator[RunDirectory]:
     """Locks a run's directory to train it; raises InUseError, or UserError as `check`."""
     check(config)
-    with RunDirectory(config.logdir).lock():
+    with lock(Path(config.logdir)):
         yield check(config)  # Another process may have trained it before the lock was free.
 
 

@@ -18,7 +18,7 @@ from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs
+from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs, lock
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.settings import SETTINGS
 from scalable_agent_popart.system.program import exit_code
@@ -246,17 +246,17 @@ def test_a_check_of_a_new_directory_writes_nothing(tmp_path: Path) -> None:
     _check(RunDirectory(tmp_path / "run"), _config())
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="cannot be written to"):
-        RunDirectory("/proc/none/run").lock()  # Root cannot make it either.
+        lock(Path("/proc/none/run"))  # Root cannot make it either.
 
 
 def test_the_lock_is_free_once_its_owner_closed_it(tmp_path: Path) -> None:
-    first, second = (RunDirectory(str(tmp_path / "some" / "run")) for _ in range(2))
-    with first.lock(), pytest.raises(UserError, match="another process trains in"):
-        second.lock()
-    second.lock().close()
+    path = tmp_path / "some" / "run"
+    with lock(path), pytest.raises(UserError, match="another process trains in"):
+        lock(path)
+    lock(path).close()
     broken = mock.patch.object(fcntl, "flock", side_effect=OSError(errno.ENOLCK, "no locks"))
     with broken, pytest.raises(UserError, match="no locks"):
-        second.lock()
+        lock(path)
 
 
 def test_a_test_that_could_not_be_written_is_refused_before_it_is_played(
