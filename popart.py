@@ -104,7 +104,7 @@ class ValueHead(snt.Module):
         self._variance_bounds = (scale_lower_bound**2, scale_upper_bound**2)
         self._second_moment_of = second_moment_of
         self.weights = self.bias = None  # The first call knows the number of features.
-        # They are float64, because nu and mu^2 are close if sigma is small compared with mu.
+        # Both are float64, because nu and mu^2 are close if sigma is small compared with mu.
         self.shift = tf.Variable(tf.zeros([num_tasks], tf.float64), trainable=False, name="shift")
         self.second_moment = tf.Variable(
             tf.ones([num_tasks], tf.float64), trainable=False, name="second_moment"
@@ -124,7 +124,7 @@ class ValueHead(snt.Module):
         """Computes sigma in float64 `[num_tasks]`."""
         if not self.normalise:
             return tf.ones_like(self.shift)
-        # It is clipped before the root because rounding may leave the difference below zero.
+        # Clipping comes before the root because rounding may leave the difference below zero.
         variance = self.second_moment - tf.square(self.shift)
         return tf.sqrt(tf.clip_by_value(variance, *self._variance_bounds))
 
@@ -214,15 +214,15 @@ class ValueHead(snt.Module):
         # The B updates in closed form. Rollouts m_1, ..., m_k of one task with the step sizes
         # a_1, ..., a_k leave
         #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
-        own_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
+        of_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
         if included is not None:
-            own_task *= tf.cast(included, tf.float64)[:, tf.newaxis]
-        counted, step_sizes = own_task, 2 * [own_task * self._step_size]
+            of_task *= tf.cast(included, tf.float64)[:, tf.newaxis]
+        counted, step_sizes = of_task, 2 * [of_task * self._step_size]
         if self.count is not None:
             if rewarded is not None:
-                rewards = own_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
+                rewards = of_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
                 has_scale = (self.count > 0) | (tf.cumsum(rewards, axis=0) > 0)
-                counted = tf.where(has_scale, own_task, 0.0)
+                counted = tf.where(has_scale, of_task, 0.0)
             count = self.count + tf.cumsum(counted, axis=0)  # [B, num_tasks]
             averaged = (count + 1.0, tf.maximum(count, 1.0))  # The mean's first is all zeros.
             step_sizes = [counted * tf.maximum(1.0 / n, self._step_size) for n in averaged]
@@ -243,7 +243,7 @@ class ValueHead(snt.Module):
         if self.weights is None:
             return  # Never called: there are no outputs to preserve yet.
         new_shift, new_scale = tf.identity(self.shift), self._precise_scale()
-        # It is computed in float64 and rounded once.
+        # The product is computed in float64 and rounded once.
         weights = (old_scale / new_scale)[:, tf.newaxis] * tf.cast(self.weights, tf.float64)
         bias = (old_scale * tf.cast(self.bias, tf.float64) + old_shift - new_shift) / new_scale
         weights = tf.where(changed[:, tf.newaxis], tf.cast(weights, tf.float32), self.weights)

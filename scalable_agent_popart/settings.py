@@ -1,7 +1,7 @@
 """Every setting, declared once.
 
-Flags, their ranges and choices, `--help`, docs/configuration.md, `config.Config` and other modules'
-lists of settings follow from the declarations.
+Flags, their ranges and choices, `--help`, docs/configuration.md and `config.Config` follow from the
+declarations.
 """
 
 import math

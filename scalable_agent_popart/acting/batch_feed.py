@@ -25,7 +25,7 @@ class BatchFeed(Threads):
         self._source = source
         self._batch_size = batch_size
         self._batches: queue.Queue[rollouts.Rollout] = queue.Queue()
-        # It is acquired before rollouts are taken, so that no second batch grows old meanwhile.
+        # Acquired before rollouts are taken, so that no second batch grows old meanwhile.
         self._may_take = threading.Semaphore(1)
 
     def start(self) -> None:

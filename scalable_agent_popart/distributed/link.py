@@ -52,7 +52,7 @@ class LearnerLink:
         self._handshake = handshake
         self._name = name
         self._lock = threading.Lock()  # A thread that connects or loses the learner holds it.
-        self._connection: _Connection | None = None  # It is None without a learner.
+        self._connection: _Connection | None = None  # None without a learner.
         self._lost_at = time.monotonic()
         self._back_off = _FIRST_BACK_OFF_SECONDS
         self._next_try = 0.0

@@ -16,13 +16,12 @@ from scalable_agent_popart.runs.directory import (
     lock,
     runs_in,
 )
+from scalable_agent_popart.settings import SETTINGS
 
 _MAX_NEARBY = 3  # A message names so many runs.
-# A network's weights fit another one only if these are equal.
-_SAME_NETWORK = (
-    *("network", "padding", "image_scale", "zero_mean_filters"),
-    *("use_lstm", "height", "width"),
-)
+# A network's weights fit another one only if all other settings are equal that jobs share.
+_NOT_OF_THE_NETWORK = {"level_name", "unroll_length", "num_action_repeats", "action_set"}
+_SAME_NETWORK = [n for n, each in SETTINGS.items() if each.shared and n not in _NOT_OF_THE_NETWORK]
 _SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
 
 

@@ -103,16 +103,18 @@ def _declared(make: Callable[[], gymnasium.Env], name: str) -> tuple[tuple[int, 
 
     Raises UserError if it cannot be made, or if a suite cannot take its spaces.
     """
-    try:
+
+    def read_spaces() -> tuple[Any, Any]:
         environment = make()
-        images, actions = environment.observation_space, environment.action_space
+        declared = environment.observation_space, environment.action_space
         environment.close()
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be made ({describe(error)})") from error
+        return declared
+
+    images, actions = outside.call(read_spaces, f"{name} cannot be made")
     for space in (images, actions):
         if not isinstance(space, spaces.Space):
             raise UserError(f"{name} is not Gymnasium's: it has {type(space)} as a space")
-    shape = images.shape or ()
+    shape: tuple[int, ...] = images.shape or ()
     if len(shape) != 3 or images != spaces.Box(0, 255, shape, np.uint8):
         form = "must be spaces.Box(0, 255, (height, width, channels), np.uint8)"
         message = f"observation_space {form}, not {images}"

@@ -29,7 +29,7 @@ def outlive_terminal() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # It is closed, and a file opened later would get what is printed.
+        except OSError:  # A file opened later would get what is printed to the closed descriptor.
             os.open(os.devnull, os.O_RDWR)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         encoding = getattr(getattr(sys, name), "encoding", None)
@@ -49,7 +49,7 @@ class _Lines(tqdm.tqdm):
         super().__init__(mininterval=10.0, miniters=0, delay=1e-9, leave=False, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        if msg is not None:  # It is empty, to clear a line.
+        if msg is not None:  # An empty message clears a line.
             return
         now = self.format_dict
         shown = [self.desc.removesuffix(": "), f"{self.n:,} of {self.total:,}{self.unit}"]

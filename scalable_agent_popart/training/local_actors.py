@@ -96,17 +96,17 @@ class ActorThreads(Threads):
 
     def _act(self, i: int, task_ids: np.ndarray) -> None:
         (source, sink), seed = self._ends[i], self._seeds[i]
-        own_seed = int(seed.spawn(1)[0].generate_state(1)[0])
+        actor_seed = int(seed.spawn(1)[0].generate_state(1)[0])
         policy = self.policies.get(i)
         if policy is None:
             agent = factory.make_agent(self._config, self._spec)
-            policy = self.policies[i] = Policy(agent, source, own_seed, len(task_ids))
+            policy = self.policies[i] = Policy(agent, source, actor_seed, len(task_ids))
         else:
-            policy.restart(source, own_seed)
+            policy.restart(source, actor_seed)
         with reporting(self.made.append):
             environments = factory.make_environments(
                 self._config, self._config.suite, task_ids, seed, True, len(self._ends)
             )
         self.pools.append(environments)
         with reporting(self.started.append):
-            run_actor(environments, policy, sink, self._spec, self.clocks[i], own_seed)
+            run_actor(environments, policy, sink, self._spec, self.clocks[i], actor_seed)

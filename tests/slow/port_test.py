@@ -194,10 +194,10 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
 class Light:
     """A client that sends a rollout every ten seconds and finds a learner that is back."""
 
-    def __init__(self, run: Run, own_keys: keys.Keys):
+    def __init__(self, run: Run, client_keys: keys.Keys):
         self._run = run
         self._credentials = grpc.ssl_channel_credentials(
-            own_keys.authority, own_keys.private_key, own_keys.certificate
+            client_keys.authority, client_keys.private_key, client_keys.certificate
         )
         self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
         self.sent: list[float] = []  # The times at which a rollout was taken.

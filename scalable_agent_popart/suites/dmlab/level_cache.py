@@ -39,7 +39,7 @@ class LevelCache:
             Path(pk3_path).write_bytes(compiled)
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # It has just been removed, or is another user's.
+        with contextlib.suppress(OSError):  # The file has just been removed, or is another user's.
             os.utime(path)
         return True
 
@@ -64,7 +64,7 @@ class LevelCache:
         """Removes the least recently used entries, and what killed writers left, if too large."""
         entries = []
         for file in os.scandir(self._directory):
-            with contextlib.suppress(OSError):  # It has just been removed.
+            with contextlib.suppress(OSError):  # The file has just been removed.
                 if file.name.endswith(_SUFFIX):
                     status = file.stat()
                     entries.append((status.st_mtime, status.st_size, file.path))
@@ -74,7 +74,7 @@ class LevelCache:
         for _, size, path in sorted(entries):
             if total <= self._max_bytes * (1 - _MARGIN):
                 break
-            with contextlib.suppress(OSError):  # It may be another user's, or no file.
+            with contextlib.suppress(OSError):  # The path may be another user's, or no file.
                 os.unlink(path)
                 total -= size
 

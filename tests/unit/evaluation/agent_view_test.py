@@ -86,9 +86,9 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
         policy.forget(ids[fresh])
         last = policy.last_output(ids).action
         levels = [list(_LEVELS)[i] for i in turn]
-        seen, own_plays = view.look(Ready(ids, env_output, fresh), levels)
+        seen, new_plays = view.look(Ready(ids, env_output, fresh), levels)
         for row, i in enumerate(turn):
-            plays[i].append(own_plays[row])
+            plays[i].append(new_plays[row])
             maps[i].append({label: values[row] for label, values in seen.items()})
             actions[i].append(int(last[row]))
         policy.act(ids, env_output)
@@ -107,8 +107,8 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
             assert (task_id is None) == np.isnan(play_values).all()
             if task_id is not None:
                 heads = tf.fill([end - begin, 1], min(task_id, num_heads - 1))
-                own_values = value_head(unroll.features, heads).unnormalised
-                assert_close(play_values, own_values[:, 0])
+                values_of_heads = value_head(unroll.features, heads).unnormalised
+                assert_close(play_values, values_of_heads[:, 0])
             values = head(unroll.features)
             tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
             expected = np.max([action_values(values, action) for action in tasks], axis=0)[:, 0]
