@@ -214,15 +214,15 @@ class ValueHead(snt.Module):
         # The B updates in closed form. Rollouts m_1, ..., m_k of one task with the step sizes
         # a_1, ..., a_k leave
         #   mu_k = prod_j (1 - a_j) mu_0 + sum_j a_j prod_{i > j} (1 - a_i) m_j.
-        of_task = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
+        one_hot = tf.one_hot(task_ids, self.num_tasks, dtype=tf.float64)  # [B, num_tasks]
         if included is not None:
-            of_task *= tf.cast(included, tf.float64)[:, tf.newaxis]
-        counted, step_sizes = of_task, 2 * [of_task * self._step_size]
+            one_hot *= tf.cast(included, tf.float64)[:, tf.newaxis]
+        counted, step_sizes = one_hot, 2 * [one_hot * self._step_size]
         if self.count is not None:
             if rewarded is not None:
-                rewards = of_task * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
+                rewards = one_hot * tf.cast(rewarded, tf.float64)[:, tf.newaxis]
                 has_scale = (self.count > 0) | (tf.cumsum(rewards, axis=0) > 0)
-                counted = tf.where(has_scale, of_task, 0.0)
+                counted = tf.where(has_scale, one_hot, 0.0)
             count = self.count + tf.cumsum(counted, axis=0)  # [B, num_tasks]
             averaged = (count + 1.0, tf.maximum(count, 1.0))  # The mean's first is all zeros.
             step_sizes = [counted * tf.maximum(1.0 / n, self._step_size) for n in averaged]

@@ -19,9 +19,10 @@ from scalable_agent_popart.runs.directory import (
 from scalable_agent_popart.settings import SETTINGS
 
 _MAX_NEARBY = 3  # A message names so many runs.
-# A network's weights fit another one only if all other settings are equal that jobs share.
-_NOT_OF_THE_NETWORK = {"level_name", "unroll_length", "num_action_repeats", "action_set"}
-_SAME_NETWORK = [n for n, each in SETTINGS.items() if each.shared and n not in _NOT_OF_THE_NETWORK]
+# All jobs share these settings, which say nothing about the network. Weights fit another network
+# only if the other settings are equal that jobs share.
+_OTHERS = {"level_name", "unroll_length", "num_action_repeats", "action_set"}
+_SAME_NETWORK = [name for name in SETTINGS if SETTINGS[name].shared and name not in _OTHERS]
 _SAME_SUITE = ("num_channels", "stacks_frames", "has_instructions")
 
 
