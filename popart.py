@@ -30,9 +30,9 @@ Choices that the paper leaves open or allows to be made either way:
   of the squared targets (`second_moment_of="squares"`), which keeps the variance within a rollout,
   or by option the square of their mean (`second_moment_of="mean"`).
 * The statistics are updated after the gradient step, as in the implementation notes. The order is
-  the caller's: calling `update` first gives the "just-in-time" variant. The learner calls it first
-  when an average begins (`is_new`), since a task's first rewards would otherwise be learned from
-  on their own scale, whatever that is.
+  the caller's: calling `update` first gives the "just-in-time" variant. An average begins before
+  the gradient step (`begin`), since a task's first rewards would otherwise be learned from on their
+  own scale, whatever that is.
 * The weights start a hundred times smaller than a linear layer's usually do. The rescaling would
   preserve a first value far above the rewards' scale: while sigma fell from 1 to 0.01 the weights
   would grow a hundredfold, and their gradients would drown the policy's.
@@ -161,11 +161,17 @@ class ValueHead(snt.Module):
         shift = tf.stop_gradient(tf.cast(self.shift, tf.float32))
         return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
-    def is_new(self, task_ids: tf.Tensor) -> tf.Tensor:
-        """Returns whether the average of each task id is still empty; never with a fixed start."""
+    def begin(self, targets: tf.Tensor, task_ids: tf.Tensor, rewarded: tf.Tensor) -> tf.Tensor:
+        """Begins the averages of tasks whose average is still empty with their rollouts.
+
+        Returns `[B]` bool, which rollouts these are; there are none with a fixed start. The other
+        arguments are those of `update`, which is to leave these rollouts out.
+        """
         if self.count is None:
             return tf.zeros_like(task_ids, tf.bool)
-        return tf.gather(self.count, task_ids) == 0
+        begins = tf.gather(self.count, task_ids) == 0
+        self.update(targets, task_ids, rewarded, begins)
+        return begins
 
     def update(
         self,

@@ -70,7 +70,7 @@ class _Computed(NamedTuple):
     losses: dict[str, tf.Tensor]  # The total and its parts, scalars.
     gradients: list[tf.Tensor]
     targets: tf.Tensor  # [T, B], on the scale of the rewards
-    began: tf.Tensor  # bool [B], whether the average of the rollout's task was still empty
+    began: tf.Tensor  # bool [B], whether the rollout has begun the average of its task
     diagnostics: dict[str, tf.Tensor]  # [B]
 
 
@@ -200,7 +200,7 @@ class Learner(snt.Module):
         self._optimiser.apply(gradients, learning_rate, hyperparameters.epsilon)
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
         largest_target = tf.reduce_max(tf.abs(targets - shift), axis=0) / scale  # [B]
-        self._update_statistics(batch, targets, ~computed.began)
+        self.head.update(targets, self._head_ids(batch), self._rewarded(batch), ~computed.began)
 
         lag = tf.reduce_mean(tf.cast(self.num_updates - batch.policy_version, tf.float32))
         steps, batch_size = targets.shape
@@ -216,17 +216,11 @@ class Learner(snt.Module):
         }
 
     def _differentiate(self, batch: Rollout) -> _Computed:
-        """Computes targets, then losses, then the gradient of the total to each parameter.
-
-        Targets that begin a task's average move the statistics before these scale anything.
-        Otherwise a task's first rewards would be learned from on their own scale.
-        """
+        """Computes targets, which may begin a task's average, then losses, then the gradient."""
         with tf.GradientTape() as tape:
             unroll = self._unroll(batch)
             returns, values = self._returns(batch, unroll)
-            began = self.head.is_new(self._head_ids(batch))
-            if self.head.count is not None:
-                self._update_statistics(batch, returns.vs, began)
+            began = self.head.begin(returns.vs, self._head_ids(batch), self._rewarded(batch))
             parts = self._losses(batch, unroll, returns)
         diagnostics = losses.diagnostics(
             batch.agent_outputs.policy_logits[1:],
@@ -312,15 +306,14 @@ class Learner(snt.Module):
         times = [unroll.features.shape[0], 1]
         return self.head(unroll.features, tf.tile(self._head_ids(batch)[tf.newaxis], times))
 
-    def _update_statistics(self, batch: Rollout, targets: tf.Tensor, included: tf.Tensor) -> None:
-        """Moves the statistics towards the value targets `[T, B]` of some rollouts `[B]`."""
-        rewarded = tf.reduce_any(self._rewards(batch) != 0, axis=0)  # [B]
-        self.head.update(targets, self._head_ids(batch), rewarded, included)
-
     def _rewards(self, batch: Rollout) -> tf.Tensor:
         """Returns the rewards `[T, B]` to learn from, each of the step that its action led to."""
         options, rewards = self._options, batch.env_outputs.reward[1:]
         return losses.clip_rewards(rewards, options.reward_clipping, options.reward_scale)
+
+    def _rewarded(self, batch: Rollout) -> tf.Tensor:
+        """Returns whether each rollout `[B]` has a reward other than 0."""
+        return tf.reduce_any(self._rewards(batch) != 0, axis=0)
 
     def _head_ids(self, batch: Rollout) -> tf.Tensor:
         """Returns the head of each rollout `[B]`: that of its task, or the only one."""
