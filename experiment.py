@@ -40,9 +40,9 @@ from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.population.directory import PopulationDirectory
 from scalable_agent_popart.runs import config as config_lib
-from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import find_runs, git_revision
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.system import program, terminal
 
 # Groups of flags in `--help` and docs/configuration.md, each by its first flag.
@@ -148,7 +148,7 @@ def describe(field: dataclasses.Field) -> str:
         text.append(f"For --mode={'|'.join(part.modes)}.")
     if part.needs:
         text.append(f"For --{part.needs}.")
-    if part.name == settings.CHECKPOINT.name:
+    if settings.Use.RESUME in part.same_for:
         text.append("A run keeps its value.")
     return " ".join(text)
 
@@ -198,9 +198,9 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             raise UserError("an evaluator tests one member of a population: give --pbt_member")
         hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
         deadline = time.monotonic() + 3600 * hours
-        while waits and not run.exists(logdir) and time.monotonic() < deadline:
+        while waits and Run.find(logdir) is None and time.monotonic() < deadline:
             time.sleep(1.0)
-        config = run.Run.open(logdir).config.for_test({**given, "logdir": logdir})
+        config = Run.open(logdir).config.for_test({**given, "logdir": logdir})
         config = dataclasses.replace(config, learner_timeout_hours=hours)
     else:
         config = Config.from_flags(given)
@@ -209,7 +209,10 @@ def _make_config(given: Mapping[str, Any]) -> Config:
             if config.mode == "pbt":
                 previous = PopulationDirectory(config.logdir).read_config()
             else:
-                previous = run.resumed(config)
+                run = Run.find(config.logdir)
+                # Before its first checkpoint a learner begins again, whatever the record says.
+                resumes = run and (config.job_name != "learner" or run.directory.has_checkpoint)
+                previous = run.config if run and resumes else None
             if previous is not None:
                 config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
@@ -236,7 +239,7 @@ def _report(given: Mapping[str, Any]) -> None:
 
 
 def _train(config: Config, given: Mapping[str, Any]) -> int | None:
-    run.check(config)  # Before TensorFlow takes its time to load.
+    Run.check(config)  # Before TensorFlow takes its time to load.
     _load_tensorflow(config, f"{config.agent_name} on {config.level_name}; logs in {config.logdir}")
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
     from scalable_agent_popart.training import trainer  # noqa: PLC0415
@@ -296,7 +299,7 @@ def _test(config: Config, given: Mapping[str, Any]) -> None:
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    opened = run.Run.open(config.logdir)
+    opened = Run.open(config.logdir)
     if follows:
         evaluate.follow(opened, config)
     else:

@@ -4,6 +4,7 @@ Flags, their ranges and choices, `--help`, docs/configuration.md and `config.Con
 declarations.
 """
 
+import enum
 import math
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
@@ -31,7 +32,6 @@ class Setting:
     help: str
     part: "Part"
     allowed: Bounds | tuple[str, ...] | None = None  # Numbers or choices; None is for any value.
-    shared: bool = False  # An actor job must have the learner's value; shapes follow from it.
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -44,12 +44,29 @@ class Setting:
         return f"one of {', '.join(self.choices)}" if self.choices else str(self.allowed or "")
 
 
+class Use(enum.Flag):
+    """What becomes of a run, and asks that some of its settings stay the same.
+
+    `Config.differences` compares two configurations for a use.
+    """
+
+    RESUME = enum.auto()  # It is trained further.
+    RESUME_UNASKED = enum.auto()  # It is trained further without --allow_changes.
+    HISTORY = enum.auto()  # Its record names what it was trained with, and when this changed.
+    TEST = enum.auto()
+    TORSO = enum.auto()  # Another run starts with its torso; see --init_from.
+    POLICY = enum.auto()  # Another run starts with its policy as well.
+    VALUES = enum.auto()  # Another run starts with its values as well.
+    ROLLOUTS = enum.auto()  # Actor jobs make rollouts for its learner.
+
+
 class Part(NamedTuple):
     """A part of the program that settings belong to, and when they mean something."""
 
     name: str
     modes: tuple[str, ...]
     needs: str = ""  # Without this setting they mean nothing.
+    same_for: Use = Use(0)  # The uses of a run for which they must stay the same.
 
     def during(self, *modes: str) -> "Part":
         """Returns this part for a setting that means something in other modes."""
@@ -59,9 +76,17 @@ class Part(NamedTuple):
         """Returns this part for settings that mean nothing without another setting."""
         return self._replace(needs=needs)
 
-    def setting(self, default: Any, text: str, allowed: Any = None, **declared: Any) -> Any:
+    def same(self, uses: Use) -> "Part":
+        """Returns this part for settings that must stay the same for more uses of a run."""
+        return self._replace(same_for=self.same_for | uses)
+
+    def free(self, uses: Use) -> "Part":
+        """Returns this part for settings that may change in spite of these uses of a run."""
+        return self._replace(same_for=self.same_for & ~uses)
+
+    def setting(self, default: Any, text: str, allowed: Any = None) -> Any:
         """Declares a field with a default, which is `...` if it depends on the suite."""
-        made = {"setting": Setting(text, self, allowed, **declared)}
+        made = {"setting": Setting(text, self, allowed)}
         return field(default=MISSING if default is ... else default, metadata=made)
 
 
@@ -71,15 +96,23 @@ SIZE = Bounds(1, 10**6)
 SIZE_OR_NONE = Bounds(0, 10**6)
 RUNS = ("train", "pbt", "test")
 _MODES = (*RUNS, "report")
-EXPERIMENT = Part("experiment", ("train", "pbt"))  # The same in runs with other seeds.
-CHECKPOINT = Part("checkpoint", RUNS)  # It belongs to the experiment, and a run never changes it.
+# The same in runs with other seeds; a run that changes it becomes another experiment.
+EXPERIMENT = Part("experiment", ("train", "pbt")).same(Use.HISTORY | Use.RESUME_UNASKED)
+# It belongs to the experiment, and a run never changes it.
+CHECKPOINT = Part("checkpoint", RUNS).same(Use.HISTORY | Use.RESUME | Use.TEST)
+LEVELS = CHECKPOINT.during(*_MODES).same(Use.ROLLOUTS).free(Use.TEST)
+IMAGES = EXPERIMENT.during(*RUNS).same(Use.TEST)
+NETWORK = CHECKPOINT.same(Use.TORSO | Use.ROLLOUTS)
+VALUES = CHECKPOINT.same(Use.VALUES)  # What the heads and their statistics have learned.
+POPART = EXPERIMENT.within("use_popart").same(Use.VALUES)
+PIXEL_CONTROL = EXPERIMENT.within("pixel_control")
 RUN = Part("run", RUNS)
 PROCESS = Part("process", ("train", "pbt"))
 PLAY = PROCESS.during(*RUNS)  # Tests play as well.
+MEMBER = PROCESS.during("pbt", "test").same(Use.ROLLOUTS)
 JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
-POPART, PIXEL_CONTROL = EXPERIMENT.within("use_popart"), EXPERIMENT.within("pixel_control")
 # Runs had these values before the settings or their present defaults existed. A run that is resumed
 # keeps the value of its record unless the command names another.
 OLDER = {
@@ -96,11 +129,10 @@ RETIRED = {"popart_order": "gradient_first"}
 class Settings:
     """All settings of a run; names and meanings are those of the flags."""
 
-    level_name: str = CHECKPOINT.during(*_MODES).setting(
+    level_name: str = LEVELS.setting(
         "",
         "A suite such as atari57 or dmlab30, or levels of one, such as pong,boxing; MODULE:NAME is "
         "a suite or a level of a Python module. --list_levels names all suites.",
-        shared=True,
     )
     mode: str = PROCESS.during(*_MODES).setting(
         "train",
@@ -140,7 +172,7 @@ class Settings:
         "environments each.",
         SIZE_OR_NONE,
     )
-    seed: int = RUN.setting(
+    seed: int = RUN.same(Use.HISTORY | Use.RESUME_UNASKED).setting(
         1,
         "Random seed. Tests of a seed play the same games. Training with several actor threads "
         "does not, since it depends on which of them is first.",
@@ -151,7 +183,7 @@ class Settings:
         "Directory of another run, with whose weights a new run starts: network, policy, and the "
         "values of tasks that both know. With other actions only the torso is taken.",
     )
-    total_environment_frames: int = EXPERIMENT.setting(
+    total_environment_frames: int = EXPERIMENT.free(Use.RESUME_UNASKED).setting(
         ...,
         "Environment frames to train for, per member in a population. Defaults are for whole "
         "suites; for only some of a suite's levels they are smaller in proportion.",
@@ -170,18 +202,21 @@ class Settings:
         "each would have less than eight actors.",
         SIZE_OR_NONE,
     )
-    unroll_length: int = EXPERIMENT.setting(..., "Agent steps per rollout.", SIZE, shared=True)
+    unroll_length: int = EXPERIMENT.same(Use.ROLLOUTS).setting(
+        ..., "Agent steps per rollout.", SIZE
+    )
     batch_size: int = EXPERIMENT.setting(..., "Rollouts per batch.", SIZE)
-    num_action_repeats: int = CHECKPOINT.setting(..., "Frames per agent step.", SIZE, shared=True)
-    height: int = CHECKPOINT.setting(..., "Height of the observation.", SIZE, shared=True)
-    width: int = CHECKPOINT.setting(..., "Width of the observation.", SIZE, shared=True)
-    action_set: str = CHECKPOINT.setting(
+    num_action_repeats: int = CHECKPOINT.same(Use.ROLLOUTS).setting(
+        ..., "Frames per agent step.", SIZE
+    )
+    height: int = NETWORK.setting(..., "Height of the observation.", SIZE)
+    width: int = NETWORK.setting(..., "Width of the observation.", SIZE)
+    action_set: str = CHECKPOINT.same(Use.POLICY | Use.ROLLOUTS).setting(
         ...,
         "Set of actions: in DmLab-30 popart or impala, in Atari full (18) or minimal, those that "
         "have an effect, for games that share them.",
-        shared=True,
     )
-    dataset_path: str = EXPERIMENT.during(*RUNS).setting(
+    dataset_path: str = IMAGES.setting(
         "", "Images for two psychlab levels of DmLab-30; dummy, the default there, for squares."
     )
     level_cache_dir: str = PLAY.setting("", "Where to keep compiled DmLab levels.")
@@ -190,40 +225,36 @@ class Settings:
         "Most GiB of compiled levels to keep; those not used for longest are removed first.",
         POSITIVE,
     )
-    network: str = CHECKPOINT.setting(
+    network: str = NETWORK.setting(
         ...,
         "Torso: deep or shallow, of IMPALA's paper, or MODULE:NAME, one of a Python module.",
-        shared=True,
     )
-    padding: str = CHECKPOINT.setting(
+    padding: str = NETWORK.setting(
         ...,
         "Padding of the shallow network's convolutions: valid as in IMPALA's Figure 3, or same, "
         "the default for images of fewer than 20 pixels per side. The deep network has only same.",
         ("valid", "same"),
-        shared=True,
     )
-    image_scale: float = CHECKPOINT.setting(
+    image_scale: float = NETWORK.setting(
         1.0,
         "Factor of the network's images, which are in [0, 1]: 1 as in the papers, or more for "
         "short runs, whose first features are then larger.",
         POSITIVE,
-        shared=True,
     )
-    zero_mean_filters: bool = CHECKPOINT.setting(
+    zero_mean_filters: bool = NETWORK.setting(
         False,
         "Subtracts from each filter of the network's first layer the mean of its weights. An even "
         "grey background then passes only the bias, and no gradient to the filters.",
-        shared=True,
     )
-    use_lstm: bool = CHECKPOINT.setting(..., "Adds an LSTM after the torso.", shared=True)
-    multi_head: bool = CHECKPOINT.setting(False, "One value head per level (MultiHead-IMPALA).")
-    use_popart: bool = CHECKPOINT.setting(
+    use_lstm: bool = NETWORK.setting(..., "Adds an LSTM after the torso.")
+    multi_head: bool = VALUES.setting(False, "One value head per level (MultiHead-IMPALA).")
+    use_popart: bool = VALUES.setting(
         False, "One value head per level, normalised (PopArt-IMPALA)."
     )
-    popart_step_size: float = POPART.setting(
+    popart_step_size: float = POPART.free(Use.VALUES).setting(
         3e-4, "Weight of a rollout in PopArt's statistics.", Bounds(above=0, high=1)
     )
-    popart_start: str = CHECKPOINT.within("use_popart").setting(
+    popart_start: str = VALUES.within("use_popart").setting(
         "average",
         "PopArt's statistics begin as the plain average of a task's rollouts, until each of these "
         "weighs less than the step size. If fixed, they begin at a shift of 0 and a scale of 1.",
@@ -236,17 +267,17 @@ class Settings:
         "The second moment averages the squares of a rollout's targets, or squares their mean.",
         ("squares", "mean"),
     )
-    reward_clipping: str = CHECKPOINT.setting(
+    reward_clipping: str = VALUES.free(Use.TEST).setting(
         ...,
         "Transformation of rewards for learning. Scores always use raw rewards.",
         ("abs_one", "none", "soft_asymmetric", "oar"),
     )
-    reward_scale: float = CHECKPOINT.setting(
+    reward_scale: float = VALUES.setting(
         1.0, "Factor of the rewards to learn from, before they are clipped.", POSITIVE
     )
     entropy_cost: float = EXPERIMENT.setting(..., "Entropy cost/multiplier.", Bounds(0))
     baseline_cost: float = EXPERIMENT.setting(0.5, "Baseline cost/multiplier.", Bounds(0))
-    discounting: float = EXPERIMENT.setting(0.99, "Discounting factor.", SHARE)
+    discounting: float = EXPERIMENT.same(Use.VALUES).setting(0.99, "Discounting factor.", SHARE)
     pixel_control: bool = CHECKPOINT.setting(
         False, "Adds the auxiliary task of pixel control (Pixel-IMPALA)."
     )
@@ -289,7 +320,7 @@ class Settings:
     population_size: int = CHECKPOINT.during("pbt", "test").setting(
         0, "Number of members.", SIZE_OR_NONE
     )
-    pbt_member: int = PROCESS.during("pbt", "test").setting(
+    pbt_member: int = MEMBER.setting(
         -1, "Number of the member to train or test, from 0. Without it this machine trains all."
     )
     pbt_places: int = PROCESS.during("pbt").setting(

@@ -11,6 +11,7 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import write_atomically
+from scalable_agent_popart.settings import SETTINGS, Use
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 
@@ -33,14 +34,12 @@ def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
     leaves = [*agent.trainable_variables, *tf.nest.flatten(spec)]
     shapes = repr([(leaf.shape.as_list(), leaf.dtype.name) for leaf in leaves])
     settings = {
-        **{f"--{flag}": value for flag, value in config.shared.items()},
-        "--pbt_member": config.pbt_member,
+        # A rollout names its task by the task's number.
+        **config.required(Use.ROLLOUTS),
         "--dataset_path given": not config.remarks(),
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
-        # A rollout names its task by this number.
-        **{f"task {i}": task for i, task in enumerate(config.suite.tasks)},
     }
-    return {name: str(value) for name, value in settings.items()}
+    return {f"{'--' * (name in SETTINGS)}{name}": str(value) for name, value in settings.items()}
 
 
 def differences(actor: Mapping[str, str], learner: Mapping[str, str], name: str) -> str:

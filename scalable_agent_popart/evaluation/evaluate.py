@@ -21,7 +21,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
-from scalable_agent_popart.runs.checkpoints import restore_at, saved_frames
+from scalable_agent_popart.runs.checkpoints import saved_frames
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.runs.logs import write_events
@@ -129,7 +129,7 @@ class SavedPolicy:
     """The policy of a run's newest checkpoint, and its view if films are to show one."""
 
     def __init__(self, run: Run, config: Config, num_environments: int):
-        self._checkpoints, self._seed = run.directory.checkpoints, config.seed
+        self._run, self._seed = run, config.seed
         trained = run.config.suite  # A test may play only some of its tasks, or others.
         self._saved = saved = factory.make_saved_parts(replace(config, suite=trained))
         # The policy acts with the very variables that are restored, so it is never refreshed.
@@ -142,7 +142,7 @@ class SavedPolicy:
 
     def restore(self) -> int:
         """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
-        restore_at(self._checkpoints, None, learner=self._saved)
+        self._run.restore(learner=self._saved)
         self.policy.restart(self._weights, self._seed)
         return int(self._saved.frames)
 

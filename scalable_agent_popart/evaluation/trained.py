@@ -101,7 +101,7 @@ class TrainedAgent:
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)
-        checkpoints.restore_at(run.directory.checkpoints, frames, learner=self._saved)
+        run.restore(frames, learner=self._saved)
         self._agent, self._head = self._saved.agent, self._saved.head
         self.frames = int(self._saved.frames)
         self._step: Any = None  # The first step shows the inputs' shapes.

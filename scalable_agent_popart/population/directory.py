@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
-from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.config import Config, describe_differences
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
@@ -34,7 +34,8 @@ from scalable_agent_popart.runs.directory import (
     write_atomically,
 )
 from scalable_agent_popart.runs.json_lines import read_lines
-from scalable_agent_popart.runs.run import open_initial
+from scalable_agent_popart.runs.run import Run
+from scalable_agent_popart.settings import Use
 
 
 class Published(NamedTuple):
@@ -142,7 +143,7 @@ class PopulationDirectory:
         return MemberDirectory(self.path / f"member-{number:02d}")
 
     def read_config(self) -> Config | None:
-        """Reads the flags that the population was begun with, as `RunDirectory.read_record`."""
+        """Reads the flags that the population was begun with, as `Run.find`."""
         with explained(self._settings, f"give {ANOTHER_LOGDIR}"):
             return Config.from_record(json.loads(self._settings.read_text()))
         return None
@@ -152,13 +153,12 @@ class PopulationDirectory:
         if (self.path / "config.json").exists():
             raise UserError(f"{self.path} holds a run, not a population; give {ANOTHER_LOGDIR}")
         if config.init_from:
-            open_initial(config)
+            Run.open_initial(config)
         begun = self.read_config()
-        if begun and (differences := config.differences(begun) or config.refused_changes(begun)):
-            raise UserError(
-                f"{self.path} holds another population: {'; '.join(differences)}; "
-                f"give the same flags or {ANOTHER_LOGDIR}"
-            )
+        uses = Use.RESUME | Use.RESUME_UNASKED
+        if begun and (differences := config.differences(begun, uses)):
+            message = f"{self.path} holds another population: {describe_differences(differences)}"
+            raise UserError(f"{message}; give the same flags or {ANOTHER_LOGDIR}")
         return begun
 
     def join(self, config: Config) -> None:

@@ -24,9 +24,10 @@ from scalable_agent_popart.errors import DivergenceError, InUseError, UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.population import rules
 from scalable_agent_popart.population.directory import Event, PopulationDirectory, Published
-from scalable_agent_popart.runs import checkpoints, run
+from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.logs import JsonLines
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.training import initial_weights, trainer
 
 _MAX_LOOKS = 5  # Attempts to fetch a checkpoint that newer ones replace.
@@ -213,7 +214,7 @@ def train_member(
     population, number = PopulationDirectory(config.logdir), config.pbt_member
     run_config = population.member_config(config, number, _starting_values(config, start))
     parts = parts or trainer.ReusedParts()
-    run.check(run_config)
+    Run.check(run_config)
     factory.check_network(config)
     population.join(config)
     while True:
@@ -274,10 +275,10 @@ def _starting_values(config: Config, start: Mapping[str, float]) -> dict[str, fl
     """Returns the hyperparameters with which a member starts, or has started."""
     number = config.pbt_member
     directory = PopulationDirectory(config.logdir).member(number)
-    recorded = directory.read_config()
-    if recorded is None or checkpoints.saved_frames(directory.checkpoints) is None:
+    run = Run.find(directory.path)
+    if run is None or not directory.has_checkpoint:
         return {**rules.sample(config.suite.search_space, [config.seed, number]), **start}
-    values = {name: getattr(recorded, name) for name in config.tuned}
+    values = {name: getattr(run.config, name) for name in config.tuned}
     if ignored := [f"--{name}" for name, value in start.items() if value != values[name]]:
         _warn(f"member {number} has begun: {' and '.join(ignored)} counts only at its start")
     return values

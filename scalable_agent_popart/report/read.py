@@ -228,12 +228,13 @@ def _read_member(
     """Reads a member of a population; None if it has not begun."""
     directory = population.member(number)
     try:
-        config, lineage = directory.read_config(), tuple(directory.read_lineage())
+        run, lineage = OpenedRun.find(directory.path), tuple(directory.read_lineage())
     except UserError as error:
         problems.append(f"{directory.path} skipped: {error}")
         return None
-    if config is None:
+    if run is None:
         return None
+    config = run.config
     references, tasks = config.suite.reference_scores, config.suite.tasks
     episodes = _read_episodes(directory.episodes, tasks, [])
     recent = recent_returns(episodes)

@@ -31,15 +31,25 @@ class Checkpoints:
         self._directory = directory
         self._checkpoint = tf.train.Checkpoint(**objects)
 
-    def restore(self) -> bool:
-        """Returns whether it restored the newest checkpoint; raises UserError if that is bad."""
+    def restore(self, frames: int | None = None) -> bool:
+        """Returns whether it restored the newest checkpoint, or the one at so many `frames`.
+
+        Raises UserError if the checkpoint is bad, or if there is none at these frames.
+        """
         checkpoints = _newest_first(self._directory)
-        if not checkpoints:
-            return False
-        newest, *older = checkpoints
-        delete = f"delete {newest}.* to resume from {older[0].name}" if older else ""
-        _restore(self._checkpoint, newest, delete or f"give {ANOTHER_LOGDIR}")
-        return True
+        if frames is not None:
+            # A comparison in a population leaves two at the same frames, of which the newer counts.
+            by_frames = {_frames_of(path): path for path in reversed(checkpoints)}
+            if frames not in by_frames:
+                known = ", ".join(f"{each:,}" for each in by_frames if each is not None)
+                message = f"there is no checkpoint at {frames:,} frames in {self._directory}"
+                raise UserError(f"{message}; there are those at {known or 'none'}")
+            checkpoints = [by_frames[frames]]
+        if checkpoints:
+            newest, *older = checkpoints
+            delete = f"delete {newest}.* to resume from {older[0].name}" if older else ""
+            _restore(self._checkpoint, newest, delete or f"give {ANOTHER_LOGDIR}")
+        return bool(checkpoints)
 
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path or raises UnsavedError."""
@@ -70,21 +80,6 @@ def _newest_first(directory: Path) -> list[Path]:
         paths = [file.with_suffix("") for file in directory.iterdir() if file.suffix == ".index"]
     numbered = [path for path in paths if _NAME.fullmatch(path.name)]
     return sorted(numbered, key=lambda path: (len(path.name), path.name), reverse=True)
-
-
-def restore_at(directory: Path, frames: int | None, **objects: Any) -> None:
-    """Restores the newest checkpoint, or the one at so many `frames`; raises UserError."""
-    if frames is None:
-        if not Checkpoints(directory, **objects).restore():
-            raise UserError(f"there is no checkpoint in {directory}; train first")
-        return
-    # A comparison in a population leaves two at the same frames, of which the newer counts.
-    by_frames = {_frames_of(path): path for path in reversed(_newest_first(directory))}
-    if frames not in by_frames:
-        known = ", ".join(f"{each:,}" for each in by_frames if each is not None)
-        message = f"there is no checkpoint at {frames:,} frames in {directory}"
-        raise UserError(f"{message}; there are those at {known or 'none'}")
-    load(by_frames[frames], **objects)
 
 
 def load(checkpoint: str | Path, **objects: Any) -> None:

@@ -4,19 +4,20 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
 from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.settings import SETTINGS, Part, Settings
+from scalable_agent_popart.settings import SETTINGS, Part, Settings, Use
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 _PATTERN = re.compile(r"[*?\[\]\\]")
 _MAX_DIFFERENCES = 5  # A message names so many.
+_SAME_SUITE = "give the suite as it was"
 _TYPES: dict[str, Any] = {each.name: each.type for each in fields(Settings)}
 # Fewest pixels per side for the shallow network without padding, and for pixel control.
 _MIN_UNPADDED, _MIN_PIXELS = 20, 32
@@ -138,15 +139,9 @@ class Config(Settings):
 
         A member of a population has those that all its members share.
         """
-        flags = {
-            name: getattr(self, name)
-            for name, part in _settings_of(settings.EXPERIMENT, settings.CHECKPOINT).items()
-            if name not in self.tuned
-            if part.modes != ("pbt",) or self.population_size
-            if not part.needs or getattr(self, part.needs)
-        }
-        # What matters is not where the images are, but whether levels that show some have them.
-        return {**flags, "dataset_path": not self.remarks()}
+        flags = self.required(Use.HISTORY)
+        del flags["seed"]
+        return flags
 
     def remarks(self) -> dict[str, str]:
         """Returns what levels in play or their test versions lack with these flags, by level."""
@@ -159,11 +154,6 @@ class Config(Settings):
     def tuned(self) -> tuple[str, ...]:
         """The flags that population-based training tunes; none without a population."""
         return tuple(self.suite.search_space) if self.population_size else ()
-
-    @property
-    def shared(self) -> dict[str, Any]:
-        """The flags that an actor job and its learner must agree on."""
-        return {name: getattr(self, name) for name, each in SETTINGS.items() if each.shared}
 
     def options(self, record: type[Any]) -> Any:
         """Returns a record of a dataclass, whose fields that are settings have the run's values."""
@@ -184,39 +174,44 @@ class Config(Settings):
         """Returns this with a run's values of `settings.OLDER` that no `given` flag names."""
         return replace(self, **{n: getattr(previous, n) for n in settings.OLDER if n not in given})
 
-    def differences(self, other: "Config") -> list[str]:
-        """Describes what keeps a run of `other` from being resumed as this one.
+    def required(self, use: Use) -> dict[str, Any]:
+        """Returns what must stay the same for a use of the run, settings first, by name.
 
+        Settings that mean nothing to the run are left out, as are those that its population tunes.
         Value heads and statistics belong to tasks by their position alone, as logits do to actions.
         """
-        names = _settings_of(settings.CHECKPOINT)
-        fixed = [(f"--{name}", getattr(other, name), getattr(self, name)) for name in names]
-        if self.level_name == other.level_name:
-            fixed.append(("the number of actions", other.num_actions, self.num_actions))
-            for name in ("num_channels", "stacks_frames"):
-                fixed.append((name, getattr(other.suite, name), getattr(self.suite, name)))
-            tasks = itertools.zip_longest(other.suite.tasks, self.suite.tasks)
-            fixed += [(f"task {i}", *both) for i, both in enumerate(tasks)]
-        return describe_differences(fixed)[:_MAX_DIFFERENCES]
-
-    def changes(self, previous: "Config") -> dict[str, tuple[Any, Any]]:
-        """Returns the flags that shape learning and differ from `previous`, with both values.
-
-        These are the seed and the flags of `experiment`. The numbers of actors and threads are no
-        part of them: they depend on the machine, although the policy's lag depends on them.
-        """
-        then, now = ({"seed": each.seed, **each.experiment} for each in (previous, self))
-        return {
-            name: (getattr(previous, name), getattr(self, name))
-            for name in now
-            if then.get(name, now[name]) != now[name]
+        flags = {
+            name: getattr(self, name)
+            for name, part in ((name, each.part) for name, each in SETTINGS.items())
+            if part.same_for & use and name not in self.tuned
+            if part.modes != ("pbt",) or self.population_size
+            if not part.needs or getattr(self, part.needs)
         }
+        if "dataset_path" in flags:  # It matters only whether levels that show images have some.
+            flags["dataset_path"] = not self.remarks()
+        suite, trains = self.suite, Use.RESUME | Use.TEST
+        facts = {
+            "the suite": (Use.POLICY, suite.name),
+            "the number of actions": (trains | Use.POLICY, self.num_actions),
+            "the minimal actions": (Use.POLICY, self.minimal_actions),
+            "num_channels": (trains | Use.TORSO, suite.num_channels),
+            "stacks_frames": (trains | Use.TORSO, suite.stacks_frames),
+            "has_instructions": (Use.TORSO, suite.has_instructions),
+            "the number of tasks": (trains, len(suite.tasks)),
+            **{f"task {i}": (trains | Use.ROLLOUTS, task) for i, task in enumerate(suite.tasks)},
+        }
+        return flags | {name: value for name, (uses, value) in facts.items() if uses & use}
 
-    def refused_changes(self, previous: "Config") -> list[str]:
-        """Describes the `changes` that make this another run; more frames do not."""
-        changes = self.changes(previous)
-        changes.pop("total_environment_frames", None)
-        return describe_differences((f"--{name}", *values) for name, values in changes.items())
+    def differences(self, then: "Config", use: Use) -> dict[str, tuple[Any, Any]]:
+        """Returns what a use of a run needs to be as it was `then` and is not, with both values.
+
+        These are settings, or facts of the suite if no setting differs.
+        """
+        before, now = then.required(use), self.required(use)
+        differing = [name for name in now if before.get(name, now[name]) != now[name]]
+        if flags := [name for name in differing if name in SETTINGS]:
+            return {name: (getattr(then, name), getattr(self, name)) for name in flags}
+        return {name: (before[name], now[name]) for name in differing}
 
     @property
     def has_own_network(self) -> bool:
@@ -257,20 +252,16 @@ class Config(Settings):
         kept = {n: v for n, v in self.flags.items() if n not in _settings_of(settings.TEST)}
         flags = {n: v for n, v in {**kept, **given}.items() if n not in _settings_of(settings.JOB)}
         config = Config.from_settings({**flags, "mode": "test"}, suite)
-        # Scores count raw rewards whatever the clipping, and a test may play other levels.
-        played = replace(config, level_name=self.level_name, reward_clipping=self.reward_clipping)
+        played = config  # Scores are of raw rewards, and a test may play other levels.
         if config.level_name != self.level_name:
-            played = replace(played, suite=suite.select(self.suite.tasks))
-        differences = played.differences(self)
+            played = replace(config, suite=suite.select(self.suite.tasks))
+        if differences := played.differences(self, Use.TEST):
+            advice = "leave these flags out" if is_of_flags(differences) else _SAME_SUITE
+            refused = describe_differences(differences)
+            raise UserError(f"{logdir} holds another run: {refused}; {advice}")
         if config.minimal_actions != self.minimal_actions:
-            differences.append(f"{suite.tasks[0]} has other minimal actions")
-        if played.remarks() != self.remarks():
-            paths = self.dataset_path, played.dataset_path
-            differences += describe_differences([("--dataset_path", *paths)])
-        if differences:
-            of_flags = differences[0].startswith("--")
-            advice = "leave these flags out" if of_flags else "give the suite as it was"
-            raise UserError(f"{logdir} holds another run: {'; '.join(differences)}; {advice}")
+            message = f"{logdir} holds another run: {suite.tasks[0]} has other minimal actions"
+            raise UserError(f"{message}; {_SAME_SUITE}")
         return config
 
 
@@ -283,19 +274,26 @@ def _in_its_type(name: str, value: Any) -> Any:
     raise UserError(f"--{name} cannot be {value!r}, which is no {kind.__name__}")
 
 
-def _settings_of(*parts: Part) -> dict[str, Part]:
-    """Returns the settings that belong to these parts of the program, and when they apply."""
-    names = {part.name for part in parts}
-    return {name: each.part for name, each in SETTINGS.items() if each.part.name in names}
+def _settings_of(part: Part) -> set[str]:
+    """Returns the settings that belong to this part of the program."""
+    return {name for name, each in SETTINGS.items() if each.part.name == part.name}
 
 
-def describe_differences(values: Iterable[tuple[str, Any, Any]]) -> list[str]:
-    """Describes what differs of things that have these names, and these values then and now."""
-    return [
-        f"{name} was {'empty' if then == '' else then} and is {'empty' if now == '' else now}"
-        for name, then, now in values
-        if then != now
-    ]
+def describe_differences(differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """Describes the first of some `Config.differences` in words."""
+    return "; ".join(
+        f"{'--' * (name in SETTINGS)}{name} was {_show(then)} and is {_show(now)}"
+        for name, (then, now) in itertools.islice(differences.items(), _MAX_DIFFERENCES)
+    )
+
+
+def _show(value: Any) -> Any:
+    return "empty" if value == "" else value
+
+
+def is_of_flags(differences: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Returns whether flags could undo these `Config.differences`; otherwise they are a suite's."""
+    return bool(differences.keys() & SETTINGS.keys())
 
 
 def _problems(config: Config) -> Iterator[str]:

@@ -23,6 +23,7 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
+from scalable_agent_popart.settings import Use
 
 POPULATION_FILE = "population.json"  # Only a population has the file; runs are in folders below.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
@@ -68,11 +69,6 @@ class RunDirectory:
         self.videos = self.path / "videos"  # Films of `--record_video`, see `film_path`.
         self._config_path = self.path / "config.json"
 
-    def read_config(self) -> Config | None:
-        """Returns the configuration of the run's last start, as `read_record`."""
-        record = self.read_record()
-        return record.config if record else None
-
     def read_record(self) -> Record | None:
         """Reads `config.json` if there is one; raises UserError."""
         with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
@@ -91,14 +87,6 @@ class RunDirectory:
         """Returns whether the run has learned and saved something."""
         return any(self.checkpoints.glob("ckpt-*.index"))
 
-    def refuse_to_lose_logs(self) -> None:
-        """Raises UserError if a run that begins here would overwrite another's logs."""
-        lines = json_lines.read_lines(self.metrics) if self.metrics.exists() else ()
-        if len(list(itertools.islice(lines, 2))) == 2:  # A checkpoint comes before the second line.
-            message = f"{self.path} holds logs but no checkpoints, so training would begin again"
-            advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
-            raise UserError(f"{message} and overwrite them; {advice}")
-
     def record(
         self, config: Config, frames: int = 0, device: Mapping[str, Any] | None = None
     ) -> None:
@@ -110,7 +98,7 @@ class RunDirectory:
             while history and history[-1].frames >= frames:  # Nothing was learned with these flags.
                 lost = history.pop().changed
                 then = dataclasses.replace(then, **{name: v for name, (v, _) in lost.items()})
-            if frames and (changed := config.changes(then)):
+            if frames and (changed := config.differences(then, Use.HISTORY)):
                 history.append(Change(frames, changed, revision))
         versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
         record = {

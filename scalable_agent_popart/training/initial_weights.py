@@ -7,21 +7,9 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.checkpoints import restore_at
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.run import open_initial
-
-_SAME_VALUES = (
-    "use_popart",
-    "multi_head",
-    "reward_clipping",
-    "reward_scale",
-    "discounting",
-    "popart_start",
-    "popart_second_moment_of",
-    "popart_scale_lower_bound",
-    "popart_scale_upper_bound",
-)
+from scalable_agent_popart.runs.run import Run
+from scalable_agent_popart.settings import Use
 
 
 def take_over(config: Config, learner: Learner) -> str:
@@ -31,28 +19,25 @@ def take_over(config: Config, learner: Learner) -> str:
     know by name, the value heads with their statistics, if both value the same rewards in the same
     way. The optimiser and all counts start as in any new run.
 
-    Returns in words what was taken. Raises UserError as `open_initial`, and if the checkpoint
+    Returns in words what was taken. Raises UserError as `Run.open_initial`, and if the checkpoint
     cannot be read.
     """
-    run = open_initial(config)
+    run = Run.open_initial(config)
     other, saved = run.config, factory.make_saved_parts(run.config)
     try:
-        restore_at(run.directory.checkpoints, None, learner=saved)
+        run.restore(learner=saved)
     except UserError as error:
         raise UserError(f"--init_from: {error}") from error
     agent, head = saved.agent, saved.head
     message = f"starts with {config.init_from} at {int(saved.frames):,} frames"
 
-    actions, other_actions = (
-        (c.suite.name, c.action_set, c.num_actions, c.minimal_actions) for c in (config, other)
-    )
-    if actions != other_actions:
+    if config.differences(other, Use.POLICY):
         assign(learner.agent.torso_variables, agent.torso_variables)
         return f"{message}: its torso; the rest is new, since its actions are others"
     assign(learner.agent.trainable_variables, agent.trainable_variables)
-    changed = config.changes(other)  # Flags that mean nothing to both are left out.
-    if names := ", ".join(f"--{name}" for name in _SAME_VALUES if name in changed):
-        return f"{message}: network and policy; its values are new (other {names})"
+    if changed := config.differences(other, Use.VALUES):
+        flags = ", ".join(f"--{name}" for name in changed)
+        return f"{message}: network and policy; its values are new (other {flags})"
     tasks, other_tasks = config.suite.tasks, other.suite.tasks
     if not (config.use_popart or config.multi_head):
         tasks = other_tasks = ("all tasks",) if {*tasks} & {*other_tasks} else ()

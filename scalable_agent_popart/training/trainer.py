@@ -20,7 +20,7 @@ from scalable_agent_popart.runs.checkpoints import Checkpoints
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, describe_device
 from scalable_agent_popart.runs.logs import RunLog
-from scalable_agent_popart.runs.run import begin
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.system import hardware
 from scalable_agent_popart.system.signals import StopOnSignal
 from scalable_agent_popart.system.terminal import show_saved
@@ -118,31 +118,28 @@ def train(
     tuner, parts = tuner or Tuner(), parts or Parts()
     factory.check_network(config)
     stop = StopOnSignal()
-    with begin(config) as directory, contextlib.ExitStack() as stack:
+    with Run.begin(config) as run, contextlib.ExitStack() as stack:
         parts.prepare(config)
         tf.random.set_seed(config.seed)
         spec = factory.make_rollout_spec(config)
         learner = parts.make_learner(config, spec)
         device = hardware.device()
-        log = RunLog(config, directory, describe_device(device), tuner.on_episode)
-        checkpoints = Checkpoints(
-            directory.checkpoints,
+        log = RunLog(config, run.directory, describe_device(device), tuner.on_episode)
+        checkpoints = run.checkpoints(
             learner=learner,
             metrics_length=log.metrics.length,
             episodes_length=log.episodes.length,
             **tuner.attach(learner),
         )
-        if not checkpoints.restore():
-            directory.refuse_to_lose_logs()
-            if config.init_from:
-                taken = initial_weights.take_over(config, learner)
-                if show_progress:  # A population's own bar is on the terminal otherwise.
-                    print(taken, file=sys.stderr)
+        if not checkpoints.restore() and config.init_from:
+            taken = initial_weights.take_over(config, learner)
+            if show_progress:  # A population's own bar is on the terminal otherwise.
+                print(taken, file=sys.stderr)
         finished = learner.frames >= config.total_environment_frames
         if not finished:
-            if change := _describe_new_rate(directory.read_record(), config, learner):
+            if change := _describe_new_rate(run.record, config, learner):
                 logging.warning("%s", change)
-            directory.record(config, int(learner.frames), device)
+            run.directory.record(config, int(learner.frames), device)
             if remarks := config.remarks():
                 logging.warning("%s", "; ".join(f"{flag} has {remarks[flag]}" for flag in remarks))
             if show_progress:
@@ -162,7 +159,7 @@ def train(
                 tuner.on_divergence()
                 raise
     if stop.signal_number is not None and show_progress:
-        show_saved(int(learner.frames), directory.checkpoints)
+        show_saved(int(learner.frames), run.directory.checkpoints)
     elif learner.frames >= config.total_environment_frames and show_progress:
         print(_describe_end(config, learner, log.score), file=sys.stderr)
     return stop.signal_number
@@ -178,10 +175,10 @@ def _describe_start(config: Config, learner: Learner, device: str) -> str:
     return f"{config.agent_name}{resumes}: {tasks}, {actors}, {where}; logs in {config.logdir}"
 
 
-def _describe_new_rate(before: Record | None, config: Config, learner: Learner) -> str:
+def _describe_new_rate(before: Record, config: Config, learner: Learner) -> str:
     """Describes how more or fewer frames change a run's learning rate; empty if they do not."""
     frames, total = int(learner.frames), config.total_environment_frames
-    then = before.flag("total_environment_frames", frames) if before and frames else total
+    then = before.flag("total_environment_frames", frames) if frames else total
     if then == total or config.learning_rate_schedule != "linear":
         return ""
     full = float(learner.hyperparameters.learning_rate)

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from scalable_agent_popart import factory
 from scalable_agent_popart.learning import pixel_control
-from scalable_agent_popart.runs.checkpoints import restore_at
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.training import trainer
 from tests.fakes.programs import metrics
 
@@ -43,7 +42,7 @@ def test_pixel_control_learns_which_action_changes_which_pixels(tmp_path: Path) 
     how = {"pixel_control": True, "pixel_control_cost": 0.1, "learning_rate": 3e-3}
     config = _train(tmp_path, "tests.fakes.switch:switch", 25_000, **how)
     saved = factory.make_saved_parts(config)
-    restore_at(RunDirectory(tmp_path).checkpoints, None, learner=saved)
+    Run.open(tmp_path).restore(learner=saved)
     step = tf.nest.map_structure(
         lambda leaf: tf.zeros((1, 1, *leaf.shape[1:]), leaf.dtype),
         factory.make_rollout_spec(config).env_outputs,

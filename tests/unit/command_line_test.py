@@ -277,7 +277,7 @@ def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepmind_lab", None)  # It may be installed here.
-    (tmp_path / "population.json").touch()
     level = ["--level_name=dmlab30", "--dataset_path=dummy", f"--logdir={tmp_path}"]
     assert "needs the module deepmind_lab" in _refusal(*level)
+    (tmp_path / "population.json").touch()
     assert "holds a population" in _refusal(*level, "--learner_address=host:1")

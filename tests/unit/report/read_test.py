@@ -87,7 +87,7 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
     # a copy or after it.
     for number, tests in {1: (120, 310, 640, 660), 2: (540, 550, 700), 3: (500, 1000)}.items():
         directory = population.member(number)
-        config = directory.read_config()
+        config = directory.read_record().config
         for frames in tests:
             write_test(directory, config.for_test({"mode": "test"}), frames, 50.0, 2)
     run = read_run(str(population.path))

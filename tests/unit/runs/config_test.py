@@ -13,7 +13,7 @@ import experiment  # noqa: F401 - defines the flags.
 from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config, refuse_meaningless
-from scalable_agent_popart.settings import FIELDS, SETTINGS, Bounds
+from scalable_agent_popart.settings import FIELDS, SETTINGS, Bounds, Use
 from tests.fakes.main_program import given_flags
 from tests.fakes.programs import ROOT
 from tools import render_pages
@@ -193,12 +193,11 @@ def test_older_runs_go_on_with_the_defaults_of_their_time() -> None:
     for config in (older, resumed):
         then = (config.padding, config.popart_start, config.popart_step_size)
         assert then == ("same", "fixed", 0.01)
-    assert not resumed.differences(older)
-    assert not resumed.changes(older)
+    assert not resumed.differences(older, Use.RESUME | Use.HISTORY)
     for name, other in {"padding": "valid", "popart_start": "average"}.items():
         asked = {**command, name: other}
-        (difference,) = Config.from_flags(asked).resuming(older, asked).differences(older)
-        assert difference.startswith(f"--{name} was {getattr(older, name)} and is {other}")
+        changed = Config.from_flags(asked).resuming(older, asked).differences(older, Use.RESUME)
+        assert changed == {name: (getattr(older, name), other)}
 
 
 @pytest.mark.parametrize(

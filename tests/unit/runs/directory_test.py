@@ -16,7 +16,6 @@ import pytest
 
 from scalable_agent_popart.errors import FAILS_AGAIN, UserError
 from scalable_agent_popart.runs import directory as run_directory
-from scalable_agent_popart.runs import run
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs, lock
 from scalable_agent_popart.runs.run import Run
@@ -48,7 +47,7 @@ def _history(directory: RunDirectory) -> tuple[Change, ...]:
 
 def _check(directory: RunDirectory, config: Config) -> None:
     """Raises UserError if the configuration cannot train in the directory."""
-    run.check(dataclasses.replace(config, logdir=str(directory.path)))
+    Run.check(dataclasses.replace(config, logdir=str(directory.path)))
 
 
 def _learn(directory: RunDirectory) -> None:
@@ -58,11 +57,10 @@ def _learn(directory: RunDirectory) -> None:
 
 
 def test_the_record_is_read_back_and_says_what_made_the_run(directory: RunDirectory) -> None:
-    assert directory.read_config() is None
-    assert RunDirectory(str(directory.path / "missing")).read_config() is None
+    assert Run.find(directory.path) is Run.find(directory.path / "missing") is None
     given = {"use_popart": True, "seed": 7, "learning_rate": 1e-3, "logdir": str(directory.path)}
     record, config = _record(directory, **given), _config(**given)
-    assert directory.read_config() == config
+    assert Run.open(directory.path).config == config
     keys = {"agent", "flags", "tasks", "versions", "git_revision", "device", "history", "suite"}
     assert set(record) == keys
     assert set(record["flags"]) == set(SETTINGS)

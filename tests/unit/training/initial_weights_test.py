@@ -102,7 +102,7 @@ def test_of_other_actions_only_the_convolutions_are_taken(earlier: str) -> None:
     ("flags", "named"),
     [
         ({"use_popart": False}, "--use_popart"),
-        ({"use_popart": False, "multi_head": True}, "--use_popart, --multi_head"),
+        ({"use_popart": False, "multi_head": True}, "--multi_head, --use_popart"),
         ({"reward_clipping": "abs_one"}, "--reward_clipping"),
         ({"popart_start": "fixed"}, "--popart_start"),
     ],
