@@ -101,12 +101,8 @@ def main(argv: list[str]) -> None:
             _list_levels(given.get("level_name", ""))
             return
         config_lib.refuse_meaningless(given)
-        if given.get("mode") == "report":
-            _report(given)
-            return
-        config = _make_config(given)
-        job = _JOBS[config.mode, given.get("job_name", "learner")]
-        number = job(config, given)
+        job = _JOBS[given.get("mode", "train"), given.get("job_name", "learner")]
+        number = job(given)
         if number is not None:
             sys.exit(128 + number)
     except KeyboardInterrupt:  # Only training handles it, by saving a checkpoint.
@@ -188,41 +184,46 @@ def _list_levels(level_name: str) -> None:
             print(f"{suite.name}: {len(suite.tasks)} level{'s' * (len(suite.tasks) > 1)}")
 
 
-def _make_config(given: Mapping[str, Any]) -> Config:
-    waits = given.get("job_name") == "evaluator"  # Its learner may start later.
-    if waits or given.get("mode") == "test":
-        logdir, member = given.get("logdir", flags.FLAGS.logdir), flags.FLAGS.pbt_member
-        if member >= 0:
-            logdir = str(PopulationDirectory(logdir).member(member).path)
-        elif given.get("mode") == "pbt":
-            raise UserError("an evaluator tests one member of a population: give --pbt_member")
-        hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
-        deadline = time.monotonic() + 3600 * hours
-        while waits and Run.find(logdir) is None and time.monotonic() < deadline:
-            time.sleep(1.0)
-        config = Run.open(logdir).config.for_test({**given, "logdir": logdir})
-        config = dataclasses.replace(config, learner_timeout_hours=hours)
-    else:
-        config = Config.from_flags(given)
-        # An actor job may have no directory.
-        if config.job_name == "learner" or "logdir" in given:
-            if config.mode == "pbt":
-                previous = PopulationDirectory(config.logdir).read_config()
-            else:
-                run = Run.find(config.logdir)
-                # Before its first checkpoint a learner begins again, whatever the record says.
-                resumes = run and (config.job_name != "learner" or run.directory.has_checkpoint)
-                previous = run.config if run and resumes else None
-            if previous is not None:
-                config = config.resuming(previous, given)
+def _config_to_train(given: Mapping[str, Any]) -> Config:
+    """Returns the configuration of what trains or acts; its run may have begun already."""
+    config = Config.from_flags(given)
+    # An actor job may have no directory.
+    if config.job_name == "learner" or "logdir" in given:
+        if config.mode == "pbt":
+            previous = PopulationDirectory(config.logdir).read_config()
+        else:
+            run = Run.find(config.logdir)
+            # Before its first checkpoint a learner begins again, whatever the record says.
+            resumes = run and (config.job_name != "learner" or run.directory.has_checkpoint)
+            previous = run.config if run and resumes else None
+        if previous is not None:
+            config = config.resuming(previous, given)
     # A learner with actor jobs plays nothing itself.
     if config.actor_jobs or not (config.learner_address and config.job_name == "learner"):
         config.check_playable()
     return config
 
 
+def _config_to_test(given: Mapping[str, Any]) -> tuple[Run, Config]:
+    """Returns a run and how to test it; an evaluator waits for a run that has not begun."""
+    logdir, member = given.get("logdir", flags.FLAGS.logdir), flags.FLAGS.pbt_member
+    if member >= 0:
+        logdir = str(PopulationDirectory(logdir).member(member).path)
+    elif given.get("mode") == "pbt":
+        raise UserError("an evaluator tests one member of a population: give --pbt_member")
+    hours = given.get("learner_timeout_hours", flags.FLAGS.learner_timeout_hours)
+    deadline = time.monotonic() + 3600 * hours
+    if given.get("job_name") == "evaluator":
+        while Run.find(logdir) is None and time.monotonic() < deadline:
+            time.sleep(1.0)
+    run = Run.open(logdir)
+    config = run.config.for_test({**given, "logdir": logdir})
+    config.check_playable()
+    return run, dataclasses.replace(config, learner_timeout_hours=hours)
+
+
 def _report(given: Mapping[str, Any]) -> None:
-    """Writes a report on other runs, without TensorFlow."""
+    """Writes a report on runs, without TensorFlow."""
     for name in ("runs", "report_dir"):
         if not given.get(name):
             raise UserError(f"--{name} is missing: --mode=report --runs=DIR,DIR --report_dir=DIR")
@@ -238,7 +239,8 @@ def _report(given: Mapping[str, Any]) -> None:
     print(f"report written: {given['report_dir']}/report.html")
 
 
-def _train(config: Config, given: Mapping[str, Any]) -> int | None:
+def _train(given: Mapping[str, Any]) -> int | None:
+    config = _config_to_train(given)
     Run.check(config)  # Before TensorFlow takes its time to load.
     _load_tensorflow(config, f"{config.agent_name} on {config.level_name}; logs in {config.logdir}")
     from scalable_agent_popart.system import hardware  # noqa: PLC0415
@@ -250,8 +252,9 @@ def _train(config: Config, given: Mapping[str, Any]) -> int | None:
     return trainer.train(config, parts=_parts(config))
 
 
-def _train_population(config: Config, given: Mapping[str, Any]) -> int | None:
+def _train_population(given: Mapping[str, Any]) -> int | None:
     """Trains all members, or the one that is named."""
+    config = _config_to_train(given)
     PopulationDirectory(config.logdir).check(config)
     start = {name: v for name, v in given.items() if name in config.tuned}  # It is not sampled.
     what = f"population of {config.population_size}, {config.agent_name} on {config.level_name}"
@@ -276,7 +279,8 @@ def _parts(config: Config) -> Any:
     return learner_side.RemoteParts()
 
 
-def _act(config: Config, given: Mapping[str, Any]) -> int | None:
+def _act(given: Mapping[str, Any]) -> int | None:
+    config = _config_to_train(given)
     learner = config.learner_address or f"the learner in {config.logdir}"
     what = f"actor job {config.task}, {config.num_actors} actors, for {learner}"
     _load_tensorflow(config, what, learns=False)
@@ -288,8 +292,9 @@ def _act(config: Config, given: Mapping[str, Any]) -> int | None:
     return actor_side.run_actor_job(config, show_progress=True)
 
 
-def _test(config: Config, given: Mapping[str, Any]) -> None:
+def _test(given: Mapping[str, Any]) -> None:
     """Tests a run once, or as an evaluator again and again while it trains."""
+    run, config = _config_to_test(given)
     follows = given.get("job_name") == "evaluator"
     what = f"{'evaluator' if follows else 'test'} of {config.agent_name} in {config.logdir}"
     _load_tensorflow(config, what, learns=False)
@@ -299,11 +304,10 @@ def _test(config: Config, given: Mapping[str, Any]) -> None:
         # Under nohup SIGHUP stays ignored, so that closing the terminal does not end the test.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    opened = Run.open(config.logdir)
     if follows:
-        evaluate.follow(opened, config)
+        evaluate.follow(run, config)
     else:
-        evaluate.Tester(opened, config).test()
+        evaluate.Tester(run, config).test()
 
 
 def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:
@@ -321,13 +325,14 @@ def _load_tensorflow(config: Config, what: str, learns: bool = True) -> None:
 
 
 # The function of a process, by its mode and its job; it returns the signal that ended it, if any.
-_JOBS: dict[tuple[str, str], Callable[[Config, Mapping[str, Any]], int | None]] = {
+_JOBS: dict[tuple[str, str], Callable[[Mapping[str, Any]], int | None]] = {
     ("train", "learner"): _train,
     ("train", "actor"): _act,
     ("pbt", "learner"): _train_population,
     ("pbt", "actor"): _act,
     ("test", "learner"): _test,
-    ("test", "evaluator"): _test,
+    ("report", "learner"): _report,
+    **{(mode, "evaluator"): _test for mode in settings.RUNS},
 }
 
 

@@ -135,5 +135,7 @@ def test_a_gpu_has_more_actors_unless_others_are_asked_for(
     monkeypatch.setattr(trainer, "train", lambda config, parts: trained.append(config))
     config = Config.from_flags({"level_name": "pong", **given, **defaults})
     suite = dataclasses.replace(config.suite, defaults={**config.suite.defaults, **defaults})
-    experiment._train(dataclasses.replace(config, suite=suite), given)
+    config = dataclasses.replace(config, suite=suite)
+    monkeypatch.setattr(experiment, "_config_to_train", lambda given: config)
+    experiment._train(given)
     assert trained[0].num_actors == num_actors

@@ -259,18 +259,19 @@ def test_flags_of_a_run_are_kept_once_it_has_learned_something(tmp_path: Path) -
     given = {"level_name": "catch5", "use_popart": True, "logdir": str(tmp_path)}
     directory = RunDirectory(tmp_path)
     directory.record(Config.from_flags({**given, "popart_step_size": 0.01}))
-    assert experiment._make_config(given).popart_step_size == 3e-4
+    assert experiment._config_to_train(given).popart_step_size == 3e-4
     actor = {**given, "job_name": "actor", "task": 0}
-    assert experiment._make_config(actor).popart_step_size == 0.01
+    assert experiment._config_to_train(actor).popart_step_size == 0.01
     directory.checkpoints.mkdir()
     (directory.checkpoints / "ckpt-1.index").touch()
-    assert experiment._make_config(given).popart_step_size == 0.01
+    assert experiment._config_to_train(given).popart_step_size == 0.01
 
 
 def test_an_evaluator_waits_for_its_learner_as_long_as_it_is_told_to(tmp_path: Path) -> None:
     RunDirectory(tmp_path).record(Config.from_flags({"level_name": "catch5"}))
     given = {"job_name": "evaluator", "logdir": str(tmp_path), "learner_timeout_hours": 9.0}
-    assert experiment._make_config(given).learner_timeout_hours == 9.0
+    _, config = experiment._config_to_test(given)
+    assert config.learner_timeout_hours == 9.0
 
 
 def test_what_does_not_play_needs_no_emulator_but_a_directory_of_its_own(
