@@ -12,7 +12,6 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, PassingError, UnsavedEr
 from scalable_agent_popart.runs.directory import explained, write_atomically
 
 _KEPT = 3
-_NAME = re.compile(r"ckpt-\d+", re.ASCII)
 # TensorFlow loses the number of a file system's error, and its message ends with one of these. Its
 # readers' other errors mean that a checkpoint's content is damaged or a file is missing.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
@@ -54,8 +53,7 @@ class Checkpoints:
     def save(self) -> str:
         """Writes a checkpoint and removes the oldest; returns its path or raises UnsavedError."""
         older = _newest_first(self._directory)
-        number = int(older[0].name.removeprefix("ckpt-")) if older else 0
-        path = self._directory / f"ckpt-{number + 1}"
+        path = self._directory / f"ckpt-{_number(older[0]) + 1 if older else 1}"
         try:
             self._checkpoint.write(str(self._directory / "unfinished"))
             for file in sorted(self._directory.glob("unfinished.*")):  # The index is the last.
@@ -77,9 +75,12 @@ def _newest_first(directory: Path) -> list[Path]:
     """Lists the paths of checkpoints, without the files' endings."""
     paths: list[Path] = []
     with explained(directory, f"give {ANOTHER_LOGDIR}"):
-        paths = [file.with_suffix("") for file in directory.iterdir() if file.suffix == ".index"]
-    numbered = [path for path in paths if _NAME.fullmatch(path.name)]
-    return sorted(numbered, key=lambda path: (len(path.name), path.name), reverse=True)
+        paths = [file.with_suffix("") for file in directory.iterdir() if file.match("ckpt-*.index")]
+    return sorted(paths, key=_number, reverse=True)
+
+
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("ckpt-"))
 
 
 def load(checkpoint: str | Path, **objects: Any) -> None:

@@ -100,7 +100,7 @@ class RunLog:
         """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
-        with explained(self.episodes.path, f"remove that line, or give {ANOTHER_LOGDIR}"):
+        with explained(self.episodes.path, f"give {ANOTHER_LOGDIR}"):
             for episode in json_lines.read_lines(self.episodes.path):
                 value, ended = float(episode["episode_return"]), int(episode["frames"])
                 self._count_episode(episode["task"], value, ended)
