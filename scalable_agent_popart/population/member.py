@@ -10,7 +10,6 @@ are the same, since they depend on seed, comparison and who else has published.
 import dataclasses
 import functools
 import gc
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,9 +73,8 @@ class Member(trainer.Tuner):
 
     def begin(self, save: Save) -> None:
         """Makes an interrupted comparison; after divergence copies a member or starts over."""
-        self._lineage.open()
-        if not self._lineage.length:
-            self._record(Event(0, 0, None, None, None, False, None, self._values()))
+        start = Event(0, 0, None, None, None, False, None, self._values())
+        self._record(*[] if self._lineage.length else [start])
         num_comparisons, frames = int(self._num_comparisons), int(self._learner.frames)
         mark = self._directory.divergence
         if mark.exists() and mark.read_text() == str(num_comparisons):
@@ -122,18 +120,19 @@ class Member(trainer.Tuner):
         """Leaves a mark, so that the member's next start does not resume from its own weights."""
         self._directory.divergence.write_text(str(int(self._num_comparisons)))
 
-    def close(self) -> None:
-        self._lineage.close()
-
     def _fitness(self) -> float | None:
         return rules.fitness(self._returns, self._config.suite.reference_scores)
 
     def _values(self) -> dict[str, float]:
         return {name: float(variable) for name, variable in self._tuned.items()}
 
-    def _record(self, event: Event) -> None:
-        self._lineage.write(event._asdict())
+    def _record(self, *events: Event) -> None:
+        """Appends events to the lineage, once those of a lost comparison are cut off."""
+        self._lineage.open()
+        for event in events:
+            self._lineage.write(event._asdict())
         self._lineage.flush()
+        self._lineage.close()
 
     def _compare(self, fitness: float | None, save: Save) -> None:
         """Compares with another member, copies it if fitter (or fitness None), explores, saves."""
@@ -225,9 +224,8 @@ def train_member(
             if error.signal_number is not None:
                 return error.signal_number
             message = f"member {number}: {str(error).partition(';')[0]}"
-            events = reversed(population.member(number).read_lineage())
-            rescues = itertools.takewhile(lambda e: e.comparison and e.fitness is None, events)
-            if len(list(rescues)) >= _MAX_RESCUES:
+            last = population.member(number).read_lineage()[1:][-_MAX_RESCUES:]
+            if [event.fitness for event in last] == [None] * _MAX_RESCUES:
                 message += f", {_MAX_RESCUES} times without a comparison in between"
                 advice = "whatever it tries; look at the other flags, such as --reward_clipping"
                 raise UserError(f"{message}, {advice}") from error

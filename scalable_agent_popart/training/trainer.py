@@ -54,9 +54,6 @@ class Tuner:
     def on_divergence(self) -> None:
         """Is called when the loss is no longer a finite number and training ends."""
 
-    def close(self) -> None:
-        """Ends the tuner's records."""
-
 
 class Parts:
     """Makes the learner and the actors of a run: threads of this process, or a subclass's own."""
@@ -148,7 +145,6 @@ def train(
         stack.callback(log.close)
         if not finished:
             tuner.begin(checkpoints.save)
-            stack.callback(tuner.close)
         # A finished run needs no actors, but actor jobs must learn of the end.
         if not finished or config.learner_address:
             try:
