@@ -95,9 +95,9 @@ class TrainedAgent:
         given: dict[str, Any] = {"level_name": level_name or None}
         given |= {"dataset_path": dataset_path, "level_cache_dir": level_cache_dir}
         given = {name: os.path.expanduser(v) for name, v in given.items() if v is not None}
-        # Another suite is refused before the checkpoint is read.
-        self._network = {"network": config.network}
-        self._played = config.for_test({**given, **self._network}) if given else None
+        self._given = {**given, "network": config.network}
+        if given:  # Another suite is refused before the checkpoint is read.
+            config.for_test(self._given)
         self.config, self.tasks, self.num_actions = config, config.suite.tasks, config.num_actions
         self.observation_spec = config.suite.observation_spec(config.environment_options(False))
         self._saved = factory.make_saved_parts(config)
@@ -198,7 +198,7 @@ class TrainedAgent:
         that plays it is missing or was not named.
         """
         self._task_id(task)
-        config = self._played or self.config.for_test(self._network)
+        config = self.config.for_test(self._given)
         version = config.suite.test_version(task)
         # DmLab's check loads only the first level, and cannot load one that is held out.
         played = config.suite.select(dict.fromkeys([task, version]))
