@@ -92,7 +92,7 @@ class MemberDirectory(RunDirectory):
 
     def published(self) -> Published | None:
         """Returns what was published last, if anything; raises UserError if it is damaged."""
-        with explained(self._fitness, "delete it, and the member publishes again"):
+        with explained(self._fitness):
             record = json.loads(self._fitness.read_text())  # Older ones have more.
             published = Published(**{name: record[name] for name in Published._fields})
             return published._replace(checkpoint=str(self._snapshots / published.checkpoint))
@@ -127,7 +127,7 @@ class MemberDirectory(RunDirectory):
 
     def read_lineage(self) -> list[Event]:
         """Reads the whole lines written so far; raises UserError if they are damaged."""
-        with explained(self.lineage, f"give {ANOTHER_LOGDIR}"):
+        with explained(self.lineage):
             return [Event(**record) for record in read_lines(self.lineage)]
         return []
 
@@ -144,7 +144,7 @@ class PopulationDirectory:
 
     def read_config(self) -> Config | None:
         """Reads the flags that the population was begun with, as `Run.find`."""
-        with explained(self._settings, f"give {ANOTHER_LOGDIR}"):
+        with explained(self._settings):
             return Config.from_record(json.loads(self._settings.read_text()))
         return None
 

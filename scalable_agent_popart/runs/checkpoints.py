@@ -74,7 +74,7 @@ class Checkpoints:
 def _newest_first(directory: Path) -> list[Path]:
     """Lists the paths of checkpoints, without the files' endings."""
     paths: list[Path] = []
-    with explained(directory, f"give {ANOTHER_LOGDIR}"):
+    with explained(directory):
         paths = [file.with_suffix("") for file in directory.iterdir() if file.match("ckpt-*.index")]
     return sorted(paths, key=_number, reverse=True)
 

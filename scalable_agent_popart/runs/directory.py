@@ -23,7 +23,7 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, InUseError, UserError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
-from scalable_agent_popart.settings import Use
+from scalable_agent_popart.settings import SETTINGS, Use
 
 POPULATION_FILE = "population.json"  # Only a population has the file; runs are in folders below.
 _PACKAGES = ("tensorflow", "dm-sonnet", "tensorflow-probability", "ale-py", "numpy")
@@ -71,7 +71,7 @@ class RunDirectory:
 
     def read_record(self) -> Record | None:
         """Reads `config.json` if there is one; raises UserError."""
-        with explained(self._config_path, f"give {ANOTHER_LOGDIR}"):
+        with explained(self._config_path):
             record = json.loads(self._config_path.read_text())
             history = []
             for entry in record.get("history", ()):
@@ -94,10 +94,10 @@ class RunDirectory:
         previous, revision = self.read_record(), git_revision()
         history: list[Change] = []
         if previous is not None:
-            then, history = previous.config, list(previous.history)
-            while history and history[-1].frames >= frames:  # Nothing was learned with these flags.
-                lost = history.pop().changed
-                then = dataclasses.replace(then, **{name: v for name, (v, _) in lost.items()})
+            # With the flags of later changes nothing was learned.
+            history = [change for change in previous.history if change.frames < frames]
+            flags = {name: previous.flag(name, frames) for name in SETTINGS}
+            then = dataclasses.replace(previous.config, **flags)
             if frames and (changed := config.differences(then, Use.HISTORY)):
                 history.append(Change(frames, changed, revision))
         versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
@@ -159,11 +159,10 @@ def lock(path: Path, waits: bool = False) -> IO[str]:
 
 
 @contextlib.contextmanager
-def explained(path: Path, advice: str) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Ends a block that reads a missing file, and raises UserError if one cannot be read.
 
-    `system.program.exit_code` sees by the cause whether it may pass. The advice is for damaged
-    content.
+    `system.program.exit_code` sees by the cause whether it may pass.
     """
     try:
         yield
@@ -174,7 +173,8 @@ def explained(path: Path, advice: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except DAMAGE as error:
-        raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error
+        message = f"{path} is damaged or not of this program ({error})"
+        raise UserError(f"{message}; give {ANOTHER_LOGDIR}") from error
 
 
 def write_atomically(path: Path, content: Any) -> None:

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import api as hparams
 
 from environments import StepOutputInfo
 from scalable_agent_popart import scores
-from scalable_agent_popart.errors import ANOTHER_LOGDIR, UnsavedError
+from scalable_agent_popart.errors import UnsavedError
 from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import RunDirectory, explained
@@ -100,7 +100,7 @@ class RunLog:
         """Starts to record, at so many environment frames of the run."""
         self.metrics.open()
         self.episodes.open()
-        with explained(self.episodes.path, f"give {ANOTHER_LOGDIR}"):
+        with explained(self.episodes.path):
             for episode in json_lines.read_lines(self.episodes.path):
                 value, ended = float(episode["episode_return"]), int(episode["frames"])
                 self._count_episode(episode["task"], value, ended)
