@@ -14,7 +14,7 @@ import environments
 from scalable_agent_popart import factory
 from scalable_agent_popart.agent import networks
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites import EnvironmentOptions, Suite
 
 # So many agent steps lie between the ends of an environment's episodes.
 _EPISODE_STEPS = 1000
@@ -65,10 +65,9 @@ def environments_replaced(
     """Lets runs play environments made of task ids and an observation's spec, while entered."""
 
     def make_environments(
-        config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
+        options: EnvironmentOptions, suite: Suite, task_ids: np.ndarray, *_: Any
     ) -> environments.Lockstep:
-        spec = suite.observation_spec(config.environment_options(training))
-        return environments.Lockstep(make(task_ids, spec))
+        return environments.Lockstep(make(task_ids, suite.observation_spec(options)))
 
     return mock.patch.object(factory, "make_environments", make_environments)
 

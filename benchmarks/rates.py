@@ -124,10 +124,10 @@ def measure_forward(config: Config, seconds: float) -> float:
 
 def measure_emulation(config: Config, seconds: float) -> float:
     """Measures the environments alone, all actor threads stepping random actions."""
-    dealt = _dealt(config)
+    dealt, options = _dealt(config), config.environment_options(training=True)
     seeds = [np.random.SeedSequence(i) for i in range(len(dealt))]
     pools = [
-        factory.make_environments(config, config.suite, tasks, seed, True, len(dealt))
+        factory.make_environments(options, config.suite, tasks, seed, len(dealt))
         for tasks, seed in zip(dealt, seeds, strict=True)
     ]
 

@@ -17,7 +17,7 @@ from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.pixel_control import QHead
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites import EnvironmentOptions, Suite
 from scalable_agent_popart.suites.checked import CheckedPool
 from scalable_agent_popart.system import cores, hardware
 
@@ -37,13 +37,15 @@ _MAX_THREADS_WITH_GPU = 4
 
 
 def make_films(
-    config: Config, suite: Suite, tasks: Mapping[int, str], seed: np.random.SeedSequence
+    options: EnvironmentOptions,
+    suite: Suite,
+    tasks: Mapping[int, str],
+    seed: np.random.SeedSequence,
 ) -> dict[int, BatchedEnvironment]:
     """Makes the environments, by number, that show a task as people see it, if that differs.
 
     They play just like the environments that `make_environments` makes for a test of this seed.
     """
-    options = config.environment_options(training=False)
     make = suite.film_factory
     if make is None or options.human_starts_dir or not tasks:
         return {}
@@ -188,11 +190,10 @@ def deal_tasks(num_actors: int, num_tasks: int, num_threads: int, job: int = 0) 
 
 
 def make_environments(
-    config: Config,
+    options: EnvironmentOptions,
     suite: Suite,
     task_ids: Sequence[int] | np.ndarray,
     seed: np.random.SeedSequence,
-    training: bool,
     num_pools: int = 1,
 ) -> EnvironmentPool:
     """Makes environments that play these tasks, in one of `num_pools` pools.
@@ -202,11 +203,8 @@ def make_environments(
     """
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     num_threads = max(1, cores.num_cores() // (1 if hardware.has_gpu() else num_pools))
-    options = replace(
-        config.environment_options(training),
-        num_threads=num_threads,
-        reproducible=not training or num_pools == 1,
-    )
+    reproducible = not options.training or num_pools == 1
+    options = replace(options, num_threads=num_threads, reproducible=reproducible)
     names = [suite.tasks[i] for i in task_ids]
     pool = suite.make_environments(task_ids, seeds.tolist(), options)
     return CheckedPool(pool, names, suite.observation_spec(options))

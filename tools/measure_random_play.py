@@ -44,9 +44,8 @@ def play(config: Config, task: int, num_episodes: int) -> np.ndarray:
         return SimpleNamespace(action=actions)
 
     policy: Any = SimpleNamespace(act=act, forget=lambda ids: None)
-    made = factory.make_environments(
-        config, config.suite, [task] * len(quotas), seed, training=False
-    )
+    options = config.environment_options(training=False)
+    made = factory.make_environments(options, config.suite, [task] * len(quotas), seed)
     with contextlib.closing(made) as environments:
         films = videos.VideoRecorder(Path(), {})  # There are none.
         returns = evaluate.play(environments, policy, quotas, films, config.suite.tasks)

@@ -102,12 +102,11 @@ class Tester:
         directory.prepare_evaluation(config.record_video)
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
+        options = config.environment_options(training=False)
         with _showing("making environments", len(ids)):
-            environments = factory.make_environments(
-                config, self._played, ids, seed, training=False
-            )
+            environments = factory.make_environments(options, self._played, ids, seed)
         with _showing("making films", len(filmed)):
-            films = factory.make_films(config, self._played, filmed, seed)
+            films = factory.make_films(options, self._played, filmed, seed)
         names = config.suite.names_of_actions(config.action_set)
         recorder = VideoRecorder(directory.videos, filmed, self._saved.view, films, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}

@@ -40,9 +40,9 @@ from scalable_agent_popart.agent.agent import AgentState
 from scalable_agent_popart.errors import UnsavedError, UserError
 from scalable_agent_popart.evaluation.drawing import in_colour
 from scalable_agent_popart.runs import checkpoints
-from scalable_agent_popart.runs.config import Config, refuse_pattern
+from scalable_agent_popart.runs.config import refuse_pattern
 from scalable_agent_popart.runs.run import Run
-from scalable_agent_popart.suites import Suite
+from scalable_agent_popart.suites import EnvironmentOptions, Suite
 from scalable_agent_popart.suites.checked import StepCheck
 from scalable_agent_popart.system import hardware
 
@@ -202,8 +202,9 @@ class TrainedAgent:
         version = config.suite.test_version(task)
         # DmLab's check loads only the first level, and cannot load one that is held out.
         played = config.suite.select(dict.fromkeys([task, version]))
-        played.check(config.environment_options(training=False))
-        return TaskEnvironment(config, played.select([version]), seed, render_mode)
+        options = config.environment_options(training=False)
+        played.check(options)
+        return TaskEnvironment(options, played.select([version]), seed, render_mode)
 
     def save(self, output: str) -> None:
         """Writes a run directory of this agent alone, to be loaded, tested and started from.
@@ -328,23 +329,25 @@ class TaskEnvironment(gymnasium.Env):
         "render_fps": 15,  # Agent steps of four frames at 60 Hz.
     }
 
-    def __init__(self, config: Config, suite: Suite, seed: int, render_mode: str | None = None):
+    def __init__(
+        self, options: EnvironmentOptions, suite: Suite, seed: int, render_mode: str | None = None
+    ):
         """Takes a suite of one task, and makes nothing yet; the first `reset` does."""
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"the render mode must be rgb_array or None, got {render_mode}")
-        self._config, self._suite, self.render_mode = config, suite, render_mode
+        self._options, self._suite, self.render_mode = options, suite, render_mode
         self._pool: EnvironmentPool | None = None
         # Plays the same, if people see other images.
         self._film: BatchedEnvironment | None = None
         self._picture = np.zeros((0, 0, 3), np.uint8)
         self._at_start, self._seeds = False, np.random.SeedSequence(seed)
         boxes = []
-        for spec in tree.flatten(suite.observation_spec(config.environment_options(False))):
+        for spec in tree.flatten(suite.observation_spec(options)):
             limits = np.iinfo(spec.dtype)
             boxes.append(gymnasium.spaces.Box(limits.min, limits.max, spec.shape, spec.dtype))
         nested = len(boxes) > 1
         self.observation_space = gymnasium.spaces.Tuple(boxes) if nested else boxes[0]
-        self.action_space = gymnasium.spaces.Discrete(config.num_actions)
+        self.action_space = gymnasium.spaces.Discrete(suite.action_sets[options.action_set])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -356,8 +359,8 @@ class TaskEnvironment(gymnasium.Env):
         if seed is not None or not self._at_start:  # An episode cannot be left in its middle.
             self.close()
             (seeds,), (task,) = self._seeds.spawn(1), self._suite.tasks
-            parts = self._config, self._suite
-            self._pool = factory.make_environments(*parts, [0], seeds, training=False)
+            parts = self._options, self._suite
+            self._pool = factory.make_environments(*parts, [0], seeds)
             if self.render_mode is not None:
                 self._film = factory.make_films(*parts, {0: task}, seeds).get(0)
             self._pool.start()

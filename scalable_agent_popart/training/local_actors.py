@@ -103,9 +103,10 @@ class ActorThreads(Threads):
             policy = self.policies[i] = Policy(agent, source, actor_seed, len(task_ids))
         else:
             policy.restart(source, actor_seed)
+        options = self._config.environment_options(training=True)
         with reporting(self.made.append):
             environments = factory.make_environments(
-                self._config, self._config.suite, task_ids, seed, True, len(self._ends)
+                options, self._config.suite, task_ids, seed, len(self._ends)
             )
         self.pools.append(environments)
         with reporting(self.started.append):

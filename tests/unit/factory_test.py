@@ -49,7 +49,8 @@ def test_seeds_decide_how_episodes_begin_where_threads_do_not_race() -> None:
     suite = dataclasses.replace(config.suite, environment_factory=make)
     for training, num_pools in ((True, 1), (True, 2), (False, 2)):
         random = np.random.SeedSequence(1)
-        factory.make_environments(config, suite, [0], random, training, num_pools).close()
+        options = config.environment_options(training)
+        factory.make_environments(options, suite, [0], random, num_pools).close()
     assert [call.args[3].reproducible for call in make.call_args_list] == [True, False, True]
 
 

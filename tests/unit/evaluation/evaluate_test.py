@@ -200,7 +200,7 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(tmp_path: Path) -
         assert tester.test()["tasks"] == first["tasks"]  # The same weights play the same games.
         evaluate.Tester(run, config.with_flags({"seed": 2})).test()
     assert steps.call_count == 2, "traced once a tester"
-    assert [call.kwargs["training"] for call in made.call_args_list] == [False] * 3
+    assert [call.args[0].training for call in made.call_args_list] == [False] * 3
     seeds = [call.args[-1].generate_state(4).tolist() for call in made.call_args_list]
     assert seeds[0] == seeds[1] != seeds[2]
     main_program.run(**flags, **_SMALL | {"num_actors": 5, "total_environment_frames": 1280})

@@ -61,7 +61,8 @@ def test_a_loaded_agent_scores_what_the_test_of_its_run_reports(
     assert agent.frames == tested["frames"]
     seed = np.random.SeedSequence([agent.config.seed, 1])
     ids, suite = [0] * _NUM_EPISODES, suites.resolve(level_name)
-    pool = factory.make_environments(agent.config, suite, ids, seed, training=False)
+    options = agent.config.environment_options(training=False)
+    pool = factory.make_environments(options, suite, ids, seed)
     state, first = agent.begin(_NUM_EPISODES), np.full(_NUM_EPISODES, np.nan)
     pool.start()
     while np.isnan(first).any():
