@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
-from scalable_agent_popart.runs.config import Config, describe_differences
+from scalable_agent_popart.runs.config import SAME, Config, describe_differences
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
@@ -158,7 +158,7 @@ class PopulationDirectory:
         uses = Use.RESUME | Use.RESUME_UNASKED
         if begun and (differences := config.differences(begun, uses)):
             message = f"{self.path} holds another population: {describe_differences(differences)}"
-            raise UserError(f"{message}; give the same flags or {ANOTHER_LOGDIR}")
+            raise UserError(f"{message}; {SAME} or {ANOTHER_LOGDIR}")
         return begun
 
     def join(self, config: Config) -> None:

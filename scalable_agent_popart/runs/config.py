@@ -10,14 +10,14 @@ from typing import Any
 
 from scalable_agent_popart import settings, suites
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.settings import SETTINGS, Part, Settings, Use
+from scalable_agent_popart.settings import SETTINGS, Settings, Use
 from scalable_agent_popart.suites import Suite
 from scalable_agent_popart.suites import record as suite_record
 
 _SUITES = ", ".join(suite.name for suite in suites.ALL)
 _PATTERN = re.compile(r"[*?\[\]\\]")
 _MAX_DIFFERENCES = 5  # A message names so many.
-_SAME_SUITE = "give the suite as it was"
+SAME = "give the same flags and the same suite"
 _TYPES: dict[str, Any] = {each.name: each.type for each in fields(Settings)}
 # Fewest pixels per side for the shallow network without padding, and for pixel control.
 _MIN_UNPADDED, _MIN_PIXELS = 20, 32
@@ -249,19 +249,19 @@ class Config(Settings):
             message = f"{logdir} was trained on {self.suite.name}; it cannot be tested on"
             raise UserError(f"{message} {suite.level_name} of {suite.name}")
         # Each test has its own flags, and takes no part in a run of many processes.
-        kept = {n: v for n, v in self.flags.items() if n not in _settings_of(settings.TEST)}
-        flags = {n: v for n, v in {**kept, **given}.items() if n not in _settings_of(settings.JOB)}
+        parts = {name: each.part.name for name, each in SETTINGS.items()}
+        kept = {n: v for n, v in self.flags.items() if parts[n] != settings.TEST.name}
+        flags = {n: v for n, v in {**kept, **given}.items() if parts[n] != settings.JOB.name}
         config = Config.from_settings({**flags, "mode": "test"}, suite)
         played = config  # Scores are of raw rewards, and a test may play other levels.
         if config.level_name != self.level_name:
             played = replace(config, suite=suite.select(self.suite.tasks))
         if differences := played.differences(self, Use.TEST):
-            advice = "leave these flags out" if is_of_flags(differences) else _SAME_SUITE
             refused = describe_differences(differences)
-            raise UserError(f"{logdir} holds another run: {refused}; {advice}")
+            raise UserError(f"{logdir} holds another run: {refused}; {SAME}")
         if config.minimal_actions != self.minimal_actions:
             message = f"{logdir} holds another run: {suite.tasks[0]} has other minimal actions"
-            raise UserError(f"{message}; {_SAME_SUITE}")
+            raise UserError(f"{message}; {SAME}")
         return config
 
 
@@ -274,11 +274,6 @@ def _in_its_type(name: str, value: Any) -> Any:
     raise UserError(f"--{name} cannot be {value!r}, which is no {kind.__name__}")
 
 
-def _settings_of(part: Part) -> set[str]:
-    """Returns the settings that belong to this part of the program."""
-    return {name for name, each in SETTINGS.items() if each.part.name == part.name}
-
-
 def describe_differences(differences: Mapping[str, tuple[Any, Any]]) -> str:
     """Describes the first of some `Config.differences` in words."""
     return "; ".join(
@@ -289,11 +284,6 @@ def describe_differences(differences: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _show(value: Any) -> Any:
     return "empty" if value == "" else value
-
-
-def is_of_flags(differences: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Returns whether flags could undo these `Config.differences`; otherwise they are a suite's."""
-    return bool(differences.keys() & SETTINGS.keys())
 
 
 def _problems(config: Config) -> Iterator[str]:

@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
-from scalable_agent_popart.runs.config import (
-    Config,
-    describe_differences,
-    is_of_flags,
-    refuse_pattern,
-)
+from scalable_agent_popart.runs.config import SAME, Config, describe_differences, refuse_pattern
 from scalable_agent_popart.runs.directory import (
     Record,
     RunDirectory,
@@ -79,7 +74,7 @@ class Run:
             raise UserError(f"--init_from={config.init_from} holds a run without a checkpoint")
         if differences := config.differences(run.config, Use.TORSO):
             message = f"--init_from={config.init_from} differs: {describe_differences(differences)}"
-            raise UserError(f"{message}; give the same flags, or another run's directory")
+            raise UserError(f"{message}; {SAME}, or another run's directory")
         return run
 
     @classmethod
@@ -106,8 +101,7 @@ class Run:
                     raise UserError(f"{message}, so its origin is unknown; give {ANOTHER_LOGDIR}")
         elif differences := config.differences(run.config, Use.RESUME):
             message = f"{path} holds another run: {describe_differences(differences)}"
-            same = "same flags" if is_of_flags(differences) else "suite as it was"
-            raise UserError(f"{message}; give the {same} or {ANOTHER_LOGDIR}")
+            raise UserError(f"{message}; {SAME} or {ANOTHER_LOGDIR}")
         changes = config.differences(run.config, Use.RESUME_UNASKED) if run else {}
         if changes and not config.allow_changes and not begins:
             flags = describe_differences(changes)

@@ -290,7 +290,7 @@ def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
     other = {"level_name": "rooms_watermaze"}  # The level shows no images.
     assert one.with_flags(other).experiment == dummy.with_flags(other).experiment
     assert dummy.for_test({}).remarks()
-    with pytest.raises(UserError, match="was dummy and is one; leave"):
+    with pytest.raises(UserError, match="was dummy and is one; give the same"):
         dummy.for_test({"dataset_path": "one"})
 
 

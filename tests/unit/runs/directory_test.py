@@ -163,7 +163,7 @@ def test_tasks_in_another_order_and_other_images_are_refused(directory: RunDirec
         (changed(num_channels=1), "num_channels was 3 and is 1"),
         (changed(stacks_frames=True), "stacks_frames was False and is True"),
     ):
-        message = f"another run: {differences}; give the suite as it was or"
+        message = f"another run: {differences}; give the same flags and the same suite or"
         with pytest.raises(UserError, match=message):
             _check(directory, config)
 
