@@ -7,7 +7,6 @@ member writes only to its own, which also has
   lineage.jsonl             a line at the start, and one for each comparison with another member
   fitness.json              the member's last publication
   snapshots/snapshot-N.*    the checkpoint that earned this fitness, and the one before
-  diverged                  the number of comparisons made when training last diverged
   incoming/                 a copy of another member's checkpoint, while it is loaded
 
 Readers never see a part. `fitness.json` is replaced once the snapshot that it names is complete,
@@ -80,12 +79,11 @@ class Event(NamedTuple):
 
 
 class MemberDirectory(RunDirectory):
-    """A member's run directory; `diverged` is out of date if comparisons were made since."""
+    """A member's run directory."""
 
     def __init__(self, path: str | Path):
         super().__init__(path)
         self.lineage = self.path / "lineage.jsonl"
-        self.divergence = self.path / "diverged"
         self._fitness = self.path / "fitness.json"
         self._snapshots = self.path / "snapshots"
         self._incoming = self.path / "incoming"

@@ -41,9 +41,18 @@ Save = Callable[[], str]
 class Member(trainer.Tuner):
     """Compares and changes one member's run."""
 
-    def __init__(self, config: Config, population: PopulationDirectory, takes_turns: bool = False):
-        """If it takes turns, the run ends where a comparison is due; see `take_turns`."""
-        self._config, self._takes_turns = config, takes_turns
+    def __init__(
+        self,
+        config: Config,
+        population: PopulationDirectory,
+        takes_turns: bool = False,
+        diverged: bool = False,
+    ):
+        """If it takes turns, the run ends where a comparison is due; see `take_turns`.
+
+        After training has `diverged` the run does not resume from its own weights.
+        """
+        self._config, self._takes_turns, self._diverged = config, takes_turns, diverged
         self._others = {n: population.member(n) for n in range(config.population_size)}
         self._directory = self._others.pop(config.pbt_member)
         self._lineage = JsonLines(self._directory.lineage)
@@ -76,8 +85,7 @@ class Member(trainer.Tuner):
         start = Event(0, 0, None, None, None, False, None, self._values())
         self._record(*[] if self._lineage.length else [start])
         num_comparisons, frames = int(self._num_comparisons), int(self._learner.frames)
-        mark = self._directory.divergence
-        if mark.exists() and mark.read_text() == str(num_comparisons):
+        if self._diverged:
             self._compare(None, save)
         elif (published := self._directory.published()) and (
             (published.comparison, published.frames) == (num_comparisons + 1, frames)
@@ -115,10 +123,6 @@ class Member(trainer.Tuner):
         )
         self._directory.publish(record)
         return fitness
-
-    def on_divergence(self) -> None:
-        """Leaves a mark, so that the member's next start does not resume from its own weights."""
-        self._directory.divergence.write_text(str(int(self._num_comparisons)))
 
     def _fitness(self) -> float | None:
         return rules.fitness(self._returns, self._config.suite.reference_scores)
@@ -216,9 +220,10 @@ def train_member(
     Run.check(run_config)
     factory.check_network(config)
     population.join(config)
+    diverged = False
     while True:
+        tuner = Member(run_config, population, takes_turns, diverged)
         try:
-            tuner = Member(run_config, population, takes_turns)
             return trainer.train(run_config, tuner, parts, show_progress)
         except DivergenceError as error:
             if error.signal_number is not None:
@@ -230,6 +235,7 @@ def train_member(
                 advice = "whatever it tries; look at the other flags, such as --reward_clipping"
                 raise UserError(f"{message}, {advice}") from error
             logging.warning("%s; it copies another member or starts over", message)
+            diverged = True
 
 
 def take_turns(config: Config, start: Mapping[str, float]) -> int | None:

@@ -51,9 +51,6 @@ class Tuner:
         """Makes the changes; returns whether training continues."""
         raise NotImplementedError
 
-    def on_divergence(self) -> None:
-        """Is called when the loss is no longer a finite number and training ends."""
-
 
 class Parts:
     """Makes the learner and the actors of a run: threads of this process, or a subclass's own."""
@@ -152,7 +149,6 @@ def train(
                     _learn(config, learner, actors, log, checkpoints, tuner, stop)
             except DivergenceError as error:
                 error.signal_number = stop.signal_number
-                tuner.on_divergence()
                 raise
     if stop.signal_number is not None and show_progress:
         show_saved(int(learner.frames), run.directory.checkpoints)

@@ -32,7 +32,7 @@ _FLAGS = {
 class _Run:
     """A member's run with made-up weights and episodes, resumed if it has a checkpoint."""
 
-    def __init__(self, root: Path, number: int, takes_turns: bool = False, begin: bool = True):
+    def __init__(self, root: Path, number: int, begin: bool = True, **how: bool):
         population = PopulationDirectory(str(root))
         config = Config.from_flags({**_FLAGS, "logdir": str(root)})
         start = {"learning_rate": 0.001 * (number + 1), "entropy_cost": 0.01, "epsilon": 0.1}
@@ -41,7 +41,7 @@ class _Run:
         self.directory.path.mkdir(parents=True, exist_ok=True)
         spec = factory.make_rollout_spec(self.config)
         self.learner = factory.make_learner(self.config, spec)
-        self.member = Member(self.config, population, takes_turns)
+        self.member = Member(self.config, population, **how)
         parts = self.member.attach(self.learner)
         self.checkpoints = Checkpoints(self.directory.checkpoints, learner=self.learner, **parts)
         self.checkpoints.restore()
@@ -288,24 +288,22 @@ def test_a_diverged_run_goes_on_from_anybody_who_can_be_read(
     monkeypatch.setattr(member, "_FIRST_PAUSE_SECONDS", 0.0)
     weights = _publish(tmp_path, 2, -50.0, seed=2).weights()
     shutil.rmtree(_publish(tmp_path, 1, 50.0).directory.path / "snapshots")
-    run = _Run(tmp_path, 0).learn(1500)
+    _Run(tmp_path, 0).learn(1500).checkpoints.save()
     for number in range(1, 5):  # Whoever is asked first.
-        run.member.on_divergence()
-        run.member.begin(run.checkpoints.save)
+        run = _Run(tmp_path, 0, diverged=True)
         assert _same(run.weights(), weights)
         assert run.progress() == (1500, 150 + number)
         event = run.event()
         assert (event.fitness, event.partner) == (None, 2)
         assert (event.copied, event.started_over) == (True, False)
-    assert _Run(tmp_path, 0).event() == event  # Once only.
+    assert _Run(tmp_path, 0).event() == event
 
 
 def test_a_diverged_run_that_has_nobody_to_copy_starts_over(tmp_path: Path) -> None:
     runs = [_Run(tmp_path, 0).learn(1500)]
     runs[0].checkpoints.save()
     for number in (1, 2):  # Differently each time.
-        runs[-1].member.on_divergence()
-        runs.append(_Run(tmp_path, 0))
+        runs.append(_Run(tmp_path, 0, diverged=True))
         before, after = runs[-2:]
         assert not _same(before.weights(), after.weights())
         assert all(np.isfinite(weights).all() for weights in after.weights())
