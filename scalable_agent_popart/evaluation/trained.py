@@ -15,7 +15,6 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -88,7 +87,7 @@ class TrainedAgent:
         refuse_pattern(logdir)
         run = Run.open(logdir)
         config = run.config
-        self._record = json.loads((run.directory.path / "config.json").read_text())
+        self._record = run.record.content
         hardware.share_gpus()
         config.refuse_network(network or "", logdir)
         factory.check_network(config)
@@ -213,10 +212,10 @@ class TrainedAgent:
         exist. Raises UserError if it cannot be written, or if TensorFlow could not read it again.
         """
         flags = {**self._record["flags"], "logdir": str(Path(output).expanduser())}
-        with _new_directory(output) as partial:
-            checkpoints.Checkpoints(partial / "checkpoints", learner=self._saved).save()
+        with _new_directory(output) as path:
+            checkpoints.Checkpoints(path / "checkpoints", learner=self._saved).save()
             text = json.dumps({**self._record, "flags": flags}, indent=2)
-            (partial / "config.json").write_text(text + "\n")
+            (path / "config.json").write_text(text + "\n")
 
     def export(self, output: str) -> None:
         """Writes a SavedModel, which acts where only TensorFlow is installed.
@@ -277,9 +276,9 @@ class TrainedAgent:
         facts["actions"] = list(self.config.suite.names_of_actions(self.config.action_set))
         shapes = {n: f"{spec.dtype.name} {spec.shape.as_list()}" for n, spec in with_seed.items()}
         shapes = {name: shape.replace("None", "N") for name, shape in shapes.items()}
-        with _new_directory(output) as partial:
-            tf.saved_model.save(module, str(partial), signatures)
-            (partial / "agent.json").write_text(json.dumps({**facts, "inputs": shapes}, indent=2))
+        with _new_directory(output) as path:
+            tf.saved_model.save(module, str(path), signatures)
+            (path / "agent.json").write_text(json.dumps({**facts, "inputs": shapes}, indent=2))
 
     def _values(self, features: tf.Tensor, task: str) -> tf.Tensor:
         """Computes the values `[N]` of states in a task from features `[N, D]`."""
@@ -410,15 +409,13 @@ def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> Step
 
 @contextlib.contextmanager
 def _new_directory(output: str) -> Iterator[Path]:
-    """Lends a path to write to, which becomes `output` once it is whole."""
+    """Makes the directory `output` and lends its path to write to."""
     path = Path(output).expanduser()
     refuse_pattern(os.path.expanduser(output), "output")
     try:
-        if path.exists():
-            raise UserError(f"{output} exists: give another --output")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            yield (partial := Path(folder, path.name))
-            partial.rename(path)
+        path.mkdir(parents=True)
+        yield path
+    except FileExistsError as error:
+        raise UserError(f"{output} exists: give another --output") from error
     except (OSError, tf.errors.OpError, UnsavedError) as error:
         raise UserError(f"{output} cannot be written ({error}); give another --output") from error

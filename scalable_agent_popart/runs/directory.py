@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,6 +46,7 @@ class Record:
     history: tuple[Change, ...] = ()  # oldest first
     device: str = ""  # in words; empty if it is not known
     git_revision: str | None = None
+    content: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # All.
 
     def flag(self, name: str, frames: int) -> Any:
         """Returns the value that a flag had when the run came to so many frames."""
@@ -79,7 +80,7 @@ class RunDirectory:
                 history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
             config = Config.from_record(record)
             device = describe_device(record.get("device"))
-            return Record(config, tuple(history), device, record.get("git_revision"))
+            return Record(config, tuple(history), device, record.get("git_revision"), record)
         return None
 
     @property
