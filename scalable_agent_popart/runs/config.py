@@ -180,13 +180,13 @@ class Config(Settings):
         Settings that mean nothing to the run are left out, as are those that its population tunes.
         Value heads and statistics belong to tasks by their position alone, as logits do to actions.
         """
-        flags = {
-            name: getattr(self, name)
-            for name, part in ((name, each.part) for name, each in SETTINGS.items())
-            if part.same_for & use and name not in self.tuned
-            if part.modes != ("pbt",) or self.population_size
-            if not part.needs or getattr(self, part.needs)
-        }
+        flags = {}
+        for name, each in SETTINGS.items():
+            part = each.part
+            applies = part.modes != ("pbt",) or self.population_size
+            applies = applies and (not part.needs or getattr(self, part.needs))
+            if part.same_for & use and applies and name not in self.tuned:
+                flags[name] = getattr(self, name)
         if "dataset_path" in flags:  # It matters only whether levels that show images have some.
             flags["dataset_path"] = not self.remarks()
         suite, trains = self.suite, Use.RESUME | Use.TEST
