@@ -105,8 +105,6 @@ def main(argv: list[str]) -> None:
         number = job(given)
         if number is not None:
             sys.exit(128 + number)
-    except KeyboardInterrupt:  # Only training handles it, by saving a checkpoint.
-        sys.exit(128 + signal.SIGINT)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code > 128:  # After a signal.
             raise
