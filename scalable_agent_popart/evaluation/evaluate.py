@@ -78,24 +78,37 @@ class Tester:
 
     def __init__(self, run: Run, config: Config):
         factory.check_network(config)
-        self._config, self._directory = config, run.directory
-        suite = config.suite
-        trained = [task for task in suite.tasks if task in suite.test_versions]
+        self._run, self._config, suite = run, config, config.suite
+        originals = [task for task in suite.tasks if task in suite.test_versions]
         versions = [suite.test_version(task) for task in suite.tasks]
-        self._played = suite.select(dict.fromkeys([*versions, *trained]))  # Tasks may share one.
+        self._played = suite.select(dict.fromkeys([*versions, *originals]))  # Tasks may share one.
         # Environments of the same task share its episodes.
         num_episodes, num_tasks = config.test_num_episodes, len(self._played.tasks)
         copies = min(num_episodes, max(1, config.num_actors // num_tasks))
         shares = [len(part) for part in np.array_split(np.arange(num_episodes), copies)]
         self._quotas = shares * num_tasks
         self._task_ids = np.repeat(range(num_tasks), copies).tolist()
-        self._saved = SavedPolicy(run, config, len(self._quotas))
+        trained = run.config.suite  # A test may play only some of its tasks, or others.
+        self._saved = saved = factory.make_saved_parts(replace(config, suite=trained))
+        # The policy acts with the very variables that are restored, so it is never refreshed.
+        self._weights = WeightStore(saved.agent.trainable_variables, version=0)
+        self._policy = Policy(saved.agent, self._weights, config.seed, len(self._quotas))
+        q_head = saved.q_head if config.record_video and config.pixel_control else None
+        head = saved.head if config.video_policy else None
+        view = AgentView(self._policy, saved.agent, q_head, head, trained)
+        self.view = view if q_head or head else None  # Films show it.
+
+    def restore(self) -> int:
+        """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
+        self._run.restore(learner=self._saved)
+        self._policy.restart(self._weights, self._config.seed)
+        return int(self._saved.frames)
 
     def test(self) -> dict[str, Any]:
         """Plays; prints, writes and returns what `summarise` makes of it; completes films last."""
         config, tasks, ids = self._config, self._played.tasks, self._task_ids
-        directory = self._directory
-        frames = self._saved.restore()
+        directory = self._run.directory
+        frames = self.restore()
         directory.prepare_evaluation(config.record_video)
         filmed = {ids.index(i): tasks[i] for i in ids} if config.record_video else {}
         seed = np.random.SeedSequence([config.seed, 1])
@@ -105,10 +118,10 @@ class Tester:
         with _showing("making films", len(filmed)):
             films = factory.make_films(options, self._played, filmed, seed)
         names = config.suite.names_of_actions(config.action_set)
-        recorder = VideoRecorder(directory.videos, filmed, self._saved.view, films, names)
+        recorder = VideoRecorder(directory.videos, filmed, self.view, films, names)
         by_task: dict[str, list[float]] = {task: [] for task in tasks}
         with contextlib.ExitStack() as last, contextlib.closing(environments), recorder:
-            returns = play(environments, self._saved.policy, self._quotas, recorder, tasks)
+            returns = play(environments, self._policy, self._quotas, recorder, tasks)
             for task_id, of_environment in zip(ids, returns, strict=True):
                 by_task[tasks[task_id]] += of_environment
             summary = evaluation_summary.summarise(config, frames, by_task)
@@ -119,28 +132,6 @@ class Tester:
         written += f"; films in {directory.videos}" * config.record_video
         print(f"written: {written}", file=sys.stderr)
         return summary
-
-
-class SavedPolicy:
-    """The policy of a run's newest checkpoint, and its view if films are to show one."""
-
-    def __init__(self, run: Run, config: Config, num_environments: int):
-        self._run, self._seed = run, config.seed
-        trained = run.config.suite  # A test may play only some of its tasks, or others.
-        self._saved = saved = factory.make_saved_parts(replace(config, suite=trained))
-        # The policy acts with the very variables that are restored, so it is never refreshed.
-        self._weights = WeightStore(saved.agent.trainable_variables, version=0)
-        self.policy = Policy(saved.agent, self._weights, self._seed, num_environments)
-        q_head = saved.q_head if config.record_video and config.pixel_control else None
-        head = saved.head if config.video_policy else None
-        view = AgentView(self.policy, saved.agent, q_head, head, trained)
-        self.view = view if q_head or head else None
-
-    def restore(self) -> int:
-        """Reads the newest checkpoint, or raises UserError; returns the run's frames."""
-        self._run.restore(learner=self._saved)
-        self.policy.restart(self._weights, self._seed)
-        return int(self._saved.frames)
 
 
 @contextlib.contextmanager

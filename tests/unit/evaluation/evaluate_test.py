@@ -170,14 +170,14 @@ def test_an_atari_agent_is_tested_from_both_starts_and_filmed(
     assert all(maps[1:].std(axis=0).max() > 1 for maps in (change, max_q)), "they never change"
     opened = Run.open(run)
     config = opened.config.for_test({"mode": "test", **films})
-    saved = evaluate.SavedPolicy(opened, config, 1)
-    new = [variable.numpy() for variable in saved.view.q_head.variables]
-    assert saved.restore() == 640
-    restored = zip(new, saved.view.q_head.variables, strict=True)
+    tester = evaluate.Tester(opened, config)
+    new = [variable.numpy() for variable in tester.view.q_head.variables]
+    assert tester.restore() == 640
+    restored = zip(new, tester.view.q_head.variables, strict=True)
     assert any((before != variable).numpy().any() for before, variable in restored)
     image = np.random.default_rng(0).integers(256, size=(1, 84, 84, 1)).astype(np.uint8)
     output = EpisodeCounter(1).start(image)
-    _, (play,) = saved.view.look(Ready(np.arange(1), output, np.ones(1, bool)), ["breakout"])
+    _, (play,) = tester.view.look(Ready(np.arange(1), output, np.ones(1, bool)), ["breakout"])
     agent = scalable_agent_popart.load(str(run))
     assert play.value == pytest.approx(agent.value(image, "breakout")[0])
     np.testing.assert_allclose(play.probabilities, agent.policy(image)[0], rtol=1e-5)
@@ -259,8 +259,7 @@ def test_an_evaluator_whose_learner_is_gone_ends_as_actor_jobs_do(
     ) in caplog.messages
 
 
-def test_a_level_that_tests_several_tasks_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "SavedPolicy", lambda *_: None)
+def test_a_level_that_tests_several_tasks_is_played_once() -> None:
     config = Config.from_flags({"level_name": "catch_1,catch_10,catch_100"})
     shared = dict.fromkeys(("catch_1", "catch_10"), "catch_100")
     config = replace(config, suite=replace(config.suite, test_versions=shared))
