@@ -37,12 +37,12 @@ class Rows:
     """Arrays `[N, ...]` over shared memory: action, reward, done and the nested observation."""
 
     def __init__(self, memory: int, num_environments: int, observation: Any):
-        """Maps a file of shared memory and sets its size; `observation` is nested `ArraySpec`s."""
+        """Maps a file of shared memory, made large enough; `observation` is nested `ArraySpec`s."""
         specs = [ArraySpec((), dtype) for dtype in (np.int32, np.float64, np.bool_)]
         specs += tree.flatten(observation)
         fields = [(f"{i}", s.dtype, (num_environments, *s.shape)) for i, s in enumerate(specs)]
         dtype = np.dtype(fields, align=True)
-        os.ftruncate(memory, dtype.itemsize)
+        os.posix_fallocate(memory, 0, dtype.itemsize)
         block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)[0]
         self.action, self.reward, self.done, *self._observations = block
         self.observation = tree.unflatten_as(observation, self._observations)
@@ -90,7 +90,7 @@ def play() -> None:
         os.ftruncate(output.fileno(), 0)
         print(error, file=output, flush=True)
         os._exit(INVALID)
-    except (Exception, SystemExit):
+    except BaseException:  # The process ends here.
         traceback.print_exc(file=output)
         os._exit(exit_code)  # The engine has failed, and is not closed.
     try:

@@ -5,8 +5,8 @@ killed first. See `environment_process` for what passes between parent and child
 """
 
 import contextlib
+import multiprocessing.connection
 import os
-import select
 import shutil
 import signal
 import sys
@@ -28,7 +28,7 @@ from scalable_agent_popart.system.supervisor import Child, Restarts
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
 _PIPE_BYTES = 2**16  # Linux keeps so much.
 _GATHER_SECONDS = 0.01  # Ready ones wait so long for others to share a call of the policy.
-_SLOW_SECONDS = 0.1  # Nobody waits for one that has had the turn for longer.
+_SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for, and may have ended.
 _FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
 _HEALTHY_STEPS = 10  # A death after so many begins a new row.
 _MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
@@ -53,22 +53,21 @@ class ProcessPool:
         self._resources = contextlib.ExitStack()
         # Through the pipe, children send the numbers of environments that have returned the turn.
         self._answers, self._answer = os.pipe()
-        self._memory = _create_shared_memory()
-        for file in (self._memory, self._answers, self._answer):
+        os.set_blocking(self._answers, False)
+        for file in (self._answers, self._answer):
             self._resources.callback(os.close, file)
-        self._shared = (self._memory, size, spec)
+        memory = tempfile.TemporaryFile(dir="/dev/shm")  # noqa: SIM115 - closed with the rest.
+        self._resources.enter_context(memory)
+        self._shared = (memory.fileno(), size, spec)
         self._rows = environment_process.Rows(*self._shared)
         self._counter = EpisodeCounter(size)
-        self._selector = self._resources.enter_context(select.epoll())
-        self._selector.register(self._answers, select.EPOLLIN)
         self._children: dict[int, Child] = {}
         self._policies = [
             Restarts(_MAX_RESTARTS_IN_A_ROW, _FIRST_PAUSE_SECONDS) for _ in range(size)
         ]
         self._steps = np.zeros(size, np.int64)  # The present processes' steps, from -1.
         self._due = np.full(size, np.inf)  # The times to start processes again.
-        # `_answered` ones are not received yet; `_ended` ones did so without having the turn.
-        self._has_turn, self._answered, self._ended = np.zeros((3, size), bool)
+        self._has_turn, self._answered = np.zeros((2, size), bool)  # Received ones have neither.
         self._turn_began = np.zeros(size)
         self._seen = 0.0  # The time of the last look at the processes.
         self._logged: set[str] = set()  # Last words that a warning had.
@@ -93,7 +92,7 @@ class ProcessPool:
                 end = min(end, now + _GATHER_SECONDS)
             if 2 * len(ids) > np.count_nonzero(expected) or now >= end:
                 break
-            wait = min(end, self._due.min()) - now
+            wait = min(end - now, self._due.min() - now, _SLOW_SECONDS)
         self._answered[ids] = False
         self._steps[ids] += 1
         self._has_turn[ids] = False
@@ -108,11 +107,8 @@ class ProcessPool:
         self._has_turn[ids] = True
         self._turn_began[ids] = time.monotonic()
         for i in ids.tolist():
-            if self._ended[i]:
-                self._handle_exit(i)
-            else:
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    self._children[i].connection.send(b".")
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # It has ended.
+                self._children[i].connection.send(b".")
 
     def close(self) -> None:
         self._resources.close()
@@ -123,31 +119,29 @@ class ProcessPool:
         supervisor.end(self._children.values(), _GRACE_SECONDS)
 
     def _attend(self, seconds: float) -> None:
-        """Waits at most so long for something to happen, and handles processes that end."""
-        events = dict(self._selector.poll(max(0.0, seconds)))
-        if events.pop(self._answers, None):
-            # All answers are read first, because a child may have answered before it died.
-            self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
+        """Waits at most so long for an answer, and handles processes that end."""
+        multiprocessing.connection.wait([self._answers], max(0.0, seconds))
         now = time.monotonic()
         unseen, self._seen = now - self._seen, now
         if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
             self._turn_began = np.minimum(self._turn_began + unseen, now)
-        for file in events:
-            self._selector.unregister(file)
-            i = next(i for i, child in self._children.items() if child.ends == file)
-            if self._has_turn[i]:
-                self._handle_exit(i)
-            else:
-                self._ended[i] = True
-        hung = self._has_turn & ~self._answered & (now - self._turn_began > _MAX_TURN_SECONDS)
+        waited = np.where(self._has_turn & ~self._answered, now - self._turn_began, 0.0)
+        slow = np.flatnonzero(waited > _SLOW_SECONDS).tolist()
+        ended = [i for i in slow if self._children[i].wait(0.0) is not None]
+        with contextlib.suppress(BlockingIOError):  # There is no answer.
+            # They are read last, because a child may have answered before it ended.
+            self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
+        for i in ended:
+            self._handle_exit(i)
+        hung = self._has_turn & ~self._answered & (waited > _MAX_TURN_SECONDS)
         for i in np.flatnonzero(hung).tolist():
-            self._children[i].send_signal(signal.SIGKILL)  # Events will report their ends.
+            self._children[i].send_signal(signal.SIGKILL)
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
 
     def _start(self, i: int) -> None:
         self._steps[i], self._due[i] = -1, np.inf
-        self._ended[i], self._has_turn[i] = False, True
+        self._has_turn[i] = True
         self._turn_began[i] = time.monotonic()
         attempt = int(self.restarts[i])
         directory = self._directory / f"{i}_{attempt}"
@@ -156,11 +150,10 @@ class ProcessPool:
             self._children[i] = Child(
                 [sys.executable, "-P", "-u", "-c", _COMMAND],
                 (self._make[i], attempt, i, self._answer, self._shared),
-                files=(self._answer, self._memory),
+                files=(self._answer, self._shared[0]),
                 output=output,
                 environment=child_environment(directory),
             )
-        self._selector.register(self._children[i].ends, select.EPOLLIN)
 
     def _handle_exit(self, i: int) -> None:
         """Removes what a child leaves behind, and decides when to start its successor, if ever."""
@@ -189,15 +182,6 @@ class ProcessPool:
         logging.warning("%s; starting another in %g s: %s", what, pause, message)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
-
-
-def _create_shared_memory() -> int:
-    """Returns a descriptor of memory that children can share, as long as anyone holds it open."""
-    # Python, such as conda's and uv's, may be built for or run on an older Linux.
-    with contextlib.suppress(AttributeError, OSError):
-        return os.memfd_create("environments")
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:
-        return os.dup(file.fileno())
 
 
 def child_environment(directory: Path) -> dict[str, str]:

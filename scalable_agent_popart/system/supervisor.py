@@ -6,7 +6,7 @@ environments and the tools of clusters import this.
 """
 
 import contextlib
-import multiprocessing.connection
+import math
 import os
 import pickle
 import re
@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import IO, Any
 _MAX_MESSAGE_BYTES = 2**16
 _MAX_LINES, _MAX_REASONS = 5, 3
 _MAX_PAUSE_SECONDS = 60.0  # Before a restart.
+_POLL_SECONDS = 0.01
 # These are stack traces of Python, Lua and abseil. Python's message follows, Lua's comes before.
 _STACK_TRACE = re.compile(
     r"^[ \t]*(Traceback \(most recent call last\)|stack traceback|\*\*\* Check failure stack trace)"
@@ -54,7 +54,7 @@ class Child:
 
     It leads a process group, so that Ctrl-C reaches only the parent. What is left of the group at
     its end is killed. `connection` is a socket to its standard input, by whose end it notices that
-    the parent is gone. Before `exit_code` is set, `ends` becomes readable once it has ended.
+    the parent is gone.
     """
 
     def __init__(
@@ -92,33 +92,34 @@ class Child:
         self.exit_code: int | None = None
         self.message = ""  # All that the child has written to the connection.
         self.max_memory_kib = 0
-        # Python has no `os.pidfd_open` where it was built for an older Linux, as conda's and uv's.
-        self.ends, open_until_end = os.pipe()
-
-        def watch() -> None:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            os.close(open_until_end)
-
-        threading.Thread(target=watch, daemon=True).start()
         if payload is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.connection.sendall(pickle.dumps(payload))
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Waits for the end, at most so long; returns the exit code, or None if it still runs."""
-        if self.exit_code is None and multiprocessing.connection.wait([self.ends], seconds):
-            if self._leads:
-                os.killpg(self.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(self.pid, 0)
-            code = self._process.returncode = os.waitstatus_to_exitcode(status)
-            self.exit_code = code if code >= 0 else 128 - code
-            self.max_memory_kib = usage.ru_maxrss
-            with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
-                message = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
-                self.message = message.decode()
-            self.connection.close()
-            os.close(self.ends)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while self.exit_code is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)  # `Popen` measures no memory.
+            if pid:
+                self._finish(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
+            elif (remaining := end - time.monotonic()) > 0:
+                time.sleep(min(remaining, _POLL_SECONDS))
+            else:
+                break
         return self.exit_code
+
+    def _finish(self, code: int, max_memory_kib: int) -> None:
+        if self._leads:
+            with contextlib.suppress(ProcessLookupError):  # Nothing of the group is left.
+                os.killpg(self.pid, signal.SIGKILL)
+        self._process.returncode = code
+        self.exit_code = code if code >= 0 else 128 - code
+        self.max_memory_kib = max_memory_kib
+        with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
+            message = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            self.message = message.decode()
+        self.connection.close()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to this process alone, unless it has ended."""

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
@@ -22,7 +23,7 @@ def import_quietly() -> None:
         return
     os.environ[_LEVEL] = _ERRORS if NVIDIA_DRIVER.exists() else _FATAL
     stderr = os.dup(2)
-    with open(os.memfd_create("messages"), "w+b") as messages:
+    with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
             import tensorflow  # noqa: F401, PLC0415

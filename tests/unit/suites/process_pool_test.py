@@ -1,6 +1,5 @@
 """Environments in processes of their own: in step, on their own, lost, and gone for good."""
 
-import errno
 import functools
 import logging
 import os
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -134,22 +132,18 @@ def test_one_that_is_slow_to_begin_holds_up_nobody(
 ) -> None:
     """Only the kernel tells who is ready: memory may show a flag before the frames before it."""
     pool = make_pool(waiting, *[Counting] * 2)
-    os.pwrite(pool._memory, b"\1" * os.fstat(pool._memory).st_size, 0)
+    memory = pool._shared[0]
+    os.pwrite(memory, b"\1" * os.fstat(memory).st_size, 0)
     assert not len(pool.receive(0.0).ids)
     assert not steps_of(play(pool, has_steps(2, 50)), 0)
     (tmp_path / "may_begin").touch()
     assert steps_of(play(pool, has_steps(0, 20)), 0)[0].fresh
 
 
-@pytest.mark.parametrize("older", [AttributeError, OSError(errno.ENOSYS, "")])
 def test_a_lost_environment_starts_again_and_is_counted(
-    make_pool: MakePool,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    older: Exception | type[Exception],
+    make_pool: MakePool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of them ends its process, and one raises, also on or for an older Linux."""
-    monkeypatch.setattr(os, "memfd_create", mock.Mock(side_effect=older))
+    """One of them ends its process, and one raises."""
     dying = [functools.partial(Dying, 13, code) for code in (7, 0)]
     pool = make_pool(*dying, *[Counting] * 3)
 
